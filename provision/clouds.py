@@ -165,7 +165,7 @@ class CloudDescription:
 
     @property
     def has_compartments(self) -> bool:
-        """Whether its accounts have parts that resources can be in."""
+        """Return whether its accounts have compartments for resources."""
         return "compartment" not in self.unsupported
 
 

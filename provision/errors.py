@@ -3,30 +3,29 @@
 ProvisionError
 ├── UnknownProvider     this build has no provider of that name
 ├── UnknownShape        no provider knows a shape of that name
-├── RefusedPlan         what is asked for can't be reached from what there is (a smaller count, another shape)
+├── RefusedPlan         the cluster can't be changed to the spec (a smaller count, another shape)
 ├── NoCapacity          the provider has no such machines, or the account's quota forbids them
-├── CreateFailed        machines could not be created; what was begun has been rolled back
+├── CreateFailed        machines could not be created; the attempt has been rolled back
 ├── OtherAccount        the credentials in force are of another account than the cluster
-├── LeftBehind          it did not work, and what it made is still there: the message lists it
+├── LeftBehind          the command failed, and its resources still exist: the message lists them
 └── CloudError          a cloud's answer to one call, translated at the boundary of its SDK
-    ├── Capacity        none of these machines in that zone now: try the next one
-    ├── Quota           the account may not have that many: no other zone helps
-    ├── Throttled       refused for coming too fast; it was not done
-    ├── Unclear         no answer, or one that does not tell whether it was done
-    │   └── NoAnswer    the service was not reached, or said nothing: no network, a firewall
-    ├── Gone            there is no such thing, or not yet, or not any more
-    ├── Blocked         it can't be removed while something else uses it
-    ├── Exists          something of that name is there already
+    ├── Capacity        the zone lacks these machines now: try the next zone
+    ├── Quota           over a limit of the account: no other zone helps
+    ├── Throttled       refused because of the call rate; the call had no effect
+    ├── Unclear         no answer, or an answer that leaves the outcome open
+    │   └── NoAnswer    the service was not reached, or sent nothing: no network, a firewall
+    ├── Gone            the resource does not exist: not yet, or not any more
+    ├── Blocked         the resource can't be removed while another uses it
+    ├── Exists          a resource of that name exists
     ├── TokenSpent      the token of an idempotent call can't be used again
     ├── AccountNotReady the account can't use the service: not subscribed, not verified yet, blocked
     ├── Denied          the account lacks a permission
     │   └── TermsRefused    it may not accept the terms of the default image: the next offer has another one
-    └── BadCredentials  there are none, they are wrong, or they have expired
-        └── UnknownProfile  the account that was named is in no configuration here
+    └── BadCredentials  no credentials, wrong or expired ones
+        └── UnknownProfile  the named profile is in no configuration here
 
-What a person wrote wrongly is `inventories.errors.InvalidInput` here as well, with two of its kind beside their
-causes:
-`AddressUnknown` (cloud.planning.caller_address) and `NotAccepted` (oci.images.marketplace).
+Wrong input is `inventories.errors.InvalidInput` here as well. Two subclasses are defined where they are raised:
+`AddressUnknown` (rented.planning.caller_address) and `NotAccepted` (oci.images.marketplace).
 """
 
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ class ProvisionError(GpuctlError):
 
 
 class UnknownProvider(ProvisionError):
-    """This build has no provider of that name."""
+    """No provider of this build has that name."""
 
     exit_status = 2
 
@@ -51,7 +50,7 @@ class UnknownShape(ProvisionError):
 
 
 class RefusedPlan(ProvisionError):
-    """What is asked for can't be reached from what there is; the message names the way to go."""
+    """The cluster can't be changed to the spec; the message names the next command."""
 
     exit_status = 2
 
@@ -63,7 +62,7 @@ class NoCapacity(ProvisionError):
 
 
 class CreateFailed(ProvisionError):
-    """Machines could not be created; what was begun has been rolled back."""
+    """Machines could not be created; the attempt has been rolled back."""
 
 
 class OtherAccount(ProvisionError):
@@ -73,18 +72,18 @@ class OtherAccount(ProvisionError):
 
 
 class LeftBehind(ProvisionError):
-    """It did not work, and what was made is still there; the message lists it and says how to remove it."""
+    """The command failed, and its resources still exist; the message lists them and says how to remove them."""
 
     exit_status = 4
 
 
 class CloudError(ProvisionError):
-    """A cloud's answer to one call. `code` is the cloud's own word for it, such as `VcpuLimitExceeded`."""
+    """A cloud's answer to one call. `code` is the cloud's own, such as `VcpuLimitExceeded`."""
 
     def __init__(
         self, message: str, *, operation: str = "", code: str = "", named: Sequence[str] = ()
     ) -> None:
-        """`named`: what the cloud's own message names, limits or ids, where it is nowhere else."""
+        """Keep the cloud's own words. `named`: limits or ids of the cloud's message that have no other field."""
         super().__init__(message)
         self.operation = operation
         self.code = code
@@ -92,47 +91,47 @@ class CloudError(ProvisionError):
 
 
 class Capacity(CloudError):
-    """None of these machines in that zone now, or never: the next zone may have them."""
+    """The zone lacks these machines now, or always: the next zone may have them."""
 
     exit_status = 3
 
 
 class Quota(CloudError):
-    """The account may not have that many. The message names the limit and where to raise it."""
+    """Over a limit of the account. The message names the limit and where to raise it."""
 
     exit_status = 3
 
 
 class Throttled(CloudError):
-    """Refused for coming too fast. It was not done."""
+    """Refused because of the call rate. The call had no effect."""
 
 
 class Unclear(CloudError):
-    """No answer, or one that does not tell whether it was done: a lost connection, a 500."""
+    """No answer, or an answer that leaves the outcome open: a lost connection, a 500."""
 
 
 class NoAnswer(Unclear):
-    """The service was not reached, or said nothing in time: without a network, or behind a firewall."""
+    """The service was not reached, or sent nothing in time: without a network, or behind a firewall."""
 
 
 class Gone(CloudError):
-    """There is no such thing: not yet (just after it was made), not any more, or not for this account."""
+    """The resource does not exist: not yet (just after its creation), not any more, or not for this account."""
 
 
 class Blocked(CloudError):
-    """It can't be removed while something else uses it; the message names what does where the cloud says so."""
+    """The resource can't be removed while another uses it, which the message names if the cloud does."""
 
 
 class Exists(CloudError):
-    """Something of that name is there already."""
+    """A resource of that name exists."""
 
 
 class TokenSpent(CloudError):
-    """The token can't be used again: its machines have ended, or it stood for another request."""
+    """The token can't be used again: its machines have ended, or it belongs to another request."""
 
 
 class AccountNotReady(CloudError):
-    """The account can't use the service: it is not subscribed, is not verified yet, or is blocked."""
+    """The account can't use the service: not subscribed, not verified yet, or blocked."""
 
 
 class Denied(CloudError):
@@ -147,14 +146,14 @@ class TermsRefused(Denied):
 
 
 class BadCredentials(CloudError):
-    """There are none, they are wrong, or they have expired. The message says where they are looked for."""
+    """No credentials, wrong or expired ones. The message names the places that are read."""
 
 
 class UnknownProfile(BadCredentials):
-    """The profile that was named is in no configuration here."""
+    """The named profile is in no configuration here."""
 
     exit_status = 2
 
 
-UNHEARD = (Denied, Unclear, BadCredentials, Throttled)
-"""Of an API server of Kubernetes that does not answer, or not to us: the cloud may answer all the same."""
+API_UNAVAILABLE = (Denied, Unclear, BadCredentials, Throttled)
+"""Errors of a Kubernetes API server that does not answer or refuses; the cloud may answer all the same."""

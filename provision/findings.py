@@ -13,7 +13,7 @@ class Finding:
     what: str
     """The subject of the check, in a few words."""
     ok: bool | None
-    """None: the check had no answer."""
+    """None: the check got no answer."""
     detail: str
     """The state that the check saw."""
     fix: str = ""
@@ -21,7 +21,7 @@ class Finding:
 
 
 def run_checks(checks: Mapping[str, Callable[[], Finding]]) -> tuple[Finding, ...]:
-    """Run checks side by side, and return a finding for each, by the subjects that are their keys.
+    """Run checks in parallel, and return a finding for each. Keys are the subjects.
 
     A check that raises gives a finding without an answer.
     """

@@ -1,4 +1,4 @@
-"""Provider `hosts`: machines that exist already, from an inventory file. Creates and destroys nothing."""
+"""Provider `hosts`: existing machines from an inventory file, which it only uses."""
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -19,17 +19,17 @@ from provision.unsupported_options import refuse_unsupported, taken_by
 from provision.waiting import Say, quiet
 
 CONNECT_TIMEOUT_S = 2.0
-MOST_AT_ONCE = 32
+MAX_WORKERS = 32
 INSTALLS = "; where its GPUs have no driver, install Ubuntu's and reboot it once"
 
 
 def provider(folder: ClusterFolder) -> "HostsProvider":
-    """The provider for one cluster."""
+    """Return the provider for one cluster."""
     return HostsProvider(folder)
 
 
 class HostsProvider:
-    """The machines of one cluster, which somebody else runs."""
+    """The machines of one cluster, which are managed elsewhere."""
 
     name = "hosts"
     billed = False
@@ -39,10 +39,9 @@ class HostsProvider:
         self._folder = folder
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
-        """Take the machines of the file, or the first `spec.count` by rank. Without a file, those there are.
+        """Plan to use the file's machines, or the first `spec.count` by rank. Without a file, the cluster's.
 
-        Raises RefusedPlan where there are fewer, or where the cluster has more, and InvalidInput for a file
-        that can't be used.
+        Raises RefusedPlan if the file has fewer machines or the cluster more, and InvalidInput for an unusable file.
         """
         refuse_unsupported(
             spec,
@@ -108,18 +107,21 @@ class HostsProvider:
         journal: Journal,  # noqa: ARG002 - nothing is made
         say: Say = quiet,  # noqa: ARG002
     ) -> tuple[Machine, ...]:
-        """The machines of the plan, each asked whether it is there: at most 2 s in all."""
+        """Return the plan's machines with their states, after at most 2 s."""
         if not plan.keep:
             return ()
-        with ThreadPoolExecutor(max_workers=min(MOST_AT_ONCE, len(plan.keep))) as pool:
+        with ThreadPoolExecutor(max_workers=min(MAX_WORKERS, len(plan.keep))) as pool:
             return tuple(pool.map(self.refresh, plan.keep))
 
     def find(self) -> tuple[Machine, ...]:
-        """The machines of the inventory: no one else knows them as ours."""
+        """Return the inventory's machines, as no service lists them."""
         return self._folder.load().machines if self._folder.exists() else ()
 
     def refresh(self, machine: Machine) -> Machine:
-        """`running` where the SSH port answers within 2 s, else `unknown`; so behind a bastion, or without SSH."""
+        """Return the machine: `running` if its SSH port answers within 2 s, else `unknown`.
+
+        `unknown` as well behind a bastion, or without SSH.
+        """
         if not (machine.is_direct and machine.has_ssh):
             return replace(machine, state="unknown")
         try:
@@ -129,15 +131,15 @@ class HostsProvider:
             return replace(machine, state="unknown")
 
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002
-        """Whoever runs the machines has it, if there is one."""
+        """Return None: gpuctl does not reach the consoles of these machines."""
         return None
 
     def check(self, spec: Spec) -> tuple[Finding, ...]:  # noqa: ARG002
-        """Nothing that could be asked."""
+        """Return no findings: these machines have no service to ask."""
         return ()
 
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:  # noqa: ARG002
-        """Nothing of it is ours to remove."""
+        """Return no leftovers: the machines are not ours to remove."""
         return ()
 
     def _machines(self, spec: Spec, current: Inventory | None) -> tuple[Machine, ...]:
@@ -155,8 +157,8 @@ class HostsProvider:
 
 
 def _completed(machine: Machine, spec: Spec, current: Inventory | None) -> Machine:
-    """The machine with its interpreter and bastion: the spec's, else the file's, else the ones that it had."""
-    known = {(one.host, one.port): one for one in (current.machines if current else ())}
+    """Return the machine with the interpreter and bastion of the spec, else of the file, else of the inventory."""
+    known = {(host.host, host.port): host for host in (current.machines if current else ())}
     had = known.get((machine.host, machine.port), machine)
     way = machine if not machine.is_direct else had
     return replace(
@@ -168,13 +170,13 @@ def _completed(machine: Machine, spec: Spec, current: Inventory | None) -> Machi
 
 
 def _route(machine: Machine) -> str:
-    """Return the clause on the machine's bastion or proxy command. Empty: it has none."""
+    """Return the clause on the machine's bastion or proxy command. Empty: reached directly."""
     route = machine.bastion or without_secrets(machine.proxy_command or "")
     return f" over {route}" if route else ""
 
 
-def _driver(asked: str | None) -> DriverPlan:
-    """Machines that are somebody's are left as they are, unless a driver is asked for."""
-    if asked in (None, "none"):
+def _driver(requested: str | None) -> DriverPlan:
+    """Return the plan for a requested driver. The default is no driver, as the machines are not ours."""
+    if requested in (None, "none"):
         return NO_DRIVER
-    return DriverPlan(source="install", version=None if asked == "auto" else asked)
+    return DriverPlan(source="install", version=None if requested == "auto" else requested)

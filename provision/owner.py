@@ -1,4 +1,4 @@
-"""Who makes what is made, for people who find it later."""
+"""The maker of a cluster, for people who find it later."""
 
 import getpass
 import socket

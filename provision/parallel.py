@@ -1,4 +1,4 @@
-"""Calls to a cloud, side by side: every item's outcome is kept, as one that fails must not hide the others."""
+"""Calls to a cloud in parallel: all outcomes are kept, as a failure must not hide the others."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,15 +9,15 @@ B = TypeVar("B")
 C = TypeVar("C")
 T = TypeVar("T")
 
-MOST_AT_ONCE = 32
+MAX_WORKERS = 32
 
 
 def run_all(
-    function: Callable[[A], T], items: Sequence[A], *, most: int = MOST_AT_ONCE
+    function: Callable[[A], T], items: Sequence[A], *, max_workers: int = MAX_WORKERS
 ) -> list[T | Exception]:
-    """What `function` returned or raised for each item, in order; returns when all are done.
+    """Call `function` with each item, and return the results and errors in order once all calls are done.
 
-    Ctrl-C is raised once those that have begun are done; the others are not begun.
+    Ctrl-C is raised after the calls that have begun; the others don't begin.
     """
 
     def outcome(item: A) -> T | Exception:
@@ -28,7 +28,7 @@ def run_all(
 
     if len(items) <= 1:
         return [outcome(item) for item in items]
-    pool = ThreadPoolExecutor(max_workers=min(most, len(items)))
+    pool = ThreadPoolExecutor(max_workers=min(max_workers, len(items)))
     try:
         return list(pool.map(outcome, items))
     finally:
@@ -36,18 +36,18 @@ def run_all(
 
 
 def first_error(outcomes: Sequence[object]) -> Exception | None:
-    """The first outcome that is an error."""
+    """Return the first error among the outcomes. None: no error."""
     return next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
 
 
 def values(outcomes: Sequence[T | Exception]) -> list[T]:
-    """The outcomes where all went well; else the first error is raised."""
-    found: list[T] = []
+    """Return the outcomes, or raise the first error among them."""
+    results: list[T] = []
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
-        found.append(outcome)
-    return found
+        results.append(outcome)
+    return results
 
 
 @overload
@@ -57,5 +57,5 @@ def together(
     first: Callable[[], A], second: Callable[[], B], third: Callable[[], C], /
 ) -> tuple[A, B, C]: ...
 def together(*jobs: Callable[[], Any]) -> tuple[Any, ...]:
-    """What a few different jobs return, each result of its own type. The first error is raised, once all are done."""
+    """Return the results of a few jobs, each of its own type. Raises the first error once all are done."""
     return tuple(values(run_all(lambda job: job(), jobs)))

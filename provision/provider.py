@@ -1,4 +1,4 @@
-"""The protocol of a provider: the only thing that the rest of gpuctl knows about a cloud."""
+"""The protocol of a provider, the only interface between a cloud and the rest of gpuctl."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -23,85 +23,85 @@ class PlannedMachine:
     rank: int
     shape: str | None = None
     replaces: str | None = None
-    """The id of the dead machine whose place it takes."""
+    """The id of a dead machine that it replaces."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What `create` will do: printed by `up --dry-run`, asked about, and then executed as it is."""
+    """The steps of `create`: printed by `up --dry-run`, confirmed, and then executed unchanged."""
 
     spec: Spec
     provider: str
     region: str | None = None
     create: tuple[PlannedMachine, ...]
     keep: tuple[Machine, ...]
-    """Machines that are there already and stay; their `python` is the spec's where that names one."""
+    """Existing machines that stay; their `python` is the spec's if that names one."""
     end: tuple[str, ...] = ()
-    """Ids of machines that `create` removes first: an interrupted one left them, or no run needs them any more."""
+    """Ids of machines that `create` removes first: of an interrupted command, or without a run that needs them."""
     makes_control_plane: bool = False
     """Whether a control plane of Kubernetes is made, which is billed also without machines."""
     price: PlanPrice = FREE
-    """Of all machines, kept and new, with all that is billed by the hour beside them."""
+    """Price of all machines, kept and new, and of all other resources that are billed by the hour."""
     free: bool
-    """True: nothing of it can cost money, so nobody needs to be asked."""
+    """True: no part can cost money, so no confirmation is needed."""
     requests: tuple[PlannedRequest, ...]
-    """What will be done, exact: requests to a cloud, processes that are started or ended."""
+    """The exact steps: requests to a cloud, processes that are started or ended."""
     resources: tuple[PlannedResource, ...] = ()
-    """What is created, what is there and used, what is ended."""
+    """Resources that are created, used as they are, or ended."""
     ssh_cidrs: tuple[str, ...] = ()
-    """From where SSH is let in; empty where that is not the provider's business."""
+    """Address ranges that reach SSH. Empty: the provider does not control it."""
     ssh_port: int = 22
     ssh_unknown: str = ""
-    """Why the address in `ssh_cidrs` is not known, in a clause: then `create` refuses. Empty: it is known."""
+    """Reason why the address in `ssh_cidrs` is not known, so that `create` refuses. Empty: it is known."""
     until_s: float | None = None
-    """In how long the machines end by themselves. None: nothing ends them."""
+    """Seconds until the end of the machines. None: no end."""
     ending: str = ""
     """Clause on the end of the cluster's time, and on the bill after it. Empty: no time limit."""
     ends: tuple[PlannedEnd, ...] = ()
     """Mechanisms that act at the end of the cluster's time."""
     ttl_ends_bill: bool = True
-    """Whether one of them would end the bill of the machines, given a time limit."""
+    """Whether such a mechanism would end the bill of the machines, given a time limit."""
     least_billed_s: float = 0.0
     """Shortest time that the machines are billed for."""
     run_hourly_usd: float | None = None
-    """USD an hour while a run has all machines that it may start. None: runs start none, or it is not known."""
+    """USD an hour while a run has all machines that it may start. None: not known, or runs start no machines."""
     notes: tuple[str, ...] = ()
-    """What a person should know before they say yes to it."""
+    """Notes for users before they confirm the plan."""
     image: str | None = None
-    """Name of the image that new machines boot from, as the cloud has it. None: the provider has no images."""
+    """The cloud's name of the image that new machines boot from. None: the provider has no images."""
     image_why: str = ""
-    """Why this one, in a clause."""
+    """Reason for this image, in a clause."""
     driver: DriverPlan | None = NO_DRIVER
-    """None: it depends on the image, and the account could not be asked for that."""
+    """None: the image decides, and the account could not be read."""
     terms: Terms | None = None
-    """What a yes to the plan accepts beside its price. `create` takes `spec.accept_terms` for that yes."""
+    """Terms that are accepted with the plan. `create` takes `spec.accept_terms` for a yes."""
     details: Any = None
-    """What the provider itself needs beside this to carry the plan out."""
+    """Further data that the provider needs to execute the plan."""
 
     @property
     def hourly_usd(self) -> float | None:
-        """All that is billed by the hour: machines, disks, addresses, network. 0: free; None: not known."""
+        """Return the hourly price of machines, disks, addresses and network. 0: free; None: not known."""
         return self.price.hourly_usd
 
     @property
     def total_usd(self) -> float | None:
-        """What it costs until the machines end, or in a day where nothing ends them. None: not known."""
+        """Return the cost until the machines end, or of a day without an end. None: not known."""
         return self.cost_usd(DAY_S if self.until_s is None else self.until_s)
 
     def cost_usd(self, seconds: float) -> float | None:
-        """Return what it costs in that time, or in the shortest time that is billed."""
+        """Return the cost in that time, or in the shortest billed time."""
         hourly_usd = self.price.hourly_usd
         return None if hourly_usd is None else round(hourly_usd * max(seconds, self.least_billed_s) / 3600, 4)
 
     @property
     def changes(self) -> bool:
-        """Whether anything is made or ended. A kept machine may still be new to the inventory."""
+        """Return whether machines or a control plane are made or ended. Kept machines may be new to the inventory."""
         return bool(self.create or self.end or self.makes_control_plane)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """Something that `destroy` could not remove."""
+    """A resource that `destroy` could not remove."""
 
     kind: str
     """`process`, `instance`, `subnet`, …"""
@@ -119,42 +119,42 @@ class Provider(Protocol):
     billed: bool
     """False: machines of this provider never cost money."""
     ends_machines: bool
-    """Whether a machine that leaves the cluster is no more, or may be at work still."""
+    """Whether a machine that leaves the cluster ends, as opposed to one that may still run."""
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
-        """Compare what is asked for with what there is. Read-only.
+        """Compare the spec with the current cluster. Read-only.
 
-        Raises RefusedPlan where `create` could not get from `current` to `spec`.
+        Raises RefusedPlan if `create` could not get from `current` to `spec`.
         """
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
-        """Make all of `plan.create`, or none: what was begun is rolled back before an error is raised.
+        """Make the machines of `plan.create`. A failed attempt is rolled back before its error is raised.
 
-        Each id is journaled before it is waited for. Returns all machines of the cluster, kept and new,
-        by rank. Blocks until the provider calls them running; whether SSH answers is not its business.
-        Raises TermsRefused where a new plan would have another image, before anything is made.
+        Each id is journaled before it is waited for. Blocks until the provider calls the machines running, with or
+        without SSH. Returns all machines of the cluster, kept and new, by rank. Raises TermsRefused before the first
+        request if a new plan would have another image.
         """
 
     def find(self) -> tuple[Machine, ...]:
-        """The cluster's machines as the provider itself knows them, whatever our inventory says."""
+        """Return the cluster's machines from the provider's own records, without our inventory."""
 
     def refresh(self, machine: Machine) -> Machine:
-        """The machine with its real state. Never waits: one question to the provider."""
+        """Return the machine with its real state, after one request without a wait."""
 
     def console(self, machine: Machine) -> str | None:
-        """The end of the machine's serial console, at most 64 kB of printable lines.
+        """Return the end of the machine's serial console, at most 64 kB of printable lines.
 
-        None: the provider has no consoles, or this one shows nothing yet. Takes a minute or so at most.
-        Raises ProvisionError where the provider does not give it out.
+        None: the provider has no consoles, or this one has no output yet. Takes a minute or so at most. Raises
+        ProvisionError if the provider does not give it out.
         """
 
     def check(self, spec: Spec) -> tuple[Finding, ...]:
-        """Look for what would make `up` fail; empty: nothing can. Read-only."""
+        """Return the reasons for which `up` would fail. Read-only."""
 
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
-        """Remove everything of the cluster, in dependency order, polling to a deadline.
+        """Remove all machines and resources of the cluster, in dependency order, polling to a deadline.
 
-        Idempotent: nothing to remove is success. Returns what is left, with the reason.
+        Idempotent: a removed cluster is no error. Returns the resources that are left, with the reasons.
         """
 
 
@@ -165,6 +165,6 @@ class EndingProvider(Protocol):
     def ends(self) -> tuple[EndGuard, ...]:
         """Return the mechanisms that end the cluster's machines, as the cloud describes them now.
 
-        Empty: the cluster has no time limit, or no machines. Read-only. The state of what runs on the machines
-        themselves is not known here (`armed` is None).
+        Empty: the cluster has no time limit, or no machines. Read-only. The state of timers on the machines is not
+        known here (`armed` is None).
         """

@@ -1,4 +1,4 @@
-"""What gpuctl and a cloud tell each other: a cluster, an offer, an instance, a resource. Plain data."""
+"""Records of a cluster, an offer, an instance, a resource: the data between gpuctl and a cloud."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ InstanceState = Literal["pending", "running", "stopping", "stopped", "ending", "
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where in a cloud: whose account, which region. None: as the SDK's own configuration says."""
+    """Account and region of a cloud. None: the SDK's own configuration decides."""
 
     provider: str
     region: str | None = None
@@ -22,23 +22,23 @@ class Target:
     compartment: str | None = None
     """OCI: the compartment's OCID; None: the tenancy's root."""
     account: str | None = None
-    """Whose it is, as the cloud says: AWS's account number, OCI's tenancy. Found out, never asked for."""
+    """The account's id by the cloud: AWS's account number, OCI's tenancy. Never an option."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BootImage:
-    """The image that a cluster's first machines were made from, whoever chose it."""
+    """The image of a cluster's first machines."""
 
     id: str
     name: str = ""
     """Empty: not known."""
     marketplace: bool = False
-    """Whether it is a partner's, which can be launched also where it can't be looked at."""
+    """Whether it is a partner's, which may be launched without permission to read it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CloudCluster:
-    """A cluster as it was asked for: on the disk before the first call, the same in every later command."""
+    """A requested cluster: on the disk before the first call, the same in every later command."""
 
     name: str
     id: str
@@ -50,44 +50,44 @@ class CloudCluster:
     """Its region is set."""
     shape: str
     image: str | None = None
-    """As it was typed: a name, an id, an SSM parameter. None: the provider's newest fitting one."""
+    """The option's value: a name, an id, an SSM parameter. None: the provider's newest fitting image."""
     driver: str | None = None
-    """As it was typed: `auto`, `none` or a branch. None: auto."""
+    """The option's value: `auto`, `none` or a branch. None: auto."""
     disk_gb: int | None = None
     spot: bool = False
     ssh_cidr: str | None = None
-    """As it was typed. None: the caller's own address."""
+    """The option's value. None: the caller's own address."""
     ssh_cidrs: tuple[str, ...] = ()
-    """From where SSH is let in now."""
+    """Address ranges that reach SSH now."""
     ssh_port: int = 22
     min_count: int | None = field(default=None, metadata=codec.OMITTED)
     """Machines that stay between runs. None: all."""
     max_count: int | None = field(default=None, metadata=codec.OMITTED)
-    """The most that a run may start. None: runs start and end none."""
+    """Most machines that a run may start. None: runs start and end no machines."""
     first_count: int | None = field(default=None, metadata=codec.OMITTED)
-    """Number of machines that the cluster began with. None: not recorded."""
+    """First number of machines. None: not recorded."""
     subnet_id: str | None = None
-    """An existing subnet; None: the shared network of ours."""
+    """An existing subnet. None: our shared network."""
     public_ip: bool = True
     bastion: str | None = None
     """Bastion for machines without a public address, `user@host[:port]`."""
     ttl_s: float | None = None
-    """As it was asked for."""
+    """The option's value."""
     max_cost_usd: float | None = None
-    """What it may cost within its time, all machines together."""
+    """Limit of the cost of all machines together within the cluster's time."""
     expires_at: str | None = None
-    """ISO 8601, UTC: when the machines end by themselves."""
+    """End of the machines, ISO 8601, UTC."""
     boots_from: BootImage | None = None
-    """The image of the machines that are there: those that join boot from it as well. None: there are none."""
+    """The image of the existing machines, from which new ones boot as well. None: no machines."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Zone:
-    """Somewhere that all machines of a launch can be: a zone (AWS) or availability domain (OCI)."""
+    """A place for all machines of a launch: a zone (AWS) or availability domain (OCI)."""
 
     name: str = field(metadata=codec.key("zone"))
     fault_domain: str | None = None
-    """OCI: one fault domain of it. None: whichever the cloud picks."""
+    """OCI: a fault domain of the zone. None: the cloud picks."""
 
     def __str__(self) -> str:
         return f"{self.name}/{self.fault_domain}" if self.fault_domain else self.name
@@ -95,20 +95,20 @@ class Zone:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What has to be accepted before an image of a marketplace can be used."""
+    """Terms that must be accepted before an image of a marketplace can be used."""
 
     name: str
-    """Of the image, as its marketplace shows it."""
+    """The marketplace's name of the image."""
     links: tuple[str, ...]
-    """Where the terms can be read."""
+    """Addresses of the terms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRequest:
-    """A request that would be sent, without secrets; ids that the cloud would give stand in <…>."""
+    """A request that would be sent, without secrets; ids that the cloud would give are in <…>."""
 
     operation: str
-    """As the cloud calls it: `LaunchInstance`."""
+    """The cloud's name of the operation: `LaunchInstance`."""
     body: Mapping[str, Any]
     """Plain JSON."""
 
@@ -155,92 +155,92 @@ ResourceAction = Literal["create", "use", "end"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedResource:
-    """Something that a plan creates, uses as it is there already, or ends: one line for people."""
+    """A resource that a plan creates, uses, or ends: one line for people."""
 
     action: ResourceAction
     kind: str
-    """The field's word: `instance`, `boot-volume`, `vcn`, `subnet`, …"""
+    """The cloud's word: `instance`, `boot-volume`, `vcn`, `subnet`, …"""
     name: str = ""
-    """Empty where it has none, or where there are several."""
+    """Empty: without a name, or several resources."""
     id: str | None = None
-    """None: it is not there yet, or there are several."""
+    """None: not created yet, or several resources."""
     count: int = 1
     detail: str = ""
-    """What it is, in a few words."""
+    """Description in a few words."""
     hourly_usd: float | None = 0.0
     """Price of all `count`, USD an hour; 0: free; None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """What `prepare`, `prepare_zone` and a launch would do."""
+    """The effects of `prepare`, `prepare_zone` and a launch."""
 
     requests: tuple[PlannedRequest, ...]
     resources: tuple[PlannedResource, ...]
-    """All but the machines and their disks."""
+    """All except the machines and their disks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """What the cloud says of a cluster before anything is made."""
+    """A cloud's answer to a requested cluster, before its creation."""
 
     shape: str
     gpus: int
     image_id: str
     image_name: str
     image_why: str = ""
-    """Why this one, in a clause: `as asked for`, or which better ones could not be had and why."""
+    """Reason for this image, in a clause: `as asked for`, or the better images that could not be used, and why."""
     driver: DriverPlan = NO_DRIVER
     terms: Terms | None = None
-    """Of the image, where nobody has accepted them yet for this account."""
+    """The image's terms, if this account has not accepted them yet."""
     from_marketplace: bool = False
     image_there: bool = True
-    """False: the image of the cluster's machines can't be found any more, so that none can join them."""
+    """False: the image of the cluster's machines can't be found any more, so no machine can join them."""
     boot_commands: tuple[str, ...] = ()
     """Shell commands that a machine of this image needs at its first boot, run as root."""
     user: str
-    """Who logs in: `ubuntu`, `opc`."""
+    """Login: `ubuntu`, `opc`."""
     disk_gb: int
     zones: tuple[Zone, ...]
-    """In the order in which they are tried."""
+    """Zones in the order of the attempts."""
     hourly_usd: float | None
     """Price of one machine. None: not known."""
     room: Mapping[str, int | None] = field(default_factory=dict)
-    """GPUs that the account's limits leave, by zone. None: not known; empty: the cloud does not tell."""
+    """GPUs that the account's limits leave, by zone. None: not known; empty: the cloud has no such list."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else the cloud's own package wants to know of the shape, plain JSON."""
+    """Further facts on the shape for the cloud's own package, plain JSON."""
     network_hourly_usd: float = 0.0
-    """What the cluster's network costs beside its machines, USD an hour by list price: shared by the clusters
-    that need it, and billed until the last of them is removed, be there machines or none."""
+    """Price of the network without machines, USD an hour by list price: shared by the clusters that need it, and
+    billed until the last of these is removed, with or without machines."""
     notes: tuple[str, ...] = ()
-    """What a person should know before they say yes to new machines: what else costs money, what is lost."""
+    """Notes for users before they confirm new machines: other costs, losses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Infrastructure:
-    """What machines stand on, by id: network, firewall, key, placement. Keys are the package's own."""
+    """Ids of the network, firewall, key and placement of machines. Keys are the package's own."""
 
     ids: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewMachine:
-    """A machine about to be launched."""
+    """A machine of a new launch."""
 
     name: str
     rank: int
     user_data: str
-    """cloud-init's text. The same for all machines of a launch where `Cloud.one_user_data`."""
+    """cloud-init's text. The same for all machines of a launch if `Cloud.one_user_data`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """A machine as the cloud knows it now."""
+    """A machine in the cloud's list."""
 
     id: str
     tags: Mapping[str, str]
     rank: int | None
-    """None: its tags don't tell."""
+    """None: not in its tags."""
     state: InstanceState
     shape: str
     zone: Zone
@@ -249,35 +249,35 @@ class Instance:
     public_ip: str | None = None
     private_ip: str | None = None
     reason: str | None = None
-    """Why it ended, where the cloud says so."""
+    """The cloud's reason for its end."""
     spot: bool = False
-    """Whether it was launched at the cloud's price of the hour, and may be taken away."""
+    """Whether it was launched at the spot price, and the cloud may reclaim it."""
     image_id: str | None = None
-    """What it was booted from. None: the cloud does not tell."""
+    """Its boot image. None: not known."""
 
     @property
     def alive(self) -> bool:
-        """Whether it is there to be used, now or soon."""
+        """Return whether it can be used, now or soon."""
         return self.state not in ("ending", "ended")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resource:
-    """Something of ours that is no instance: network, firewall, key, placement."""
+    """A resource of ours that is no instance: network, firewall, key, placement."""
 
     kind: str
-    """The field's word: `vpc`, `subnet`, `security-group`, `nsg`, …"""
+    """The cloud's word: `vpc`, `subnet`, `security-group`, `nsg`, …"""
     id: str
     name: str
     tags: Mapping[str, str]
     stage: int
-    """Parts of stage k can be removed once those of all smaller stages are gone."""
+    """Resources of stage k can be removed after all of smaller stages."""
     ends_within_s: float = 0.0
-    """How long the cloud may take over its end, where that is more than some seconds."""
+    """Time that the cloud may take to delete it, if longer than some seconds."""
     network: str | None = None
-    """The id of the network that it is in. None: in none, or the cloud does not tell."""
-    going: bool = False
-    """Whether it is on its way out, or never came up: nothing can use it."""
+    """Id of its network. None: in no network, or not known."""
+    deleting: bool = False
+    """Whether it is being deleted, or never came up, so that nothing can use it."""
 
 
 def read_time(text: str | None) -> datetime | None:

@@ -47,7 +47,7 @@ def load(name: str, folder: ClusterFolder) -> "Provider":
 
 
 def pods_of(name: str, folder: ClusterFolder) -> "Pods | None":
-    """Return the machines of a cluster as pods. None: its machines are no pods, or it has none yet."""
+    """Return the machines of a cluster as pods. None: no pods yet, or machines of another kind."""
     provider = load(name, folder) if _in_pods(name) else None
     return provider.pods() if isinstance(provider, PodProvider) else None
 

@@ -9,14 +9,14 @@ from provision.errors import ProvisionError
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPair:
-    """Both halves in OpenSSH's format; the public one is `ssh-ed25519 AAAA…`, without a comment."""
+    """A key pair in OpenSSH's format. The public key is `ssh-ed25519 AAAA…`, without a comment."""
 
     private: str = field(repr=False)
     public: str
 
 
 def new_key() -> KeyPair:
-    """A new key, no passphrase."""
+    """Return a new key without a passphrase."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -38,9 +38,9 @@ def make_key(path: Path) -> str:
 
 
 def ensure_key(path: Path) -> str:
-    """The public half of the private key at `path`, which is made where there is none.
+    """Return the public half of the private key at `path`, which is made if missing.
 
-    Raises ProvisionError where the file holds something else.
+    Raises ProvisionError if the file holds no usable key.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization

@@ -1,4 +1,4 @@
-"""What is asked for and a provider can't honour is refused, never ignored."""
+"""The refusal of options that a provider does not support, which are never ignored."""
 
 from collections.abc import Collection
 
@@ -7,7 +7,7 @@ from inventories.option import options_of
 from inventories.specs.spec import Spec
 
 OPTIONS = {option.name: option.setting for option in options_of(Spec) if option.providers}
-"""Fields of Spec that some providers only can honour, and the options, or keys of a spec file, that set them."""
+"""Fields of Spec that only some providers support, and their options, or keys of a spec file."""
 
 
 def taken_by(provider: str) -> frozenset[str]:
@@ -16,18 +16,18 @@ def taken_by(provider: str) -> frozenset[str]:
 
 
 def refuse_unsupported(spec: Spec, provider: str, *, honoured: Collection[str], because: str) -> None:
-    """Raise InvalidInput where the spec sets a field of OPTIONS that is not among those `honoured`.
+    """Raise InvalidInput for a spec that sets a field of OPTIONS which is not `honoured`.
 
-    `because` is the clause that says why the provider has none of the others.
+    `because`: a clause with the provider's reason.
     """
-    nothing = Spec()
-    asked = [
+    empty = Spec()
+    options = [
         option
         for name, option in OPTIONS.items()
-        if getattr(spec, name) != getattr(nothing, name) and name not in honoured
+        if getattr(spec, name) != getattr(empty, name) and name not in honoured
     ]
-    if asked:
+    if options:
         raise InvalidInput(
-            f"{provider} has no {', '.join(asked)}: {because}. Leave that out, also of a spec file, "
+            f"{provider} has no {', '.join(options)}: {because}. Leave that out, also of a spec file, "
             "or name another provider."
         )

@@ -1,8 +1,8 @@
-"""Time, retries and polls: everything in this package that waits for a cloud waits by these.
+"""Time, retries and polls: all waits for a cloud.
 
 The clock is a parameter everywhere, so that a simulation can run on a faster one. The SDKs' own retries are switched
-off: they can't tell a call that was refused from one whose reply was lost, and repeat both. A call without a token
-would then make its resource twice.
+off: they repeat a refused call as well as one whose reply was lost, and without a token the latter would make its
+resource twice.
 """
 
 import math
@@ -22,13 +22,13 @@ MAX_WAIT_S = 30.0
 THROTTLED_FOR_S = 600.0
 UNCLEAR_FOR_S = 120.0
 FIRST_ANSWER_S = 2.0
-"""Retries of a service that has never answered. With one timeout, a person reads of it within 10 s."""
+"""Retries of a service that has never answered. With one timeout, a message appears within 10 s."""
 CONNECT_TIMEOUT_S = 4.0
 FIRST_READ_S = 6.0
 """Timeout of the first answer of a service to a call that only reads."""
 LONG_SHARE = 1 / 8
 CLOSE_SHARE = 1 / 20
-"""For a state on which a person waits to continue."""
+"""Share for a state on which a user waits to continue."""
 MAX_POLL_S = 15.0
 FIRST_REMINDER_S = 30.0
 PROGRESS_S = 15.0
@@ -65,7 +65,7 @@ class SystemClock:
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """Patience with a cloud. Waits grow with jitter; both deadlines count from the first try."""
+    """The retries of calls to a cloud. Waits grow with jitter; both deadlines count from the first try."""
 
     clock: Clock
     throttled_for_s: float = THROTTLED_FOR_S
@@ -73,12 +73,11 @@ class Retry:
     _answered: set[str] = field(default_factory=set)
 
     def call(self, do: Callable[[], T], *, again: bool, service: str = "") -> T:
-        """Call `do` until it returns. A throttled call is repeated: the cloud did not do it.
+        """Call `do` until it returns. A throttled call is repeated, as it had no effect.
 
         Args:
             do: The call.
-            again: `do` may also be repeated when its outcome is unclear, as it only reads, carries a token, or does
-                nothing the second time.
+            again: `do` may also be repeated after an unclear outcome: it only reads, has a token, or is idempotent.
             service: The server, of which some may answer and others not.
 
         Raises:
@@ -115,28 +114,29 @@ def poll(
     share: float = LONG_SHARE,
     max_s: float = math.inf,
 ) -> Iterator[float]:
-    """Yield the seconds since the begin before each look at a state, and sleep between the looks.
+    """Yield the seconds since the begin before each poll of a state, and sleep between the polls.
 
     Waits grow by half from `first_s` to `longest_s`, in the long run to a `share` of the time that has passed, up to
-    `max_s`: with an eighth, half an hour costs some fifty looks. Ends after the first look past `timeout_s`, so the
+    `max_s`: with an eighth, half an hour takes some fifty polls. Ends after the first poll past `timeout_s`, so the
     code after the loop handles the deadline.
     """
     began = clock.now()
-    slept_s = 0.0
+    passed_s = slept_s = 0.0
     while True:
-        yield clock.now() - began
+        yield passed_s
         if clock.now() - began > timeout_s:
             return
         wait_s = max(first_s, slept_s * share)
         first_s = min(first_s * 1.5, longest_s)
         slept_s += wait_s
         clock.sleep(min(wait_s, max_s))
+        passed_s = clock.now() - began
 
 
-def first_result(clock: Clock, look: Callable[[], T | None], timeout_s: float) -> T | None:
-    """Return the first result of `look` that is not None. None: there was none until the deadline."""
+def first_result(clock: Clock, read: Callable[[], T | None], timeout_s: float) -> T | None:
+    """Return the first result of `read` that is not None. None: the deadline passed."""
     for _ in poll(clock, timeout_s):
-        result = look()
+        result = read()
         if result is not None:
             return result
     return None
@@ -156,25 +156,8 @@ def retry_while(
     raise AssertionError("polls without a deadline do not end")
 
 
-class PollWaits:
-    """The waits of `poll`, one by one."""
-
-    def __init__(self, first_s: float = 0.2, longest_s: float = 5.0, share: float = LONG_SHARE) -> None:
-        self._next_s = first_s
-        self._longest_s = longest_s
-        self._share = share
-        self._passed_s = 0.0
-
-    def next(self) -> float:
-        """Return the seconds to wait before the next look."""
-        wait_s = max(self._next_s, self._passed_s * self._share)
-        self._next_s = min(self._next_s * 1.5, self._longest_s)
-        self._passed_s += wait_s
-        return wait_s
-
-
 class Reminders:
-    """The times to repeat a request that had no effect: after 30 s, then each time after twice as long."""
+    """The times to repeat a request without effect: after 30 s, then each time after twice as long."""
 
     def __init__(self, clock: Clock, first_s: float = FIRST_REMINDER_S) -> None:
         self._clock = clock
@@ -195,7 +178,7 @@ class Reminders:
 
 
 class Progress:
-    """A line of progress at most every `every_s`; none for a wait that is over by then."""
+    """A line of progress at most every `every_s`, and no line for a shorter wait."""
 
     def __init__(self, clock: Clock, say: Say, *, every_s: float = PROGRESS_S) -> None:
         self._clock = clock
@@ -213,13 +196,13 @@ class Progress:
 
 
 def wait_until(
-    what: str, look: Callable[[], tuple[T | None, str]], *, timeout_s: float, clock: Clock, say: Say
+    title: str, read: Callable[[], tuple[T | None, str]], *, timeout_s: float, clock: Clock, say: Say
 ) -> T:
-    """Wait for the first result of `look` that is not None, and return it.
+    """Wait for the first result of `read` that is not None, and return it.
 
     Args:
-        what: The thing waited for, with which messages begin.
-        look: Returns the result, and the reason why there is none yet, as a clause.
+        title: Begin of messages: name of the resource.
+        read: Returns the result, or None with the reason as a clause.
         timeout_s: Deadline.
         clock: The time.
         say: Takes lines of progress.
@@ -231,30 +214,30 @@ def wait_until(
     reason = "nothing is known of it"
     for _ in poll(clock, timeout_s, max_s=MAX_POLL_S):
         try:
-            result, reason = look()
+            result, reason = read()
         except (Throttled, Unclear) as error:
             result, reason = None, str(error)
         if result is not None:
             return result
-        progress.tell(f"waiting for {what}: {reason}")
+        progress.tell(f"waiting for {title}: {reason}")
     raise CreateFailed(
-        f"{what} is not there after {timeout_s / 60:.0f} minutes: {reason}. `gpuctl up` tries again, "
+        f"{title} is not there after {timeout_s / 60:.0f} minutes: {reason}. `gpuctl up` tries again, "
         "`gpuctl down` removes what is there."
     )
 
 
-def once_unblocked(what: str, do: Callable[[], object], *, timeout_s: float, clock: Clock, say: Say) -> None:
-    """Call `do` until the service does not refuse it any more for another change; `what` is there once it is done.
+def once_unblocked(title: str, do: Callable[[], object], *, timeout_s: float, clock: Clock, say: Say) -> None:
+    """Call `do` until the service does not block it any more for another change.
 
     Raises:
-        CreateFailed: at the deadline, with the last refusal.
+        CreateFailed: at the deadline, with the last refusal. `title` is the begin of its message.
     """
 
-    def look() -> tuple[bool | None, str]:
+    def read() -> tuple[bool | None, str]:
         try:
             do()
         except Blocked as error:
             return None, str(error)
         return True, ""
 
-    wait_until(what, look, timeout_s=timeout_s, clock=clock, say=say)
+    wait_until(title, read, timeout_s=timeout_s, clock=clock, say=say)

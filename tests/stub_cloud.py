@@ -427,7 +427,7 @@ class StubCloud:
         let_in: Sequence[str] = (),
     ) -> Preview:
         result = Previewer(cluster, resources)
-        group = result.add("nsg", result.own("nsg"), ("create group", {}), name=cluster.name)
+        group = result.add("nsg", result.of_cluster("nsg"), ("create group", {}), name=cluster.name)
         if machines:
             ranks = [machine.rank for machine in machines]
             result.call(("launch", {"shape": offer.shape, "ranks": ranks, "group": group}))

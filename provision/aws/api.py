@@ -1,8 +1,8 @@
-"""Calls to AWS: clients, whole lists, patience. The only module that knows botocore's errors."""
+"""Calls to AWS: clients, whole lists, retries. The only module that knows botocore's errors."""
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -27,7 +27,7 @@ from provision.aws.credentials import (
 from provision.aws.errors import EXPIRED, HINTS, translate
 from provision.errors import BadCredentials, CloudError, Gone, NoAnswer, Unclear
 from provision.reachable import no_answer, resolve
-from provision.waiting import CONNECT_TIMEOUT_S, FIRST_READ_S, Clock, PollWaits, Retry
+from provision.waiting import CONNECT_TIMEOUT_S, FIRST_READ_S, Clock, Retry, retry_while
 
 Answer = dict[str, Any]
 Item = Mapping[str, Any]
@@ -37,7 +37,7 @@ READ_TIMEOUT_S = 60
 READS = ("describe_", "get_", "list_")
 """Beginnings of the names of calls that change nothing."""
 CONNECTIONS = 64
-MOST_PAGES = 1000
+MAX_PAGES = 1000
 PAGE_SIZES: Mapping[str, int] = {
     "describe_instances": 1000,
     "describe_images": 1000,
@@ -53,11 +53,19 @@ PAGE_SIZES: Mapping[str, int] = {
     "describe_vpc_endpoints": 1000,
     "describe_vpcs": 1000,
 }
-"""The largest that AWS takes. Without a size, some lists of many things are refused."""
+"""The largest sizes that AWS takes. Without a size, AWS refuses some long lists."""
 FILTER_IN_SINGULAR = frozenset({"describe_nat_gateways"})
-"""Where AWS calls the parameter `Filter`, as nowhere else."""
+"""Calls whose parameter is named `Filter`, unlike all others."""
+_PAGE_TOKENS = {
+    "eks": ("nextToken", "nextToken"),
+    "iam": ("Marker", "Marker"),
+    "logs": ("nextToken", "nextToken"),
+    "elbv2": ("Marker", "NextMarker"),
+    "elb": ("Marker", "NextMarker"),
+}
+"""Service → name of the next page's token in a request, and in an answer."""
 SETTLE_S = 30.0
-"""How long something just made may be unknown to the next call."""
+"""Time that a new resource may be unknown to the next call."""
 
 _NEVER_SENT = (
     sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError, sdk.SSLError
@@ -88,7 +96,7 @@ class Api:
         self._clients: dict[str, Any] = {}
         self._loaded: boto3.Session | None = None
         self._credentials: Any = None
-        """Those of the session that was `_loaded`."""
+        """Credentials of the session that was `_loaded`."""
         self.region = region or self._session.region_name or ""
         if not self.region:
             if not secrets(self._session):
@@ -109,64 +117,60 @@ class Api:
         settle: bool = False,
         **params: Any,
     ) -> Answer:
-        """One call by boto3's name for it, as `describe_vpcs`, made again where that is safe.
+        """Make a call by boto3's name for it, such as `describe_vpcs`, and repeat it if that is safe.
 
-        `again`: it does nothing the second time, so an unclear outcome is no reason to give up; the default
-        is so for what only reads. `settle`: it is about something just made, which AWS may not know yet.
+        Args:
+            operation: The call.
+            service: Its service.
+            again: A second call does nothing, so it may be repeated after an unclear outcome. None: if it only reads.
+            settle: The call names a new resource, which AWS may not know yet.
+            params: Its parameters.
         """
         repeatable = operation.startswith(READS) if again is None else again
 
         def once() -> Answer:
             return self._once(service, operation, params)
 
-        def patiently() -> Answer:
+        def with_retries() -> Answer:
             return self._retry.call(once, again=repeatable, service=service)
 
-        return self._settled(patiently) if settle else patiently()
+        if not settle:
+            return with_retries()
+        return retry_while(self._clock, with_retries, lambda error: isinstance(error, Gone), SETTLE_S)
 
     def hint(self, operation: str, **params: Any) -> Answer:
-        """As `call`, tried once only: for what is nice to know and not worth a wait."""
+        """Make a call once, without retries: for an answer that is not worth a wait."""
         return self._once("ec2", operation, params)
 
-    def pages(self, operation: str, key: str, **params: Any) -> list[Any]:
-        """All pages of a list: what is under `key` in each."""
+    def pages(self, operation: str, key: str, *, service: str = "ec2", **params: Any) -> list[Any]:
+        """Return the entries under `key` of all pages of a list."""
         if "Filters" in params and operation in PAGE_SIZES:
             params["MaxResults"] = PAGE_SIZES[operation]
         if operation in FILTER_IN_SINGULAR and "Filters" in params:
             params["Filter"] = params.pop("Filters")
-        found: list[Any] = []
-        for _ in range(MOST_PAGES):
-            answer = self.call(operation, **params)
-            found += answer.get(key) or []
-            token = answer.get("NextToken")
+        sent, received = _PAGE_TOKENS.get(service, ("NextToken", "NextToken"))
+        entries: list[Any] = []
+        for _ in range(MAX_PAGES):
+            answer = self.call(operation, service=service, **params)
+            entries += answer.get(key) or []
+            token = answer.get(received)
             if not token:
-                return found
-            params["NextToken"] = token
+                return entries
+            params[sent] = token
         raise CloudError(
-            f"{operation} in {self.region} has more than {MOST_PAGES} pages. Look at the account: this can't be.",
+            f"{operation} in {self.region} has more than {MAX_PAGES} pages. Look at the account: this can't be.",
             operation=operation,
         )
 
     def account(self) -> str:
-        """The account's number. Needs credentials that are good, and no permission."""
+        """Return the account's number. Needs valid credentials, and no permission."""
         return str(self.call("get_caller_identity", service="sts")["Account"])
 
     def ahead_s(self) -> float:
-        """By how much this computer's clock is ahead of AWS's, in seconds, give or take one."""
+        """Return the seconds that this computer's clock is ahead of AWS's, give or take one."""
         answer = self.call("get_caller_identity", service="sts")
         theirs = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
         return (datetime.now(theirs.tzinfo) - theirs).total_seconds()
-
-    def _settled(self, do: Callable[[], Answer]) -> Answer:
-        deadline = self._clock.now() + SETTLE_S
-        waits = PollWaits()
-        while True:
-            try:
-                return do()
-            except Gone:
-                if self._clock.now() > deadline:
-                    raise
-            self._clock.sleep(waits.next())
 
     def _once(self, service: str, operation: str, params: Mapping[str, Any]) -> Answer:
         used = self._session
@@ -191,12 +195,12 @@ class Api:
                 error.response, service=service, operation=name, region=self.region, reads=reads
             ) from error
         except _LOST as error:
-            where = f"{name} in {self.region}"
+            call = f"{name} in {self.region}"
             reached = not isinstance(error, _NOT_REACHED)
             if reads or isinstance(error, _NEVER_SENT):
-                raise no_answer("AWS", str(error), where, reached=reached) from error
+                raise no_answer("AWS", str(error), call, reached=reached) from error
             kind = Unclear if reached else NoAnswer
-            raise kind(f"{where}: {str(error).rstrip('.')}. {HINTS[Unclear]}", operation=name) from error
+            raise kind(f"{call}: {str(error).rstrip('.')}. {HINTS[Unclear]}", operation=name) from error
         except _OUR_MISTAKES:
             raise
         except sdk.BotoCoreError as error:
@@ -205,9 +209,9 @@ class Api:
             ) from error
 
     def _load_credentials(self) -> None:
-        """Have the session's credentials, and newer ones where they expire: a program of the user's may make them.
+        """Load the session's credentials, and newer ones before they expire: a program of the user's may make them.
 
-        Raises BadCredentials where it does not end.
+        Raises BadCredentials if that program does not end.
         """
         with self._lock:
             session = self._session
@@ -228,10 +232,10 @@ class Api:
             return self._clients.setdefault(service, client) if session is self._session else client
 
     def _new_client(self, service: str) -> Any:
-        """Make a client, under the lock: a session is not thread-safe, its clients are."""
+        """Return a new client. Called under the lock: a session is not thread-safe, its clients are."""
         config = Config(
             connect_timeout=CONNECT_TIMEOUT_S,
-            # STS has the first call of all, and answers at once.
+            # The first call of all goes to STS, which answers at once.
             read_timeout=FIRST_READ_S if service == "sts" else READ_TIMEOUT_S,
             retries={"total_max_attempts": 1},
             max_pool_connections=CONNECTIONS,
@@ -244,22 +248,22 @@ class Api:
             raise config_refused(error) from error
 
     def _renewed_since(self, used: boto3.Session) -> bool:
-        """Read the credentials anew, as somebody may have logged in again. False: they are the same.
+        """Read the credentials again, as the user may have logged in again. Returns whether they are newer.
 
-        `used`: the session of the call that failed. Of many calls at once, one finds the newer credentials.
+        `used`: the session of the call that failed. Of many calls at once, the first renews the credentials.
         """
         with self._lock:
             if self._session is not used:
                 return True
-            fresh = new_session(self._profile, self.region)
-            if secrets(fresh) == secrets(self._session):
+            session = new_session(self._profile, self.region)
+            if secrets(session) == secrets(self._session):
                 return False
-            self._session = fresh
+            self._session = session
             self._clients = {}
             return True
 
     def _refuse_unknown_region(self) -> None:
-        """A region is part of a server's name, so that a wrong one would be asked for minutes."""
+        """Raise InvalidInput for an unknown region: it is part of a server's name, which calls would look up."""
         if "AWS_ENDPOINT_URL" in os.environ:
             return
         known = [
@@ -275,5 +279,5 @@ class Api:
 
 
 def versions() -> str:
-    """The SDK's, for people."""
+    """Return the SDK's versions, for people."""
     return f"boto3 {boto3.__version__}, botocore {botocore.__version__}"

@@ -1,4 +1,4 @@
-"""What `doctor` looks at on AWS. Nothing is changed: permissions are asked for with dry runs."""
+"""Checks of `doctor` on AWS. Read-only: dry runs show the permissions."""
 
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ MOST_AHEAD_S = 60.0
 def check(
     api: Api, cluster: CloudCluster, count: int, offer: Callable[[CloudCluster], Offer]
 ) -> tuple[Finding, ...]:
-    """All findings, the plainest first; those that need an answer that failed are left out."""
+    """Return all findings, the plainest first, without checks whose precondition failed."""
     first = (sdk(), _credentials_file())
     identity = _credentials(api)
     if not identity.ok:
@@ -54,25 +54,21 @@ def check(
 
 
 def sdk() -> Finding:
-    """What is known without an account."""
+    """Return the finding on the SDK."""
     return Finding(what="SDK", ok=True, detail=versions())
 
 
 def _credentials_file() -> Finding:
     path = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")).expanduser()
-    what = "credentials file"
+    title = "credentials file"
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
-        return Finding(what=what, ok=True, detail=f"There is no '{path}'.")
+        return Finding(what=title, ok=True, detail=f"There is no '{path}'.")
     if mode & 0o077 and path.stat().st_size:
-        return Finding(
-            what=what,
-            ok=False,
-            detail=f"'{path}' has mode {mode:04o}: others can read it.",
-            fix=f"Run `chmod 600 {path}`.",
-        )
-    return Finding(what=what, ok=True, detail=f"'{path}' has mode {mode:04o}.")
+        detail = f"'{path}' has mode {mode:04o}: others can read it."
+        return Finding(what=title, ok=False, detail=detail, fix=f"Run `chmod 600 {path}`.")
+    return Finding(what=title, ok=True, detail=f"'{path}' has mode {mode:04o}.")
 
 
 def _credentials(api: Api) -> Finding:
@@ -91,15 +87,15 @@ def _credentials(api: Api) -> Finding:
 
 
 def _offer(cluster: CloudCluster, offer: Callable[[CloudCluster], Offer]) -> tuple[Offer | None, Finding]:
-    what = "shape and image"
+    title = "shape and image"
     try:
         offered = offer(cluster)
     except (ProvisionError, InvalidInput) as error:
-        said = None if isinstance(error, Throttled | Unclear) else False
-        return None, Finding(what=what, ok=said, detail=str(error))
+        ok = None if isinstance(error, Throttled | Unclear) else False
+        return None, Finding(what=title, ok=ok, detail=str(error))
     zones = ", ".join(str(zone) for zone in offered.zones)
     detail = f"{offered.shape} ({offered.gpus} GPUs) in {zones}; {offered.image_name} ({offered.image_id})."
-    return offered, Finding(what=what, ok=True, detail=detail)
+    return offered, Finding(what=title, ok=True, detail=detail)
 
 
 def _clock(api: Api) -> Finding:
@@ -112,20 +108,20 @@ def _clock(api: Api) -> Finding:
 
 
 def _reading(api: Api) -> Finding:
-    """The lists that `up` and `down` go by."""
+    """Return the finding on the lists that `up` and `down` read."""
     lists: list[tuple[str, Callable[[], object]]] = [
         (kind.list, partial(listed, api, kind)) for kind in KINDS
     ]
     lists.append(("describe_instances", partial(instances.listed, api, None)))
-    outcomes = run_all(lambda one: one[1](), lists)
+    outcomes = run_all(lambda check: check[1](), lists)
     return _permitted([(name, outcome) for (name, _), outcome in zip(lists, outcomes, strict=True)])
 
 
 def _changing(api: Api, cluster: CloudCluster, offer: Offer | None) -> Finding:
-    """A dry run of each call that can be tried.
+    """Return the finding on a dry run of each call that AWS can try.
 
-    What is removed or changed are things that there can't be. AWS may look for them before it looks whether
-    the call is allowed; then only a refusal tells anything.
+    The delete and modify calls use ids that cannot exist. AWS may look for the resource before the permission; then
+    only a refusal is an answer.
     """
     calls = _dry_runs(cluster, offer)
     outcomes = run_all(lambda call: _dry_run(api, *call), calls)
@@ -133,7 +129,7 @@ def _changing(api: Api, cluster: CloudCluster, offer: Offer | None) -> Finding:
 
 
 def _permitted(outcomes: Sequence[tuple[str, object]]) -> Finding:
-    """By calls and what became of them: what is no error was allowed, what is no refusal may be."""
+    """Return the finding on calls by their outcomes: other errors than Denied show no missing permission."""
     refused = [outcome.named or (_action(name),) for name, outcome in outcomes if isinstance(outcome, Denied)]
     denied = list(dict.fromkeys(action for actions in refused for action in actions))
     not_ready = next((outcome for _, outcome in outcomes if isinstance(outcome, AccountNotReady)), None)
@@ -145,15 +141,15 @@ def _permitted(outcomes: Sequence[tuple[str, object]]) -> Finding:
         for name, outcome in outcomes
         if isinstance(outcome, Exception) and not isinstance(outcome, Denied | Gone)
     }
-    told = [f"Not allowed: {', '.join(denied)}."] if denied else []
+    sentences = [f"Not allowed: {', '.join(denied)}."] if denied else []
     if absent:
-        told.append(f"Not known of {', '.join(absent)}: there is nothing to try that on.")
+        sentences.append(f"Not known of {', '.join(absent)}: there is nothing to try that on.")
     if unclear:
-        told.append(f"Not found out of {', '.join(unclear)}: {next(iter(unclear.values()))}")
-    if not told:
+        sentences.append(f"Not found out of {', '.join(unclear)}: {next(iter(unclear.values()))}")
+    if not sentences:
         return Finding(what="", ok=True, detail=f"All of {len(outcomes)} calls are allowed.")
     fix = f"Ask whoever runs the account to allow {', '.join(denied)}." if denied else ""
-    return Finding(what="", ok=False if denied else None, detail=" ".join(told), fix=fix)
+    return Finding(what="", ok=False if denied else None, detail=" ".join(sentences), fix=fix)
 
 
 def _action(name: str) -> str:
@@ -161,7 +157,7 @@ def _action(name: str) -> str:
 
 
 def _dry_run(api: Api, operation: str, request: Mapping[str, Any]) -> None:
-    """Returns where AWS says that it would have done it."""
+    """Make a dry run of a call. Returns if AWS would have done it."""
     try:
         api.call(operation, again=True, DryRun=True, **request)
     except CloudError as error:
@@ -172,18 +168,18 @@ def _dry_run(api: Api, operation: str, request: Mapping[str, Any]) -> None:
 
 
 def _dry_runs(cluster: CloudCluster, offer: Offer | None) -> list[tuple[str, Mapping[str, Any]]]:
-    """boto3's name and the request of each call. Ids are of things that there can't be."""
+    """Return boto3's name and the request of each call, with ids that cannot exist."""
     nothing = "0" * 17
     vpc, subnet, table, gateway = (f"{kind}-{nothing}" for kind in ("vpc", "subnet", "rtb", "igw"))
     group = {"GroupId": f"sg-{nothing}"}
     key = requests.key_pair(cluster, "ssh-ed25519 AAAA")
     placement = requests.placement_group(cluster, nothing)
-    there = offer.facts["subnet"]["vpc"] if offer and "subnet" in offer.facts else vpc
+    vpc_id = offer.facts["subnet"]["vpc"] if offer and "subnet" in offer.facts else vpc
     rules = {"IpPermissions": [requests.ssh_rule("192.0.2.1/32", cluster.ssh_port)]}
     calls: list[tuple[str, Mapping[str, Any]]] = [
         ("import_key_pair", key),
         ("create_placement_group", placement),
-        ("create_security_group", requests.security_group(cluster, there)),
+        ("create_security_group", requests.security_group(cluster, vpc_id)),
         ("authorize_security_group_ingress", group | rules),
         ("revoke_security_group_ingress", group | rules),
         ("terminate_instances", {"InstanceIds": [f"i-{nothing}"]}),
@@ -202,7 +198,7 @@ def _dry_runs(cluster: CloudCluster, offer: Offer | None) -> list[tuple[str, Map
             ("create_internet_gateway", requests.internet_gateway(cluster)),
             ("attach_internet_gateway", attachment),
             ("create_route_table", requests.route_table(cluster, vpc, nothing)),
-            ("create_route", requests.default_route(table, requests.way_out(gateway))),
+            ("create_route", requests.default_route(table, requests.gateway_field(gateway))),
             ("create_subnet", requests.subnet(cluster, vpc, f"{cluster.target.region}a", "10.77.0.0/20")),
             ("associate_route_table", {"RouteTableId": table, "SubnetId": subnet}),
             ("delete_subnet", {"SubnetId": subnet}),
@@ -228,7 +224,7 @@ def _dry_runs(cluster: CloudCluster, offer: Offer | None) -> list[tuple[str, Map
 
 
 def _launch(cluster: CloudCluster, offer: Offer) -> dict[str, Any]:
-    """A launch of one machine into the subnet that there is, else into whatever AWS takes by default."""
+    """Return a launch of one machine into the given subnet, else into AWS's default."""
     infrastructure = Infrastructure(ids={"subnet": "", "security_group": "", "key": ""})
     machine = NewMachine(name=cluster.name, rank=0, user_data="")
     launch = requests.run_instances(cluster, offer, infrastructure, offer.zones[0], "dry-run", [machine])
@@ -238,18 +234,20 @@ def _launch(cluster: CloudCluster, offer: Offer) -> dict[str, Any]:
 
 
 def _vpcs(api: Api) -> Finding:
-    """Our network is one of the few VPCs that an account may have."""
+    """Return the finding on the number of VPCs, of which an account may have few."""
     vpcs = api.pages("describe_vpcs", "Vpcs", Filters=[])
-    own = [vpc for vpc in vpcs if tags.is_shared(tags_in(vpc))]
-    if own:
-        return Finding(what="", ok=True, detail=f"gpuctl's is {own[0]['VpcId']}.")
-    most = quotas.value(api, "vpc", quotas.VPCS_CODE)
-    if most is None:
+    our_vpcs = [vpc for vpc in vpcs if tags.is_shared(tags_in(vpc))]
+    if our_vpcs:
+        return Finding(what="", ok=True, detail=f"gpuctl's is {our_vpcs[0]['VpcId']}.")
+    limit = quotas.value(api, "vpc", quotas.VPCS_CODE)
+    if limit is None:
         return Finding(
             what="", ok=None, detail=f"{len(vpcs)} in {api.region}; how many there may be is not known."
         )
-    if len(vpcs) < most:
-        return Finding(what="", ok=True, detail=f"{len(vpcs)} of {most:g} in {api.region}; gpuctl makes one.")
+    if len(vpcs) < limit:
+        return Finding(
+            what="", ok=True, detail=f"{len(vpcs)} of {limit:g} in {api.region}; gpuctl makes one."
+        )
     return Finding(
         what="",
         ok=False,
@@ -259,7 +257,7 @@ def _vpcs(api: Api) -> Finding:
 
 
 def _quota(api: Api, cluster: CloudCluster, count: int) -> Finding:
-    """vCPUs of the shape's family: the quota, what is used of it, what the cluster needs."""
+    """Return the finding on the vCPUs of the shape's family: quota, use, and the cluster's need."""
     described = shapes.describe(api, cluster.shape)
     needed = int(described.get("VCpuInfo", {}).get("DefaultVCpus", 0)) * count
     quota = quotas.instance_quota(api, cluster.shape, spot=cluster.spot)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from provision.aws import checks, credentials, offers, preview, requests, serial_console
+from provision.aws import checks, credentials, offers, preview, requests
 from provision.aws import instances as machines
 from provision.aws.api import Api
 from provision.aws.errors import of_state_reason
@@ -32,7 +32,7 @@ CONSISTENCY_S = 60.0
 
 
 def connect(target: Target, *, clock: Clock) -> Cloud:
-    """The account and region of `target`; one call tells whose account it is.
+    """Return the account and region of `target`; one call gets the account's number.
 
     Raises BadCredentials, and InvalidInput without a region.
     """
@@ -40,23 +40,23 @@ def connect(target: Target, *, clock: Clock) -> Cloud:
 
 
 def configured() -> bool:
-    """Whether there are credentials, profiles or a region, in the files, the variables or the machine's role."""
+    """Return whether files, variables or the machine's role have credentials, profiles or a region."""
     return credentials.configured()
 
 
 def sdk() -> Finding:
-    """The SDK's version."""
+    """Return the finding on the SDK's version."""
     return checks.sdk()
 
 
 def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offer, Preview]:
-    """`offer` and `preview` without an account: as if nothing of ours were there. Pure."""
+    """Return the offer and the preview for an unknown account, as if it had no resource of ours. Pure."""
     offer = preview.outline(cluster)
     return offer, preview.preview(cluster, offer, machines, ())
 
 
 class AwsCloud:
-    """See `Cloud`."""
+    """A `Cloud`."""
 
     name = "aws"
     one_user_data = True
@@ -70,7 +70,7 @@ class AwsCloud:
         self._maker = ResourceMaker(self.api, clock, self.consistency_s)
 
     def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:  # noqa: ARG002 - no image here has any
-        """What AWS says of the shape, the image and the zones."""
+        """Return the shape, the image and the zones."""
         return offers.find(self.api, cluster)
 
     def preview(
@@ -81,17 +81,17 @@ class AwsCloud:
         resources: Sequence[Resource],
         let_in: Sequence[str] = (),
     ) -> Preview:
-        """As the protocol says."""
+        """Return the requests for these machines."""
         return preview.preview(cluster, offer, machines, resources, let_in)
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
-        """VPC, gateway and route table for all clusters; security group and key pair for this one."""
+        """Make VPC, gateway and route table for all clusters, security group and key pair for this cluster."""
         return network.prepare(self._maker, cluster, offer, public_key, ensure)
 
     def prepare_zone(
         self, cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, zone: Zone, ensure: Ensure
     ) -> Infrastructure:
-        """The zone's subnet and its way out, and a cluster placement group where the type takes one."""
+        """Make the zone's subnet and its route, and a cluster placement group if the type takes one."""
         return network.prepare_zone(self._maker, cluster, offer, infrastructure, zone, ensure)
 
     def requests(
@@ -103,50 +103,50 @@ class AwsCloud:
         launch: str,
         machines: Sequence[NewMachine],
     ) -> tuple[dict[str, Any], ...]:
-        """One RunInstances."""
+        """Return one request RunInstances."""
         return (requests.run_instances(cluster, offer, infrastructure, zone, launch, machines),)
 
     def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
-        """RunInstances; the launch's token keeps AWS from doing it twice."""
+        """Send RunInstances; the launch's token keeps AWS from doing it twice."""
         return machines.launch(self.api, request)
 
     def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
-        """By tag; AWS lists ended ones for about an hour."""
+        """Return the machines by tag; AWS lists ended ones for about an hour."""
         return machines.listed(self.api, cluster_id)
 
     def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-        """As they are: AWS lists instances with their addresses."""
+        """Return the instances unchanged: AWS lists them with their addresses."""
         return tuple(instances)
 
     def failure(self, instance: Instance) -> Exception | None:
-        """From the reason that AWS keeps of an instance's last change of state."""
+        """Return the error for the reason of an instance's last change of state."""
         return of_state_reason(instance.reason, zone=instance.zone.name) if instance.reason else None
 
     def console(self, instance_id: str) -> str | None:
-        """GetConsoleOutput."""
-        return serial_console.read(self.api, self._clock, instance_id)
+        """Read GetConsoleOutput."""
+        return machines.console(self.api, self._clock, instance_id)
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """TerminateInstances in batches."""
+        """Send TerminateInstances in batches."""
         machines.terminate(self.api, ids)
 
     def resources(self) -> tuple[Resource, ...]:
-        """By tag."""
+        """Return our resources by tag."""
         return listing.resources(self.api)
 
     def delete(self, resource: Resource) -> None:
-        """One resource."""
+        """Remove a resource."""
         deletion.delete(self.api, self._clock, resource)
 
     def compartments(self) -> tuple[str, ...]:
-        """An account has no parts."""
+        """Return nothing: an account has no parts."""
         return ()
 
     def regions(self) -> tuple[str, ...]:
-        """Those that are switched on for the account."""
+        """Return the regions that are switched on for the account."""
         answer = self.api.call("describe_regions", AllRegions=False)
         return tuple(sorted(region["RegionName"] for region in answer["Regions"]))
 
     def check(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
-        """What `doctor` shows."""
+        """Return the findings of `doctor`."""
         return checks.check(self.api, cluster, count, partial(offers.find, self.api))

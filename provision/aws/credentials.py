@@ -1,4 +1,4 @@
-"""Who calls: found where the `aws` command line looks, by boto3 itself. Nothing is written, nothing is shown."""
+"""The caller's credentials, looked up by boto3 as the `aws` command line does. Nothing is written or shown."""
 
 import configparser
 import json
@@ -35,20 +35,20 @@ NO_CONNECTION = (sdk.ConnectionError, sdk.HTTPClientError)
 
 
 class _NoTerminal(Exception):
-    """A code of MFA is asked for, and nobody can type it."""
+    """AWS asks for an MFA code, and nobody can type it."""
 
 
 def configured() -> bool:
-    """Whether anything here says that AWS is used, be it wrong. Asks no account."""
+    """Return whether this computer has a setting for AWS, even a wrong one. Asks no account."""
     try:
         session = boto3.Session()
         return bool(session.region_name or session.available_profiles or load(session))
     except (sdk.BotoCoreError, CloudError):
-        return True  # something is there that can't be used
+        return True  # a setting that can't be used
 
 
 def new_session(profile: str | None, region: str | None) -> boto3.Session:
-    """What calls are made with. Raises BadCredentials, and UnknownProfile for a profile that was named."""
+    """Return the session for calls. Raises BadCredentials, and UnknownProfile for a named profile."""
     try:
         core = botocore.session.Session(profile=profile)
         # For the clients with which the SDK itself gets credentials.

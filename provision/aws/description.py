@@ -1,4 +1,4 @@
-"""AWS, as it is described to the rest of gpuctl."""
+"""The description of AWS, without an account."""
 
 from collections.abc import Sequence
 

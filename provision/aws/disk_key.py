@@ -16,7 +16,7 @@ AWS_MANAGED = "alias/aws/ebs"
 
 
 def finding(api: Api, *, scaling: bool = False) -> Finding:
-    """Return whether the key of new disks may keep machines from starting.
+    """Return the finding on the key of new disks, which may keep machines from starting.
 
     Args:
         api: Account and region.

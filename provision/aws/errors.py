@@ -1,4 +1,4 @@
-"""AWS's error codes in this package's words: the one place where they are told apart."""
+"""AWS's error codes as errors of this package: the only place that distinguishes them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -58,9 +58,9 @@ CODES: Mapping[str, type[CloudError]] = {
     "LoadBalancerNotFound": Gone,
     "EntityAlreadyExists": Exists,
     "ResourceAlreadyExistsException": Exists,
-    # EKS: something is still at work on it, or still in it; of a name that is taken as well.
+    # EKS: another change of the resource runs, or its contents block it; also for a name in use.
     "ResourceInUseException": Blocked,
-    # Auto Scaling: something is still at work on it.
+    # Auto Scaling: another change of the group runs.
     "ScalingActivityInProgress": Blocked,
     "ResourceContention": Throttled,
     "DeleteConflict": Blocked,
@@ -89,7 +89,7 @@ CODES: Mapping[str, type[CloudError]] = {
     "RequestExpired": BadCredentials,
     "TokenRefreshRequired": BadCredentials,
 }
-"""Whole codes; they go before what a code ends with."""
+"""Whole codes, which win over endings."""
 
 ENDINGS: tuple[tuple[str, type[CloudError]], ...] = (
     (".NotFound", Gone),
@@ -99,7 +99,7 @@ ENDINGS: tuple[tuple[str, type[CloudError]], ...] = (
 )
 
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
-"""Credentials that were good, of which there may be newer ones."""
+"""Codes of expired credentials: newer ones may exist."""
 
 HINTS: Mapping[type[CloudError], str] = {
     Quota: "Ask for more under Service Quotas in the AWS console.",
@@ -122,7 +122,7 @@ CODE_HINTS: Mapping[str, str] = {
     "AddressLimitExceeded": "The NAT gateway of a private network needs an Elastic IP. Release one, ask for more "
     "under Service Quotas, or give --subnet-id.",
 }
-"""Where more can be said than `HINTS` does."""
+"""Hints for codes with better advice than that of `HINTS`."""
 EXPLICIT_DENY = (
     "A policy denies {action}, whatever you are allowed. Ask whoever runs the account, or its organization, to "
     "except you."
@@ -143,7 +143,7 @@ _INSTANCES = re.compile(r"\bi-[0-9a-f]{8,17}\b")
 
 
 def kind_of(code: str, status: int) -> type[CloudError]:
-    """What an error is, by AWS's code for it, else by the HTTP status."""
+    """Return the class of an error, by AWS's code, else by the HTTP status."""
     if code in CODES:
         return CODES[code]
     for ending, kind in ENDINGS:
@@ -159,16 +159,16 @@ def translate(
 
     `reads`: the call changes nothing.
     """
-    told = response.get("Error", {})
-    code = str(told.get("Code") or "Unknown")
+    error = response.get("Error", {})
+    code = str(error.get("Code") or "Unknown")
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
     kind = kind_of(code, status)
-    text = f"{operation}{f' in {region}' if region else ''}: {_told(told)} ({code})."
+    text = f"{operation}{f' in {region}' if region else ''}: {_message(error)} ({code})."
     hint = CODE_HINTS.get(code, HINTS.get(kind, ""))
-    named: Sequence[str] = _INSTANCES.findall(_told(told))
+    named: Sequence[str] = _INSTANCES.findall(_message(error))
     if kind is Denied and code not in CODE_HINTS:
-        named = _ACTION.findall(str(told.get("Message")))[:1]
-        hint = EXPLICIT_DENY if "explicit deny" in _told(told) else hint
+        named = _ACTION.findall(str(error.get("Message")))[:1]
+        hint = EXPLICIT_DENY if "explicit deny" in _message(error) else hint
         hint = hint.format(action=named[0] if named else _needed(service, operation))
     if operation == "TerminateInstances" and code == "OperationNotPermitted" and named:
         hint = PROTECTED.format(region=f" --region {region}" if region else "", instance=named[0])
@@ -178,7 +178,7 @@ def translate(
 
 
 def _needed(service: str, operation: str) -> str:
-    """Return the actions of a call, in words, for a refusal that names none."""
+    """Return the actions of a call, in words, for a refusal without names."""
     action = f"{service.replace('-', '')}:{operation}"
     # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/supported-iam-actions-tagging.html
     tags = service == "ec2" and operation.startswith(_TAGGING)
@@ -189,15 +189,15 @@ def _needed(service: str, operation: str) -> str:
     )
 
 
-def _told(told: Mapping[str, Any]) -> str:
-    text = str(told.get("Message") or "AWS gave no reason")
+def _message(error: Mapping[str, Any]) -> str:
+    text = str(error.get("Message") or "AWS gave no reason")
     # Hundreds of letters that only AWS can read.
     text = re.sub(r"\s*Encoded authorization failure message: \S+", "", text)
     return text.strip().rstrip(".")
 
 
 def of_state_reason(reason: str, *, zone: str) -> CloudError | None:
-    """Why an instance ended that never ran: `reason` is its StateReason, `code: message`."""
+    """Return the error for an instance that ended before it ran. `reason`: its StateReason, `code: message`."""
     code, _, message = reason.partition(": ")
     side, _, word = code.partition(".")
     if side not in ("Server", "Client") or not word:

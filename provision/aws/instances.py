@@ -1,4 +1,4 @@
-"""Instances: listing, launching and ending them."""
+"""Instances: list, launch, termination, serial console."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,6 +11,8 @@ from provision.errors import CloudError, Gone, Quota
 from provision.parallel import first_error, run_all
 from provision.records import Instance, InstanceState, Zone
 from provision.rented import tags
+from provision.rented.serial_console import end_of, with_short_retry
+from provision.waiting import Clock
 
 MOST_AT_ONCE = 200
 """Ids in one request."""
@@ -26,15 +28,15 @@ STATES: Mapping[str, InstanceState] = {
 
 
 def listed(api: Api, cluster_id: str | None) -> tuple[Instance, ...]:
-    """All of a cluster's, or all of ours, by id."""
-    which = [*ours(), *(tagged(tags.CLUSTER_ID, cluster_id) if cluster_id else [])]
-    reservations = api.pages("describe_instances", "Reservations", Filters=which)
+    """Return all instances of a cluster, or all of ours, by id."""
+    conditions = [*ours(), *(tagged(tags.CLUSTER_ID, cluster_id) if cluster_id else [])]
+    reservations = api.pages("describe_instances", "Reservations", Filters=conditions)
     items = [item for reservation in reservations for item in reservation["Instances"]]
     return tuple(sorted((read(item) for item in items), key=lambda instance: instance.id))
 
 
 def read(item: Mapping[str, Any]) -> Instance:
-    """An instance as AWS describes it."""
+    """Return an instance from AWS's description."""
     of = tags_in(item)
     launched: datetime = item["LaunchTime"]
     return Instance(
@@ -53,15 +55,15 @@ def read(item: Mapping[str, Any]) -> Instance:
     )
 
 
-def _reason(told: Mapping[str, str]) -> str | None:
-    code, message = told.get("Code", ""), told.get("Message", "")
+def _reason(reason: Mapping[str, str]) -> str | None:
+    code, message = reason.get("Code", ""), reason.get("Message", "")
     # AWS repeats the code in most of the messages.
     message = message.removeprefix(f"{code}:").strip()
     return ": ".join(word for word in (code, message) if word) or None
 
 
 def launch(api: Api, request: Mapping[str, Any]) -> tuple[str, ...]:
-    """Send RunInstances; the ids, in the order of the ranks. The token keeps it from being done twice."""
+    """Send RunInstances. Returns the ids in the order of the ranks. The token keeps AWS from doing it twice."""
     try:
         answer = api.call("run_instances", again=True, settle=True, **request)
     except Quota as error:
@@ -71,7 +73,7 @@ def launch(api: Api, request: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def terminate(api: Api, ids: Sequence[str]) -> None:
-    """End them. One that AWS refuses to end keeps no other; the first refusal is raised at the end."""
+    """Terminate instances. A refusal does not keep the others; the first one is raised at the end."""
     error = first_error(run_all(lambda batch: _terminate(api, batch), _batches(ids)))
     if error is not None:
         raise error
@@ -81,7 +83,7 @@ def _terminate(api: Api, ids: Sequence[str]) -> None:
     try:
         api.call("terminate_instances", again=True, InstanceIds=list(ids))
     except Gone as error:
-        # AWS ends none of a batch if one of it is not there.
+        # AWS ends no instance of a batch with an unknown id.
         left = [i for i in ids if i not in error.named]
         if left and len(left) < len(ids):
             _terminate(api, left)
@@ -104,3 +106,22 @@ def _terminate_halves(api: Api, ids: Sequence[str]) -> None:
 
 def _batches(ids: Sequence[str]) -> list[list[str]]:
     return [list(ids[start : start + MOST_AT_ONCE]) for start in range(0, len(ids), MOST_AT_ONCE)]
+
+
+def console(api: Api, clock: Clock, instance_id: str) -> str | None:
+    """Return the end of a machine's serial console: see `Cloud.console`."""
+
+    def output(**options: bool) -> str | bytes:
+        answer = with_short_retry(
+            clock, lambda: api.hint("get_console_output", InstanceId=instance_id, **options)
+        )
+        text: str | bytes = answer.get("Output") or ""
+        return text
+
+    try:
+        return end_of(output(Latest=True))
+    except CloudError as error:
+        if type(error) is not CloudError:
+            raise
+        # Types that are not on Nitro refuse that, and have AWS's copy of the last change of state.
+        return end_of(output())

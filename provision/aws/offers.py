@@ -1,4 +1,4 @@
-"""What AWS says of a cluster before anything is made: instance type, image, zones."""
+"""The offer of AWS for a cluster, before anything is made: instance type, image, zones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from provision.rented.planning.drivers import driver_plan
 
 
 def find(api: Api, cluster: CloudCluster) -> Offer:
-    """As `Cloud.offer` says; no image here has terms."""
+    """Return the offer: see `Cloud.offer`. No image here has terms."""
     reads: list[Callable[[], Any]] = [
         partial(shapes.describe, api, cluster.shape),
         partial(shapes.zones, api, cluster.shape),
@@ -25,7 +25,7 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
     ]
     described, offered, states, subnet = values(run_all(lambda read: read(), reads))
     shapes.refuse_unusable(described, cluster)
-    image, why, there = choice.find(api, cluster, described)
+    image, why, exists = choice.find(api, cluster, described)
     driver = driver_plan(
         cluster.driver,
         lookup.system(image),
@@ -40,7 +40,7 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
         image_id=image["ImageId"],
         image_name=image.get("Name", image["ImageId"]),
         image_why=why,
-        image_there=there,
+        image_there=exists,
         driver=driver,
         boot_commands=lookup.boot_commands(image),
         user=lookup.user_of(image),
@@ -54,18 +54,18 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
 
 
 def _subnet(api: Api, subnet_id: str | None) -> dict[str, str] | None:
-    """Where an existing subnet is."""
+    """Return VPC and zone of an existing subnet."""
     if subnet_id is None:
         return None
     try:
-        found = api.pages("describe_subnets", "Subnets", SubnetIds=[subnet_id])
+        subnets = api.pages("describe_subnets", "Subnets", SubnetIds=[subnet_id])
     except CloudError as error:
         if isinstance(error, Gone) or error.code == "InvalidSubnetID.Malformed":
             raise InvalidInput(
                 f"There is no subnet '{subnet_id}' in {api.region}. `aws ec2 describe-subnets` lists them."
             ) from error
         raise
-    return {"vpc": found[0]["VpcId"], "zone": found[0]["AvailabilityZone"]}
+    return {"vpc": subnets[0]["VpcId"], "zone": subnets[0]["AvailabilityZone"]}
 
 
 def _zones(cluster: CloudCluster, offered: Sequence[str], subnet: Mapping[str, str] | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""The requests of a dry run, made by the functions that make the real ones, and what to know of them.
+"""The requests of a dry run, made by the functions that make the real ones, and the plan's notes.
 
 Ids that AWS would give stand in <…>.
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 from provision.aws import requests
 from provision.aws.catalog import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
 from provision.aws.images import choice, lookup
-from provision.aws.requests import for_people, way_out
+from provision.aws.requests import for_people, gateway_field
 from provision.pricing.catalog import SHAPES
 from provision.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
 from provision.rented import tags
@@ -35,35 +35,35 @@ def preview(
     resources: Sequence[Resource],
     let_in: Sequence[str] = (),
 ) -> Preview:
-    """As `Cloud.preview` says."""
-    found = Previewer(cluster, resources)
+    """Return the preview: see `Cloud.preview`."""
+    previewer = Previewer(cluster, resources)
     zone = offer.zones[0]
     ids = {"key": requests.name_of(cluster)}
     if cluster.subnet_id is None:
-        ids["vpc"], ids["subnet"] = _network(found, cluster, zone)
+        ids["vpc"], ids["subnet"] = _network(previewer, cluster, zone)
     else:
         ids["vpc"] = offer.facts["subnet"]["vpc"]
-        ids["subnet"] = found.add("subnet", cluster.subnet_id, detail="an existing one")
-    ids["security_group"] = _firewall(found, cluster, offer, ids["vpc"], let_in)
-    found.add(
+        ids["subnet"] = previewer.add("subnet", cluster.subnet_id, detail="an existing one")
+    ids["security_group"] = _firewall(previewer, cluster, offer, ids["vpc"], let_in)
+    previewer.add(
         "key-pair",
-        found.own("key-pair"),
+        previewer.of_cluster("key-pair"),
         ("ImportKeyPair", for_people(requests.key_pair(cluster, "<public key>"))),
         name=requests.name_of(cluster),
     )
     if requests.in_placement_group(cluster, offer.facts):
         placement = requests.placement_group(cluster, zone.name)
         name = ids["placement_group"] = placement["GroupName"]
-        there = found.own("placement-group", lambda resource: resource.name == name)
-        found.add("placement-group", there, ("CreatePlacementGroup", placement), name=name)
+        group_id = previewer.of_cluster("placement-group", lambda resource: resource.name == name)
+        previewer.add("placement-group", group_id, ("CreatePlacementGroup", placement), name=name)
     if machines:
         request = requests.run_instances(cluster, offer, Infrastructure(ids=ids), zone, "<launch>", machines)
-        found.call(("RunInstances", for_people(request)))
-    return found.preview()
+        previewer.call(("RunInstances", for_people(request)))
+    return previewer.preview()
 
 
 def outline(cluster: CloudCluster) -> Offer:
-    """An offer without an account: what the catalog does not tell stands in <…>."""
+    """Return an offer without an account: unknown values stand in <…>."""
     shape = SHAPES.get(cluster.shape)
     region = cluster.target.region or "<region>"
     offer = Offer(
@@ -89,7 +89,7 @@ def outline(cluster: CloudCluster) -> Offer:
 
 
 def notes(cluster: CloudCluster, offer: Offer) -> tuple[str, ...]:
-    """What a person should know before they say yes."""
+    """Return the plan's notes."""
     nat = NAT_NOTE if requests.is_private(cluster) else None
     candidates = (efa_note(cluster, offer), plugin_note(cluster, offer), placement_note(cluster, offer), nat)
     return tuple(note for note in candidates if note)
@@ -118,62 +118,64 @@ def placement_note(cluster: CloudCluster, offer: Offer) -> str | None:
 
 
 def efa_note(cluster: CloudCluster, offer: Offer) -> str | None:
-    """What a machine with a public address can't have of its type's network."""
-    most = len(offer.facts["efa_cards"])
+    """Return the note on EFA interfaces that a machine with a public address can't have."""
+    total = len(offer.facts["efa_cards"])
     layout = requests.efa_layout(offer.facts, public=cluster.public_ip)
     used = sum(1 for interface in layout if "InterfaceType" in interface)
-    if used >= most:
+    if used >= total:
         return None
     return (
-        f"{used} of the {most} EFA interfaces of {offer.shape} will be used: AWS gives a public address only to "
+        f"{used} of the {total} EFA interfaces of {offer.shape} will be used: AWS gives a public address only to "
         "a machine with a single interface. With --no-public-ip and a bastion (--bastion) it has all of them."
     )
 
 
-def _network(found: Previewer, cluster: CloudCluster, zone: Zone) -> tuple[str, str]:
-    """The ids of the shared VPC and of the zone's public or private subnet."""
+def _network(previewer: Previewer, cluster: CloudCluster, zone: Zone) -> tuple[str, str]:
+    """Add the shared network. Returns the ids of the VPC and of the zone's public or private subnet."""
     body = requests.vpc(cluster)
     name = requests.NETWORK_NAME
-    vpc = found.add("vpc", found.shared("vpc"), ("CreateVpc", body), name=name, detail=requests.VPC_CIDR)
-    gateway = found.add(
+    vpc = previewer.add(
+        "vpc", previewer.shared("vpc"), ("CreateVpc", body), name=name, detail=requests.VPC_CIDR
+    )
+    gateway = previewer.add(
         "internet-gateway",
-        found.shared("internet-gateway"),
+        previewer.shared("internet-gateway"),
         ("CreateInternetGateway", requests.internet_gateway(cluster)),
         ("AttachInternetGateway", {"InternetGatewayId": "<internet-gateway>", "VpcId": vpc}),
         name=name,
     )
-    table = found.add(
+    table = previewer.add(
         "route-table",
-        found.shared(
+        previewer.shared(
             "route-table", lambda resource: resource.network == vpc and not tags.is_private(resource.tags)
         ),
         ("CreateRouteTable", requests.route_table(cluster, vpc, "<token>")),
-        ("CreateRoute", requests.default_route("<route-table>", way_out(gateway))),
+        ("CreateRoute", requests.default_route("<route-table>", gateway_field(gateway))),
         name=name,
     )
     if not requests.is_private(cluster):
-        return vpc, _subnet(found, cluster, vpc, zone, table)
-    nat = found.shared("nat-gateway", lambda resource: resource.network == vpc)
-    # A NAT gateway that is there stands in a subnet of its own already.
-    subnet = "<subnet>" if nat else _subnet(found, cluster, vpc, zone, table)
-    return vpc, _private_network(found, cluster, vpc, zone, nat, subnet)
+        return vpc, _subnet(previewer, cluster, vpc, zone, table)
+    nat = previewer.shared("nat-gateway", lambda resource: resource.network == vpc)
+    # An existing NAT gateway has its subnet already.
+    subnet = "<subnet>" if nat else _subnet(previewer, cluster, vpc, zone, table)
+    return vpc, _private_network(previewer, cluster, vpc, zone, nat, subnet)
 
 
 def _subnet(
-    found: Previewer, cluster: CloudCluster, vpc: str, zone: Zone, table: str, *, private: bool = False
+    previewer: Previewer, cluster: CloudCluster, vpc: str, zone: Zone, table: str, *, private: bool = False
 ) -> str:
-    """The zone's public or private subnet."""
+    """Add the zone's public or private subnet."""
     cidr = requests.subnet_cidr(zone.name, (), private=private)
     placeholder = "<private subnet>" if private else "<subnet>"
     kind = "private " if private else ""
 
     def in_zone(resource: Resource) -> bool:
-        here = resource.network == vpc and resource.name.endswith(f" {zone.name}")
-        return here and tags.is_private(resource.tags) == private
+        in_vpc = resource.network == vpc and resource.name.endswith(f" {zone.name}")
+        return in_vpc and tags.is_private(resource.tags) == private
 
-    return found.add(
+    return previewer.add(
         "subnet",
-        found.shared("subnet", in_zone),
+        previewer.shared("subnet", in_zone),
         ("CreateSubnet", requests.subnet(cluster, vpc, zone.name, cidr, private=private)),
         ("AssociateRouteTable", {"RouteTableId": table, "SubnetId": placeholder}),
         name=f"{requests.NETWORK_NAME} {kind}{zone.name}",
@@ -183,20 +185,20 @@ def _subnet(
 
 
 def _private_network(
-    found: Previewer, cluster: CloudCluster, vpc: str, zone: Zone, nat: str | None, subnet: str
+    previewer: Previewer, cluster: CloudCluster, vpc: str, zone: Zone, nat: str | None, subnet: str
 ) -> str:
-    """The private subnet with its way out. `nat`: the NAT gateway that is there."""
+    """Add the private subnet with its routes. `nat`: the existing NAT gateway."""
     name = f"{requests.NETWORK_NAME} private"
-    # An address that no gateway has is in no network.
-    address = found.add(
+    # A free address is in no network.
+    address = previewer.add(
         "elastic-ip",
-        found.shared("elastic-ip", lambda resource: resource.network == (None if nat is None else vpc)),
+        previewer.shared("elastic-ip", lambda resource: resource.network == (None if nat is None else vpc)),
         ("AllocateAddress", requests.elastic_ip(cluster)),
         name=name,
         detail="of the NAT gateway",
         hourly_usd=ADDRESS_HOURLY_USD,
     )
-    nat = found.add(
+    nat = previewer.add(
         "nat-gateway",
         nat,
         ("CreateNatGateway", requests.nat_gateway(cluster, subnet, address, "<token>")),
@@ -204,47 +206,49 @@ def _private_network(
         detail="shared by all private clusters of the region",
         hourly_usd=NAT_HOURLY_USD,
     )
-    there = found.shared(
+    table_id = previewer.shared(
         "route-table", lambda resource: resource.network == vpc and tags.is_private(resource.tags)
     )
-    table = found.add(
+    table = previewer.add(
         "route-table",
-        there,
+        table_id,
         ("CreateRouteTable", requests.route_table(cluster, vpc, "<token>", private=True)),
         name=name,
         placeholder="<private route-table>",
     )
-    private = _subnet(found, cluster, vpc, zone, table, private=True)
-    found.add(
+    private = _subnet(previewer, cluster, vpc, zone, table, private=True)
+    previewer.add(
         "vpc-endpoint",
-        found.shared("vpc-endpoint", lambda resource: resource.network == vpc),
+        previewer.shared("vpc-endpoint", lambda resource: resource.network == vpc),
         ("CreateVpcEndpoint", requests.s3_endpoint(cluster, vpc, table, "<token>")),
         name=name,
         detail="S3 without the NAT gateway",
     )
-    if there is None:  # the route is made last, once the NAT gateway works
-        found.call(("CreateRoute", requests.default_route(table, way_out(nat, private=True))))
+    if table_id is None:  # the route is made last, once the NAT gateway works
+        previewer.call(("CreateRoute", requests.default_route(table, gateway_field(nat, private=True))))
     return private
 
 
-def _firewall(found: Previewer, cluster: CloudCluster, offer: Offer, vpc: str, let_in: Sequence[str]) -> str:
-    """The cluster's group; of one that is there, the rules that change."""
-    there = found.own("security-group", lambda resource: resource.network in (vpc, None))
+def _firewall(
+    previewer: Previewer, cluster: CloudCluster, offer: Offer, vpc: str, let_in: Sequence[str]
+) -> str:
+    """Add the cluster's group; of an existing group, the changed rules."""
+    group_id = previewer.of_cluster("security-group", lambda resource: resource.network in (vpc, None))
     name = requests.name_of(cluster)
     body = requests.security_group(cluster, vpc)
-    group = found.add("security-group", there, ("CreateSecurityGroup", body), name=name)
-    if there is None:
+    group = previewer.add("security-group", group_id, ("CreateSecurityGroup", body), name=name)
+    if group_id is None:
         rules = requests.rules_in(cluster, group)
     else:
         new = [cidr for cidr in cluster.ssh_cidrs if cidr not in let_in]
         rules = [requests.ssh_rule(cidr, cluster.ssh_port) for cidr in new]
     if rules:
-        found.call(("AuthorizeSecurityGroupIngress", {"GroupId": group, "IpPermissions": rules}))
-    if there is None and offer.facts["efa_cards"]:
+        previewer.call(("AuthorizeSecurityGroupIngress", {"GroupId": group, "IpPermissions": rules}))
+    if group_id is None and offer.facts["efa_cards"]:
         out = [requests.group_rule(group)]
-        found.call(("AuthorizeSecurityGroupEgress", {"GroupId": group, "IpPermissions": out}))
-    old = [cidr for cidr in let_in if there is not None and cidr not in cluster.ssh_cidrs]
+        previewer.call(("AuthorizeSecurityGroupEgress", {"GroupId": group, "IpPermissions": out}))
+    old = [cidr for cidr in let_in if group_id is not None and cidr not in cluster.ssh_cidrs]
     if old:
-        gone = [requests.ssh_rule(cidr, cluster.ssh_port) for cidr in old]
-        found.call(("RevokeSecurityGroupIngress", {"GroupId": group, "IpPermissions": gone}))
+        rules_out = [requests.ssh_rule(cidr, cluster.ssh_port) for cidr in old]
+        previewer.call(("RevokeSecurityGroupIngress", {"GroupId": group, "IpPermissions": rules_out}))
     return group

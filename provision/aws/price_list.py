@@ -1,4 +1,4 @@
-"""AWS's public price lists: a file of several hundred MB for each region, read line by line and never held."""
+"""AWS's public price lists: a file of several hundred MB for each region, read line by line."""
 
 import csv
 import os
@@ -12,7 +12,7 @@ from provision.pricing.price_list import NotUsable, document, lines, price_of, u
 from provision.waiting import Say
 
 URL_VARIABLE = "GPUCTL_AWS_PRICE_URL"
-"""Names another address for the index of regions; the files are where that index says."""
+"""Variable with another address for the index of regions, which has the addresses of the files."""
 URL = "https://pricing.us-east-1.amazonaws.com/offers/v1.0/aws/AmazonEC2/current/region_index.json"
 
 FILTER = {
@@ -26,7 +26,7 @@ FILTER = {
     "CapacityStatus": ("Used",),
     "MarketOption": ("", "OnDemand"),
 }
-"""Column → what a line has there that is the price of a plain Linux machine on demand."""
+"""Column → values of a line with the price of a plain Linux machine on demand."""
 _GP3 = {
     "TermType": "OnDemand",
     "Unit": "GB-Mo",
@@ -35,16 +35,16 @@ _GP3 = {
     "Product Family": "Storage",
     "Volume API Name": "gp3",
 }
-"""Column → what a line has there that is the price of a gp3 volume's storage."""
+"""Column → value of a line with the price of a gp3 volume's storage."""
 COLUMNS = ("Instance Type", "PricePerUnit", "Region Code", *FILTER)
 HEADER_WITHIN = 20
-"""Lines of the file; a few about the file itself come first."""
+"""Lines before the header at most: the first lines are about the file itself."""
 
 
 def read(region: str, say: Say) -> PublicPrices:
-    """AWS's list of a region. Raises CloudError.
+    """Return AWS's prices in a region, also of types that the catalog lacks. Raises CloudError.
 
-    All types, also those that the catalog does not have. `say` is told of the progress.
+    `say` gets the progress.
     """
     index_url = os.environ.get(URL_VARIABLE) or URL
     index = document("AWS", index_url)
@@ -54,36 +54,34 @@ def read(region: str, say: Say) -> PublicPrices:
         raise CloudError(f"AWS's price list has no region '{region}'{hint}", operation=index_url)
     url = urljoin(index_url, regions[region])
     disks: set[float] = set()
-    found = used("AWS", url, lambda: prices(lines("AWS", url, say), region, disks.add))
-    # As with machines: two prices are none.
+    usd_per_hour = used("AWS", url, lambda: prices(lines("AWS", url, say), region, disks.add))
+    # As with machines: two different prices count as unknown.
     disk = disks.pop() if len(disks) == 1 else None
-    return PublicPrices(url=url, usd_per_hour=found, disk_usd_per_gb_month=disk)
+    return PublicPrices(url=url, usd_per_hour=usd_per_hour, disk_usd_per_gb_month=disk)
 
 
 def regions_of(index: object) -> dict[str, str]:
-    """Region → where its file of comma-separated values is, relative to the index of regions."""
+    """Return region → address of its file of comma-separated values, relative to the index of regions."""
     regions = index.get("regions") if isinstance(index, dict) else None
     if not isinstance(regions, dict):
         raise NotUsable("it has no regions")
-    found = {
+    urls = {
         region: entry["currentVersionUrl"]
         for region, entry in regions.items()
         if isinstance(entry, dict) and isinstance(entry.get("currentVersionUrl"), str)
     }
-    # The index names the files in JSON; the same ones are beside them line by line.
-    return {region: path.removesuffix(".json") + ".csv" for region, path in found.items()}
+    # The index names files in JSON; the same folder has them with lines.
+    return {region: path.removesuffix(".json") + ".csv" for region, path in urls.items()}
 
 
 def prices(
     rows: Iterable[bytes], region: str, disk: Callable[[float], None] = lambda _: None
 ) -> dict[str, float]:
-    """Type → USD an hour, of the lines of a region's file. A type that has two prices is left out.
+    """Return type → USD an hour, of the lines of a region's file, without types that have two prices.
 
-    `disk` is told what a GB of a gp3 volume costs a month.
-
-    Raises NotUsable where the columns are not those that we know, or nothing is left.
+    `disk` gets the monthly price of a GB of a gp3 volume. Raises NotUsable for unknown columns, or without any price.
     """
-    found: dict[str, float] = {}
+    usd_per_hour: dict[str, float] = {}
     doubtful: set[str] = set()
     columns: list[str] | None = None
     for number, line in enumerate(rows):
@@ -97,7 +95,7 @@ def prices(
             if usd is not None and right:
                 disk(usd)
             continue
-        # Of a million lines some thousand pass: only those are worth taking apart.
+        # Of a million lines some thousand pass: only these are parsed.
         if b'"Linux"' not in line or b'"Shared"' not in line or b'"Reserved"' in line:
             continue
         row = dict(zip(columns, _fields(line), strict=False))
@@ -106,18 +104,18 @@ def prices(
         name, price = row["Instance Type"], price_of(row["PricePerUnit"])
         if price is None:
             continue
-        if found.setdefault(name, price) != price:
+        if usd_per_hour.setdefault(name, price) != price:
             doubtful.add(name)
     if columns is None:
         raise NotUsable("it has no header")
-    known = {name: price for name, price in found.items() if name not in doubtful}
+    known = {name: price for name, price in usd_per_hour.items() if name not in doubtful}
     if not known:
         raise NotUsable(f"it has no price of a Linux machine on demand in {region}")
     return known
 
 
 def _columns(line: bytes, number: int) -> list[str] | None:
-    """The names of the columns, where this line has them. None: not yet."""
+    """Return the names of the columns. None: this line is before the header."""
     if not line.startswith(b'"SKU"'):
         if number >= HEADER_WITHIN:
             raise NotUsable("it has no header")

@@ -1,4 +1,4 @@
-"""The account's quotas for instances, which AWS counts in vCPUs a family of types."""
+"""The account's quotas for instances, which AWS counts in vCPUs of a family of types."""
 
 import re
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ VPCS_CODE = "L-F678F1CE"
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Types that share a quota, by what their names begin with; codes and names of the quotas."""
+    """Types that share a quota, by the begin of their names; codes and names of the quotas."""
 
     pattern: str
     on_demand: tuple[str, str]
     spot: tuple[str, str] | None
-    """Absent where AWS documents no quota for spot machines of these types."""
+    """None: AWS documents no quota for spot machines of these types."""
 
 
 # Codes, names and the letters of the types: https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
@@ -43,15 +43,15 @@ FAMILIES: tuple[Family, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceQuota:
-    """How many vCPUs of a family the account may have at once in a region."""
+    """The number of vCPUs of a family that the account may have at once in a region."""
 
     code: str
     name: str
     vcpus: float | None
-    """None: it could not be asked."""
+    """None: not known."""
 
     def link(self, region: str) -> str:
-        """Where it is raised."""
+        """Return the page on which the quota is raised."""
         return f"https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas/{self.code}"
 
 
@@ -77,7 +77,7 @@ def instance_quota(api: Api, shape: str, *, spot: bool) -> InstanceQuota | None:
 
 
 def value(api: Api, service: str, code: str) -> float | None:
-    """A quota's value; None where it can't be asked: it is only to be told."""
+    """Return a quota's value. None: not known; messages can do without."""
     try:
         answer = api.call("get_service_quota", service="service-quotas", ServiceCode=service, QuotaCode=code)
     except CloudError:
@@ -86,7 +86,7 @@ def value(api: Api, service: str, code: str) -> float | None:
 
 
 def explained(api: Api, error: Quota, request: Mapping[str, Any]) -> Quota:
-    """The refusal of a launch, with the quota's name, its value and where it is raised."""
+    """Return the refusal of a launch, with the quota's name, value and page."""
     shape = str(request["InstanceType"])
     spot = "InstanceMarketOptions" in request
     quota = instance_quota(api, shape, spot=spot) if error.code in INSTANCE_CODES else None

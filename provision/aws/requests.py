@@ -1,4 +1,4 @@
-"""The requests that gpuctl sends to AWS, as boto3 takes them. Pure: the preview shows what is really sent."""
+"""The requests that gpuctl sends to AWS, as boto3 takes them. Pure: the preview shows the same ones."""
 
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ MAX_TAG_VALUE = 256
 
 
 def name_of(cluster: CloudCluster) -> str:
-    """The name of what belongs to a cluster and can't be told by an id: group, key, placement group."""
+    """Return the name of a cluster's group, key and placement group."""
     return f"gpuctl-{cluster.name}-{cluster.id[:8]}"
 
 
 def cluster_tags(cluster: CloudCluster) -> dict[str, str]:
-    """Tags of what belongs to the cluster."""
+    """Return the tags of the cluster's resources."""
     private = is_private(cluster)
     of = tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at, private=private)
     provider = cluster.target.provider
@@ -32,28 +32,28 @@ def cluster_tags(cluster: CloudCluster) -> dict[str, str]:
 
 
 def is_private(cluster: CloudCluster) -> bool:
-    """Whether its machines stand in a private subnet of ours, behind the NAT gateway."""
+    """Return whether the cluster's machines are in a private subnet of ours, behind the NAT gateway."""
     return cluster.subnet_id is None and not cluster.public_ip
 
 
 def network_hourly_usd(cluster: CloudCluster) -> float:
-    """What its network costs: see `Offer`."""
+    """Return the price of the cluster's network: see `Offer`."""
     return NAT_HOURLY_USD + ADDRESS_HOURLY_USD if is_private(cluster) else 0.0
 
 
 def tag_specification(kind: str, of: Tags, name: str) -> Request:
-    """For `TagSpecifications`; `name` is what the console shows."""
+    """Return an entry of `TagSpecifications`; the console shows `name`."""
     pairs = [{"Key": key, "Value": value[:MAX_TAG_VALUE]} for key, value in {**of, "Name": name}.items()]
     return {"ResourceType": kind, "Tags": pairs}
 
 
 def tags_in(item: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of something that AWS describes; a network interface has them under another name."""
+    """Return the tags in a description of AWS; a network interface has them under another name."""
     return {tag["Key"]: tag["Value"] for tag in item.get("Tags") or item.get("TagSet") or []}
 
 
 def filters(**values: str | Sequence[str]) -> list[Request]:
-    """For `Filters`; `_` in a name stands for `-`."""
+    """Return entries of `Filters`; `_` in a name stands for `-`."""
     return [
         {"Name": name.replace("_", "-"), "Values": [value] if isinstance(value, str) else list(value)}
         for name, value in values.items()
@@ -61,12 +61,12 @@ def filters(**values: str | Sequence[str]) -> list[Request]:
 
 
 def tagged(key: str, value: str) -> list[Request]:
-    """Filter: what carries that tag."""
+    """Return the filter for a tag."""
     return [{"Name": f"tag:{key}", "Values": [value]}]
 
 
 def ours() -> list[Request]:
-    """Filter: what gpuctl made."""
+    """Return the filter for resources of gpuctl."""
     return filters(tag_key=tags.CLUSTER)
 
 
@@ -82,49 +82,49 @@ def _tier_name(private: bool) -> str:
 
 
 def vpc(cluster: CloudCluster) -> Request:
-    """CreateVpc."""
+    """Return the request CreateVpc."""
     return {"CidrBlock": VPC_CIDR} | _network_tags("vpc", cluster)
 
 
 def internet_gateway(cluster: CloudCluster) -> Request:
-    """CreateInternetGateway."""
+    """Return the request CreateInternetGateway."""
     return _network_tags("internet-gateway", cluster)
 
 
 def route_table(cluster: CloudCluster, vpc_id: str, token: str, *, private: bool = False) -> Request:
-    """CreateRouteTable."""
+    """Return the request CreateRouteTable."""
     named = _network_tags("route-table", cluster, _tier_name(private), private=private)
     return {"VpcId": vpc_id, "ClientToken": token} | named
 
 
-def way_out(gateway_id: str, *, private: bool = False) -> Request:
-    """Where a route leads: to the internet gateway, in a private subnet to the NAT gateway."""
+def gateway_field(gateway_id: str, *, private: bool = False) -> Request:
+    """Return a route's field for its gateway: the internet gateway, in a private subnet the NAT gateway."""
     return {"NatGatewayId" if private else "GatewayId": gateway_id}
 
 
 def default_route(route_table_id: str, way: Request) -> Request:
-    """CreateRoute, ReplaceRoute."""
+    """Return the request CreateRoute or ReplaceRoute."""
     return {"RouteTableId": route_table_id, "DestinationCidrBlock": EVERYWHERE} | way
 
 
 def elastic_ip(cluster: CloudCluster) -> Request:
-    """AllocateAddress: what the NAT gateway is seen as."""
+    """Return the request AllocateAddress, for the NAT gateway."""
     return {"Domain": "vpc"} | _network_tags("elastic-ip", cluster, _tier_name(True), private=True)
 
 
 def nat_gateway(cluster: CloudCluster, subnet_id: str, allocation_id: str, token: str) -> Request:
-    """CreateNatGateway, in a public subnet."""
+    """Return the request CreateNatGateway, in a public subnet."""
     named = _network_tags("natgateway", cluster, _tier_name(True), private=True)
     return {"SubnetId": subnet_id, "AllocationId": allocation_id, "ClientToken": token} | named
 
 
 def s3_service(cluster: CloudCluster) -> str:
-    """S3 of the cluster's region, as endpoints name it."""
+    """Return the name of S3 in the cluster's region, for endpoints."""
     return f"com.amazonaws.{cluster.target.region or '<region>'}.s3"
 
 
 def s3_endpoint(cluster: CloudCluster, vpc_id: str, route_table_id: str, token: str) -> Request:
-    """CreateVpcEndpoint: S3 without the NAT gateway, which takes money for each GB; itself it is free."""
+    """Return the request CreateVpcEndpoint: free access to S3, without the NAT gateway's price for each GB."""
     return {
         "VpcEndpointType": "Gateway",
         "VpcId": vpc_id,
@@ -135,22 +135,22 @@ def s3_endpoint(cluster: CloudCluster, vpc_id: str, route_table_id: str, token: 
 
 
 def subnet(cluster: CloudCluster, vpc_id: str, zone: str, cidr: str, *, private: bool = False) -> Request:
-    """CreateSubnet."""
+    """Return the request CreateSubnet."""
     named = _network_tags("subnet", cluster, f"{_tier_name(private)} {zone}", private=private)
     return {"VpcId": vpc_id, "AvailabilityZone": zone, "CidrBlock": cidr} | named
 
 
-def subnet_cidr(zone: str, taken: Iterable[str], *, private: bool = False) -> str:
-    """The zone's part of the VPC, private ones in its upper half: the same whoever asks, unless that is taken."""
+def subnet_cidr(zone: str, used_cidrs: Iterable[str], *, private: bool = False) -> str:
+    """Return the zone's part of the VPC, private ones in its upper half: always the same, unless it is used."""
     blocks = [str(block) for block in ipaddress.ip_network(VPC_CIDR).subnets(new_prefix=SUBNET_PREFIX)]
-    used = set(taken)
+    occupied = set(used_cidrs)
     first = (ord(zone[-1]) - ord("a") + private * len(blocks) // 2) % len(blocks)
     ordered = blocks[first:] + blocks[:first]
-    return next((block for block in ordered if block not in used), ordered[0])
+    return next((block for block in ordered if block not in occupied), ordered[0])
 
 
 def security_group(cluster: CloudCluster, vpc_id: str) -> Request:
-    """CreateSecurityGroup."""
+    """Return the request CreateSecurityGroup."""
     name = name_of(cluster)
     return {
         "GroupName": name,
@@ -161,7 +161,7 @@ def security_group(cluster: CloudCluster, vpc_id: str) -> Request:
 
 
 def key_pair(cluster: CloudCluster, public_key: str) -> Request:
-    """ImportKeyPair."""
+    """Return the request ImportKeyPair."""
     name = name_of(cluster)
     return {
         "KeyName": name,
@@ -171,7 +171,7 @@ def key_pair(cluster: CloudCluster, public_key: str) -> Request:
 
 
 def placement_group(cluster: CloudCluster, zone: str) -> Request:
-    """CreatePlacementGroup. One a zone: such a group stays where its machines are until they have ended."""
+    """Return the request CreatePlacementGroup, one a zone: a group stays in its machines' zone until they end."""
     name = f"{name_of(cluster)}-{zone}"
     return {
         "GroupName": name,
@@ -191,27 +191,27 @@ def in_placement_group(cluster: CloudCluster, facts: Mapping[str, Any]) -> bool:
 
 
 def ssh_rule(cidr: str, port: int) -> Request:
-    """Lets SSH in from `cidr`."""
+    """Return the rule that admits SSH from `cidr`."""
     ranges = {"Ipv6Ranges": [{"CidrIpv6": cidr}]} if ":" in cidr else {"IpRanges": [{"CidrIp": cidr}]}
     return {"IpProtocol": "tcp", "FromPort": port, "ToPort": port} | ranges
 
 
 def group_rule(group_id: str) -> Request:
-    """Lets everything through among the group's members."""
+    """Return the rule for all traffic among the group's members."""
     return {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}
 
 
 def rules_in(cluster: CloudCluster, group_id: str) -> list[Request]:
-    """All that the cluster's group lets in."""
+    """Return all rules for traffic into the cluster's group."""
     return [*(ssh_rule(cidr, cluster.ssh_port) for cidr in cluster.ssh_cidrs), group_rule(group_id)]
 
 
 def efa_layout(facts: Mapping[str, Any], *, public: bool) -> list[Request]:
-    """The network interfaces of a machine: card, device and kind of each.
+    """Return the network interfaces of a machine: card, device and kind of each.
 
-    AWS assigns no public address to a machine that is launched with several interfaces, so such a machine
-    has one, with EFA where its card can. Otherwise each card that can has an EFA device of its own without
-    an address, beside one ordinary interface: what AWS recommends for types with several cards.
+    AWS assigns no public address to a machine with several interfaces, so a public machine has one, with EFA if its
+    card supports that. Otherwise each card with EFA has an EFA device without an address, and there is one ordinary
+    interface: AWS's advice for types with several cards.
     """
     cards: list[int] = facts["efa_cards"]
     first: Request = {"NetworkCardIndex": 0, "DeviceIndex": 0}
@@ -234,7 +234,7 @@ def run_instances(
     launch: str,
     machines: Sequence[NewMachine],
 ) -> Request:
-    """RunInstances for all machines of a launch: AWS makes all of them or none."""
+    """Return the request RunInstances for all machines of a launch, of which AWS makes all or refuses all."""
     assert len({machine.user_data for machine in machines}) == 1, "AWS gives all machines the same user-data"
     of = cluster_tags(cluster) | {
         tags.LAUNCH: launch,
@@ -281,21 +281,21 @@ def _interfaces(cluster: CloudCluster, offer: Offer, infrastructure: Infrastruct
         "Groups": [infrastructure.ids["security_group"]],
         "DeleteOnTermination": True,
     }
-    # Said for the first one in either case: a subnet may assign addresses by itself.
+    # Set for the first interface in either case: a subnet may assign addresses itself.
     addressed = {"AssociatePublicIpAddress": cluster.public_ip}
     return [layout[0] | at | addressed, *(interface | at for interface in layout[1:])]
 
 
 def _disks(offer: Offer) -> list[Request]:
-    """The root disk, and those that the image brings: an image may say that a disk outlives its machine."""
+    """Return the root disk, and the image's own disks: an image may have disks that outlive their machine."""
     kept_small = {"VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True}
     root = {"DeviceName": offer.facts["root_device"], "Ebs": kept_small | {"VolumeSize": offer.disk_gb}}
-    others = [{"DeviceName": device, "Ebs": dict(kept_small)} for device in offer.facts["other_devices"]]
-    return [root, *others]
+    image_disks = [{"DeviceName": device, "Ebs": dict(kept_small)} for device in offer.facts["other_devices"]]
+    return [root, *image_disks]
 
 
 def for_people(request: Mapping[str, Any]) -> Request:
-    """A request as plain JSON, without the user-data, which holds a machine's secrets."""
+    """Return a request as plain JSON, without the user-data, which has a machine's secrets."""
     shown = dict(request)
     if "UserData" in shown:
         shown["UserData"] = "<user-data>"

@@ -1,4 +1,4 @@
-"""Instance types: what AWS says of one, in which zones it is offered."""
+"""Instance types: AWS's description, zones, spot prices."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
@@ -13,20 +13,20 @@ from provision.pricing import catalog
 from provision.records import CloudCluster
 
 SPOT_PRODUCTS = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
-"""As AWS calls plain Linux in the history of spot prices: the second one in accounts from before 2013."""
+"""AWS's names of plain Linux in the history of spot prices: the second one in accounts from before 2013."""
 
 
 def describe(api: Api, shape: str) -> Mapping[str, Any]:
-    """What DescribeInstanceTypes says. Raises UnknownShape."""
+    """Return DescribeInstanceTypes' answer. Raises UnknownShape."""
     try:
-        found = api.pages("describe_instance_types", "InstanceTypes", InstanceTypes=[shape])
+        types = api.pages("describe_instance_types", "InstanceTypes", InstanceTypes=[shape])
     except CloudError as error:
         if error.code in ("InvalidInstanceType", "InvalidParameterValue") or isinstance(error, Gone):
             raise _unknown(api.region, shape) from error
         raise
-    if not found:
+    if not types:
         raise _unknown(api.region, shape)
-    described: Mapping[str, Any] = found[0]
+    described: Mapping[str, Any] = types[0]
     return described
 
 
@@ -39,12 +39,12 @@ def _unknown(region: str, shape: str) -> UnknownShape:
 
 
 def gpus(described: Mapping[str, Any]) -> int:
-    """How many GPUs it has; 0 where it has none."""
+    """Return the number of GPUs."""
     return sum(int(gpu.get("Count", 0)) for gpu in _gpus(described))
 
 
 def nvidia_gpus(described: Mapping[str, Any]) -> int:
-    """How many of its GPUs are NVIDIA's."""
+    """Return the number of NVIDIA's GPUs."""
     return sum(int(gpu.get("Count", 0)) for gpu in _gpus(described) if gpu.get("Manufacturer") == "NVIDIA")
 
 
@@ -54,18 +54,18 @@ def last_driver(described: Mapping[str, Any]) -> str | None:
 
 
 def _gpus(described: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = described.get("GpuInfo", {}).get("Gpus", [])
-    return found
+    listed: list[Mapping[str, Any]] = described.get("GpuInfo", {}).get("Gpus", [])
+    return listed
 
 
 def architecture(described: Mapping[str, Any]) -> str:
-    """`x86_64` or `arm64`."""
+    """Return `x86_64` or `arm64`."""
     supported = described.get("ProcessorInfo", {}).get("SupportedArchitectures", [])
     return "arm64" if "arm64" in supported else "x86_64"
 
 
 def facts(described: Mapping[str, Any]) -> dict[str, Any]:
-    """What the requests need to know of the type, plain JSON."""
+    """Return the type's facts for requests, plain JSON."""
     network = described.get("NetworkInfo", {})
     cards = network.get("NetworkCards", [])
     return {
@@ -77,22 +77,22 @@ def facts(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def efa_cards(network: Mapping[str, Any]) -> list[int]:
-    """Indexes of the network cards that have an EFA device, at most one a card."""
+    """Return the indexes of the network cards that have an EFA device, at most one a card."""
     if not network.get("EfaSupported"):
         return []
-    most = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1)
+    limit = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1)
     cards = network.get("NetworkCards") or [{"NetworkCardIndex": 0}]
     able = sorted(
         card["NetworkCardIndex"]
         for card in cards
         if {"efa", "efa-only"} & set(card.get("InterfaceTypes") or ["efa"])
     )
-    # With more cards than devices it is the first one that has none (p6-b300).
-    return able[len(able) - most :] if len(able) > most else able
+    # With more cards than devices, the first card has none (p6-b300).
+    return able[len(able) - limit :] if len(able) > limit else able
 
 
 def zones(api: Api, shape: str) -> list[str]:
-    """Zones in which the type is offered."""
+    """Return the zones in which the type is offered."""
     offered = api.pages(
         "describe_instance_type_offerings",
         "InstanceTypeOfferings",
@@ -103,25 +103,25 @@ def zones(api: Api, shape: str) -> list[str]:
 
 
 def zone_states(api: Api) -> dict[str, str]:
-    """State of each zone of the region that the account can use; local zones are left out."""
+    """Return the state of each zone of the region that the account can use, without local zones."""
     answer = api.call("describe_availability_zones", Filters=filters(zone_type="availability-zone"))
     return {zone["ZoneName"]: zone["State"] for zone in answer["AvailabilityZones"]}
 
 
 def in_order(offered: Iterable[str], states: Mapping[str, str]) -> list[str]:
-    """The zones to try: those that are well before those that AWS calls impaired."""
+    """Return the zones to try: available zones before impaired ones."""
     usable = [zone for zone in offered if states.get(zone) not in (None, "unavailable")]
     return sorted(usable, key=lambda zone: (states[zone] != "available", zone))
 
 
 def spot_usd(api: Api, shape: str, zones: Iterable[str]) -> float | None:
-    """What one spot machine costs now, USD an hour: in the dearest of the zones, as any may be the one.
+    """Return the price of a spot machine now, USD an hour, in the dearest of the zones, as any may be used.
 
-    None: AWS does not tell, or the account may not ask.
+    None: AWS has no price, or the account may not read it.
     """
-    wanted = set(zones)
+    zone_names = set(zones)
     try:
-        found = api.pages(
+        history = api.pages(
             "describe_spot_price_history",
             "SpotPriceHistory",
             InstanceTypes=[shape],
@@ -131,12 +131,12 @@ def spot_usd(api: Api, shape: str, zones: Iterable[str]) -> float | None:
     except BadCredentials:
         raise
     except CloudError:
-        return None  # the plan shows the most that it can cost
-    return dearest_now(found, wanted)
+        return None  # the plan shows the highest possible price
+    return dearest_now(history, zone_names)
 
 
 def dearest_now(history: Iterable[Mapping[str, Any]], zones: Collection[str]) -> float | None:
-    """The highest of the zones' latest prices. None where any of them has none."""
+    """Return the highest of the zones' latest prices. None: a zone has no price."""
     latest: dict[str, Mapping[str, Any]] = {}
     for entry in history:
         zone = str(entry["AvailabilityZone"])
@@ -148,12 +148,12 @@ def dearest_now(history: Iterable[Mapping[str, Any]], zones: Collection[str]) ->
 
 
 def refuse_unusable(described: Mapping[str, Any], cluster: CloudCluster) -> None:
-    """Raises InvalidInput where the type can't be had as it is asked for."""
-    wanted = "spot" if cluster.spot else "on-demand"
-    classes = described.get("SupportedUsageClasses", [wanted])
-    if wanted not in classes:
+    """Raise InvalidInput if the type is not offered as requested: on demand, or spot."""
+    usage_class = "spot" if cluster.spot else "on-demand"
+    classes = described.get("SupportedUsageClasses", [usage_class])
+    if usage_class not in classes:
         fix = "Leave --spot away." if cluster.spot else "Choose another shape or --region."
         raise InvalidInput(
             f"AWS has {cluster.shape} in {cluster.target.region} as {', '.join(classes)} only, "
-            f"not as {wanted}. {fix}"
+            f"not as {usage_class}. {fix}"
         )

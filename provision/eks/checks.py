@@ -1,14 +1,12 @@
-"""What `doctor` looks at for EKS. Nothing is changed: IAM is asked what may be done."""
+"""Checks of `doctor` for EKS. Read-only: IAM simulates the calls."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from inventories.errors import InvalidInput
 from provision.aws import checks, disk_key, quotas
 from provision.aws.api import Api
-from provision.eks import offers
-from provision.eks.infrastructure.control_plane import principal_of
-from provision.eks.lists import whole
-from provision.eks.resources import listing
+from provision.eks import listing, names, offers
+from provision.eks.control_plane import principal_of
 from provision.errors import CloudError, Denied, ProvisionError, Throttled, Unclear
 from provision.findings import Finding, run_checks
 from provision.records import CloudCluster
@@ -73,7 +71,7 @@ NEEDED = (
     "iam:TagRole",
     "logs:DeleteLogGroup",
 )
-"""Actions that `up` and `down` take, or EKS by the caller's rights, beside those that only read."""
+"""Actions of `up` and `down`, or of EKS with the caller's rights, that change something."""
 NEEDED_WITHOUT_ADDRESSES = (
     "ec2:AllocateAddress",
     "ec2:CreateNatGateway",
@@ -83,11 +81,11 @@ NEEDED_WITHOUT_ADDRESSES = (
     "ec2:ModifyVpcEndpoint",
     "ec2:ReleaseAddress",
 )
-"""More of them, with --no-public-ip."""
+"""Further actions with --no-public-ip."""
 
 
 def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
-    """All findings, the plainest first."""
+    """Return all findings, the plainest first."""
     todo: dict[str, Callable[[], Finding]] = {
         "permissions to read": lambda: _reading(api),
         "permissions to change": lambda: _changing(api, cluster),
@@ -99,42 +97,31 @@ def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
 
 def _reading(api: Api) -> Finding:
     try:
-        clusters = [one for one in listing.resources(api) if one.kind == listing.CLUSTER]
+        clusters = [resource for resource in listing.resources(api) if resource.kind == names.CLUSTER]
     except Denied as error:
         return Finding(what="", ok=False, detail=str(error), fix="Ask whoever runs the account to allow it.")
     return Finding(what="", ok=True, detail=f"{len(clusters)} clusters of gpuctl's are in {api.region}.")
 
 
 def _changing(api: Api, cluster: CloudCluster) -> Finding:
-    """What IAM says that the caller may do."""
+    """Return the finding on the caller's rights, by IAM's simulation."""
     needed = NEEDED if cluster.public_ip else (*NEEDED, *NEEDED_WITHOUT_ADDRESSES)
     try:
-        results = whole(
-            api,
-            "iam",
+        results = api.pages(
             "simulate_principal_policy",
             "EvaluationResults",
+            service="iam",
             PolicySourceArn=principal_of(api),
             ActionNames=list(needed),
         )
     except CloudError as error:
         return Finding(what="", ok=None, detail=f"IAM does not tell: {error}")
-    return told(
-        [one["EvalActionName"] for one in results if one["EvalDecision"] != "allowed"], asked=len(results)
-    )
-
-
-def told(denied: Sequence[str], *, asked: int) -> Finding:
-    """What is to be said of actions that are not allowed. Pure."""
+    denied = [result["EvalActionName"] for result in results if result["EvalDecision"] != "allowed"]
     if not denied:
-        return Finding(what="", ok=True, detail=f"All of {asked} actions are allowed.")
+        return Finding(what="", ok=True, detail=f"All of {len(results)} actions are allowed.")
     listed = ", ".join(sorted(denied))
-    return Finding(
-        what="",
-        ok=False,
-        detail=f"Not allowed: {listed}.",
-        fix=f"Ask whoever runs the account to allow {listed}.",
-    )
+    fix = f"Ask whoever runs the account to allow {listed}."
+    return Finding(what="", ok=False, detail=f"Not allowed: {listed}.", fix=fix)
 
 
 def _shape(api: Api, cluster: CloudCluster, count: int) -> Finding:

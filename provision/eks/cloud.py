@@ -1,27 +1,26 @@
-"""EKS as far as teardown and `reap` need it: what there is of ours in one region of an account, and its removal.
+"""EKS as far as teardown and `reap` need it: our resources in one region of an account, and their removal.
 
-The account is AWS's, and so are the network and whatever else clusters of virtual machines share with these.
+The account, the network and all that these clusters share with virtual machines are AWS's.
 """
 
-from provision.aws import instances as machines
 from provision.aws.cloud import AwsCloud, configured, sdk
 from provision.aws.infrastructure.find_or_create import ResourceMaker
-from provision.eks import names
-from provision.eks.resources import deletion, listing
+from provision.eks import deletion, listing, names
 from provision.records import Instance, Resource, Target
 from provision.rented import tags
+from provision.rented.tags import without_managed_nodes
 from provision.waiting import Clock
 
 __all__ = ["EksCloud", "configured", "connect", "sdk"]
 
 
 def connect(target: Target, *, clock: Clock) -> "EksCloud":
-    """The account and region of `target`: see `provision.aws.cloud.connect`."""
+    """Return the account and region of `target`: see `provision.aws.cloud.connect`."""
     return EksCloud(target, clock=clock)
 
 
 class EksCloud(AwsCloud):
-    """Node groups start and end their machines, so that none is launched or ended by us."""
+    """One account in one region. Node groups start and end the machines."""
 
     name = names.PROVIDER
 
@@ -30,31 +29,19 @@ class EksCloud(AwsCloud):
         self.maker: ResourceMaker = self._maker
 
     def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
-        """Clusters of virtual machines, which may need the network; and nodes whose node groups are gone."""
-        found = machines.listed(self.api, cluster_id)
-        if not any(_is_node(machine) for machine in found):
-            return found
-        managed = {resource.tags.get(tags.CLUSTER_ID) for resource in listing.clusters(self.api)}
-        return tuple(
-            machine
-            for machine in found
-            if not _is_node(machine) or machine.tags.get(tags.CLUSTER_ID) not in managed
-        )
+        """Return virtual machines, which may need the network, and nodes whose node groups are gone."""
+
+        def managed() -> set[str | None]:
+            return {resource.tags.get(tags.CLUSTER_ID) for resource in listing.clusters(self.api)}
+
+        return without_managed_nodes(super().instances(cluster_id), names.PROVIDER, managed)
 
     def resources(self) -> tuple[Resource, ...]:
-        """By tag, each once: what EC2 has, and what the other services have."""
-        own = listing.resources(self.api)
-        found = {resource.id: resource for resource in (*own, *super().resources())}
-        return tuple(found.values())
+        """Return our resources by tag, each once: of EC2 and of the other services."""
+        of_services = listing.resources(self.api)
+        by_id = {resource.id: resource for resource in (*of_services, *super().resources())}
+        return tuple(by_id.values())
 
     def delete(self, resource: Resource) -> None:
-        """One resource."""
+        """Remove a resource."""
         deletion.delete(self.api, self._clock, resource)
-
-    def nodes(self, cluster_id: str) -> tuple[Instance, ...]:
-        """The machines of a cluster's node groups."""
-        return tuple(one for one in machines.listed(self.api, cluster_id) if one.alive)
-
-
-def _is_node(machine: Instance) -> bool:
-    return tags.is_of(machine.tags, names.PROVIDER)

@@ -1,4 +1,4 @@
-"""EKS, as it is described to the rest of gpuctl. Shapes, regions and prices of machines are AWS's."""
+"""The description of EKS, without an account. Shapes, regions and prices of machines are AWS's."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,9 +9,9 @@ from provision.pricing.spending import reap_command
 from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 
 CONTROL_PLANE_HOURLY_USD = 0.10
-"""In every region, of a version in standard support. https://aws.amazon.com/eks/pricing/, 2026-11."""
+"""List price in every region, for versions in standard support. https://aws.amazon.com/eks/pricing/, 2026-11."""
 CPU_MACHINE_USD = 0.096
-"""m6i.large in us-east-1. https://aws.amazon.com/ec2/pricing/on-demand/, 2026-11."""
+"""List price of m6i.large in us-east-1. https://aws.amazon.com/ec2/pricing/on-demand/, 2026-11."""
 
 
 def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
@@ -50,7 +50,7 @@ DESCRIPTION = replace(
     about="Kubernetes on Amazon's EKS with Ray, made and removed: --provider eks --shape g5.12xlarge",
     control="provision.eks.cloud",
     base="aws",
-    provider="provision.eks.provider",
+    provider="provision.eks.service",
     shapes=(),
     default_user="ray",
     end_guards=_end_guards,

@@ -1,4 +1,4 @@
-"""What AWS says of a cluster before anything is made: instance type, zones, quota."""
+"""The offer of AWS for a cluster, before anything is made: instance type, zones, quota."""
 
 from collections.abc import Mapping
 
@@ -7,20 +7,19 @@ from inventories.specs.gpu_driver import DriverPlan
 from provision.aws import quotas, requests, shapes
 from provision.aws.api import Api
 from provision.aws.requests import filters
-from provision.eks import efa
 from provision.eks.requests import GPU_AMI
+from provision.eks.traits import DISK_GB, IMAGE_WHY, efa_in_pods, efa_notes
 from provision.errors import NoCapacity, UnknownShape
 from provision.parallel import together
 from provision.records import CloudCluster, Offer, Zone
 
 NO_CONTROL_PLANE = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})
 """Ids of the zones in which EKS puts no control plane."""
-DISK_GB = 200
-LEAST_ZONES = 2
+MIN_ZONES = 2
 
 
 def find(api: Api, cluster: CloudCluster) -> Offer:
-    """The shape, and where its machines can be. Raises UnknownShape, InvalidInput for one without NVIDIA GPUs."""
+    """Return the shape and the zones that have it. Raises UnknownShape, InvalidInput for one without NVIDIA GPUs."""
     described, offered, zones = together(
         lambda: shapes.describe(api, cluster.shape),
         lambda: shapes.zones(api, cluster.shape),
@@ -48,7 +47,7 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
         gpus=gpus,
         image_id=GPU_AMI,
         image_name=GPU_AMI,
-        image_why="EKS's image with NVIDIA's driver, of the control plane's version",
+        image_why=IMAGE_WHY,
         driver=DriverPlan(source="image"),
         user="ray",
         disk_gb=cluster.disk_gb or DISK_GB,
@@ -58,15 +57,15 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
         | {
             "control_zones": control_zones(usable, zones),
             "vcpus": int(described["VCpuInfo"]["DefaultVCpus"]),
-            "efa_in_pods": efa.in_pods(cluster, facts),
+            "efa_in_pods": efa_in_pods(cluster, facts),
         },
-        notes=efa.notes(cluster, facts),
+        notes=efa_notes(cluster, facts),
         network_hourly_usd=requests.network_hourly_usd(cluster),
     )
 
 
 def _zones(api: Api) -> dict[str, str]:
-    """Zones that the account can use, and their ids, which are the same in every account."""
+    """Return the zones that the account can use, with their ids, which are the same in every account."""
     answer = api.call("describe_availability_zones", Filters=filters(zone_type="availability-zone"))
     return {
         zone["ZoneName"]: zone["ZoneId"]
@@ -76,16 +75,16 @@ def _zones(api: Api) -> dict[str, str]:
 
 
 def control_zones(usable: list[str], zones: Mapping[str, str]) -> list[str]:
-    """Two zones for the control plane: where the machines can be first. Raises InvalidInput where there are none."""
+    """Return two zones for the control plane, zones of the machines first. Raises InvalidInput for fewer."""
     able = [zone for zone, zone_id in sorted(zones.items()) if zone_id not in NO_CONTROL_PLANE]
     ordered = sorted(able, key=lambda zone: (zone not in usable, zone))
-    if len(ordered) < LEAST_ZONES:
+    if len(ordered) < MIN_ZONES:
         raise InvalidInput("EKS needs two zones for its control plane. Try another --region.")
-    return ordered[:LEAST_ZONES]
+    return ordered[:MIN_ZONES]
 
 
 def refuse_over_quota(api: Api, cluster: CloudCluster, offer: Offer, count: int) -> None:
-    """Raise NoCapacity where the account may not have so many vCPUs of the family, be none in use."""
+    """Raise NoCapacity if the account's quota of the family is too low, even without other machines."""
     quota = quotas.instance_quota(api, cluster.shape, spot=cluster.spot)
     needed = count * int(offer.facts["vcpus"])
     if quota is None or quota.vcpus is None or needed <= quota.vcpus:

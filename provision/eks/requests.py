@@ -12,17 +12,17 @@ from provision.records import CloudCluster, Offer
 Request = dict[str, Any]
 
 ADDONS: Mapping[str, Mapping[str, Any]] = {"vpc-cni": {}, "kube-proxy": {}, "coredns": {"replicaCount": 1}}
-"""By name, how they are set; in the order in which they are made, the last one needs a node.
+"""Name → settings, in the order of creation; the last one needs a node.
 
-Of two pods of CoreDNS on one node, one would hold up the node's end for 15 minutes.
+With two pods of CoreDNS on one node, the second would delay the node's end by 15 minutes.
 """
 CPU_TYPE = "m6i.large"
-"""Runs the operators and Ray's head: 2 vCPUs, 8 GB."""
+"""The machine of the operators and Ray's head: 2 vCPUs, 8 GB."""
 CPU_DISK_GB = 80
 CPU_AMI = "AL2023_x86_64_STANDARD"
 GPU_AMI = "AL2023_x86_64_NVIDIA"
 ROOT_DEVICE = "/dev/xvda"
-"""Of Amazon Linux 2023."""
+"""Root device of Amazon Linux 2023."""
 GPU_TAINT = "nvidia.com/gpu"
 _TRUSTED = {names.CLUSTER_ROLE: "eks.amazonaws.com", names.NODE_ROLE: "ec2.amazonaws.com"}
 _POLICIES: Mapping[str, tuple[str, ...]] = {
@@ -36,33 +36,33 @@ _POLICIES: Mapping[str, tuple[str, ...]] = {
 ROLES = tuple(_POLICIES)
 
 
-def policies(what: str, partition: str = "aws") -> tuple[str, ...]:
-    """ARNs of what a role may do."""
-    return tuple(f"arn:{partition}:iam::aws:policy/{name}" for name in _POLICIES[what])
+def policies(role: str, partition: str = "aws") -> tuple[str, ...]:
+    """Return the ARNs of a role's policies."""
+    return tuple(f"arn:{partition}:iam::aws:policy/{name}" for name in _POLICIES[role])
 
 
 def pairs(of: Mapping[str, str]) -> list[dict[str, str]]:
-    """Tags as IAM takes them."""
+    """Return tags as IAM takes them."""
     return [{"Key": key, "Value": value} for key, value in of.items()]
 
 
-def role(cluster: CloudCluster, what: str) -> Request:
-    """CreateRole. The tag REGION tells where its cluster is, as roles are in no region."""
+def role(cluster: CloudCluster, name: str) -> Request:
+    """Return the request CreateRole. The tag REGION is the cluster's region, as roles are global."""
     trust = {
         "Version": "2012-10-17",
         "Statement": [
             {
                 "Effect": "Allow",
-                "Principal": {"Service": _TRUSTED[what]},
+                "Principal": {"Service": _TRUSTED[name]},
                 "Action": "sts:AssumeRole",
             }
         ],
     }
     return {
         "Path": names.ROLE_PATH,
-        "RoleName": names.role_name(cluster, what),
+        "RoleName": names.role_name(cluster, name),
         "AssumeRolePolicyDocument": json.dumps(trust),
-        "Description": f"gpuctl: the {what}{'s' * (what == names.NODE_ROLE)} of {names.cluster_name(cluster)}",
+        "Description": f"gpuctl: the {name}{'s' * (name == names.NODE_ROLE)} of {names.cluster_name(cluster)}",
         "Tags": pairs(names.own_tags(cluster) | {names.REGION: cluster.target.region or ""}),
     }
 
@@ -70,17 +70,17 @@ def role(cluster: CloudCluster, what: str) -> Request:
 def control_plane(
     cluster: CloudCluster, role_arn: str, subnets: Sequence[str], group: str, token: str
 ) -> Request:
-    """CreateCluster.
+    """Return the request CreateCluster.
 
-    The API server is reached from `ssh_cidrs` and from the VPC. Support ends by an upgrade, not by the dearer
-    extended support. Add-ons are made by us, so that each has our tags.
+    The API server is reached from `ssh_cidrs` and from the VPC. Support ends with an upgrade, not with the dearer
+    extended support. gpuctl makes the add-ons, so that each has our tags.
     """
     return {
         "name": names.cluster_name(cluster),
         "roleArn": role_arn,
         "resourcesVpcConfig": {
             "subnetIds": list(subnets),
-            # EKS has a group of its own beside it; this one tells everybody that the network is in use.
+            # EKS adds a group of its own; this one shows other commands that the network is in use.
             "securityGroupIds": [group],
             "endpointPublicAccess": True,
             "endpointPrivateAccess": True,
@@ -95,7 +95,7 @@ def control_plane(
 
 
 def access(cluster: CloudCluster) -> Request:
-    """UpdateClusterConfig: from where the API server is reached."""
+    """Return the request UpdateClusterConfig for the ranges that reach the API server."""
     return {
         "name": names.cluster_name(cluster),
         "resourcesVpcConfig": {"publicAccessCidrs": list(cluster.ssh_cidrs)},
@@ -103,7 +103,7 @@ def access(cluster: CloudCluster) -> Request:
 
 
 def addon(cluster: CloudCluster, name: str, token: str) -> Request:
-    """CreateAddon, of the version that EKS has as the default."""
+    """Return the request CreateAddon, for EKS's default version."""
     settings = ADDONS[name]
     return {
         "clusterName": names.cluster_name(cluster),
@@ -116,7 +116,7 @@ def addon(cluster: CloudCluster, name: str, token: str) -> Request:
 
 
 def access_entry(cluster: CloudCluster, principal: str, token: str) -> Request:
-    """CreateAccessEntry for who is none in it yet."""
+    """Return the request CreateAccessEntry, for a principal without an access entry."""
     return {
         "clusterName": names.cluster_name(cluster),
         "principalArn": principal,
@@ -127,7 +127,7 @@ def access_entry(cluster: CloudCluster, principal: str, token: str) -> Request:
 
 
 def admin(cluster: CloudCluster, principal: str, partition: str = "aws") -> Request:
-    """AssociateAccessPolicy: the same rights as the cluster's creator has."""
+    """Return the request AssociateAccessPolicy: the rights of the cluster's creator."""
     return {
         "clusterName": names.cluster_name(cluster),
         "principalArn": principal,
@@ -137,7 +137,7 @@ def admin(cluster: CloudCluster, principal: str, partition: str = "aws") -> Requ
 
 
 def node_name(cluster: CloudCluster, group: str) -> str:
-    """The tag Name of a node group's machines."""
+    """Return the tag Name of a node group's machines."""
     return f"{cluster.name}-{group}"
 
 
@@ -150,9 +150,9 @@ def template_data(
     groups: Sequence[str] = (),
     placement_group: str | None = None,
 ) -> Request:
-    """LaunchTemplateData: a node's disk, tags and, where it has EFA, its network interfaces.
+    """Return LaunchTemplateData: a node's disk, tags and, with EFA, its network interfaces.
 
-    `facts` are the instance type's where it has EFA; `groups` are then the security groups of its interfaces.
+    `facts` are those of an instance type with EFA; `groups` are then the security groups of its interfaces.
     """
     of = names.own_tags(cluster)
     data: Request = {
@@ -167,7 +167,7 @@ def template_data(
                 },
             }
         ],
-        # Pods are one hop further away than the node; only those of the host network need it.
+        # Pods are one hop further away than the node; only pods in the host network need the metadata.
         "MetadataOptions": {
             "HttpEndpoint": "enabled",
             "HttpTokens": "required",
@@ -189,7 +189,7 @@ def template_data(
 
 
 def launch_template(cluster: CloudCluster, name: str, data: Request, token: str) -> Request:
-    """CreateLaunchTemplate, with its data."""
+    """Return the request CreateLaunchTemplate, with its data."""
     return {
         "LaunchTemplateName": name,
         "ClientToken": token,
@@ -201,7 +201,7 @@ def launch_template(cluster: CloudCluster, name: str, data: Request, token: str)
 def cpu_group(
     cluster: CloudCluster, role_arn: str, subnets: Sequence[str], template: str, token: str
 ) -> Request:
-    """CreateNodegroup for the operators and Ray's head: one machine, on demand."""
+    """Return the request CreateNodegroup for the operators and Ray's head: one machine, on demand."""
     scaling = {"minSize": 0, "maxSize": 2, "desiredSize": 1}
     request = _group(cluster, names.CPU_GROUP, role_arn, subnets, template, token)
     return request | {
@@ -216,7 +216,7 @@ def cpu_group(
 def gpu_group(
     cluster: CloudCluster, offer: Offer, count: int, zone: str, ids: Mapping[str, str], token: str
 ) -> Request:
-    """CreateNodegroup for `count` machines of the shape in one zone. `ids`: role, subnet, template."""
+    """Return the request CreateNodegroup for `count` machines in a zone. `ids`: role, subnet, template."""
     request = _group(cluster, names.gpu_group(zone), ids["role"], [ids["subnet"]], ids["template"], token)
     return request | {
         "amiType": GPU_AMI,
@@ -230,7 +230,7 @@ def gpu_group(
 
 
 def scaling(count: int) -> Request:
-    """So many machines, as a node group takes it."""
+    """Return a number of machines as a node group takes it."""
     return {"minSize": 0, "maxSize": max(count, 1), "desiredSize": count}
 
 
@@ -249,7 +249,7 @@ def _group(
 
 
 def scheduled_end(cluster: CloudCluster, scaling_group: str) -> Request:
-    """PutScheduledUpdateGroupAction: no machine of that group at the cluster's end, also with nobody there."""
+    """Return the request PutScheduledUpdateGroupAction: no machine in the scaling group from the cluster's end on."""
     assert cluster.expires_at is not None
     return {
         "AutoScalingGroupName": scaling_group,

@@ -1,21 +1,25 @@
-"""EKS as a `provision.rented.managed_kubernetes.service.KubernetesService`."""
+"""Provider `eks`: Kubernetes on Amazon's EKS, created and removed. A `KubernetesService`."""
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from provision.eks import build, checks, ends, names, offers, tokens
+from inventories.disk.store import ClusterFolder
+from provision.aws.cloud import sdk
+from provision.eks import checks, names, network, offers, requests, tokens
 from provision.eks.cloud import EksCloud
-from provision.eks.facts import FACTS
-from provision.eks.infrastructure.control_plane import describe, public_cidrs
+from provision.eks.control_plane import WORKING, ControlPlane, ensure_role, public_cidrs
+from provision.eks.node_groups import FAILED, GROUP_WITHIN_S, NodeGroups, is_over
+from provision.eks.traits import TRAITS
+from provision.errors import CreateFailed, Quota
 from provision.findings import Finding
-from provision.records import CloudCluster, EndGuard, Offer, Target
+from provision.records import CloudCluster, EndGuard, Infrastructure, Offer, Target
 from provision.rented.managed_kubernetes.api_server import ApiServer
-from provision.rented.managed_kubernetes.service import Work
-from provision.waiting import Clock
+from provision.rented.managed_kubernetes.provider import ManagedKubernetes
+from provision.rented.managed_kubernetes.service import CreateContext, KubernetesService
+from provision.rented.managed_kubernetes.zones import end_machines, in_first_zone
+from provision.rented.teardown import BLOCKED_TIMEOUT_S
+from provision.waiting import Clock, quiet
 
-WORKS = ("ACTIVE", "UPDATING")
-"""States of a control plane whose API server answers."""
 COMMAND = "eks-token"
 """The command of gpuctl that prints a credential."""
 
@@ -23,14 +27,14 @@ COMMAND = "eks-token"
 class EksService:
     """One account in one region."""
 
-    facts = FACTS
+    traits = TRAITS
 
     def __init__(self, cloud: EksCloud, clock: Clock) -> None:
         self.cloud = cloud
         self._clock = clock
 
     def offer(self, cluster: CloudCluster) -> Offer:
-        """As the protocol says."""
+        """Return the shape and the zones that have it."""
         return offers.find(self.cloud.api, cluster)
 
     def refuse_over_quota(
@@ -38,67 +42,192 @@ class EksService:
         cluster: CloudCluster,
         offer: Offer,
         count: int,
-        have: int,  # noqa: ARG002 - a quota counts all
+        running: int,  # noqa: ARG002 - a quota counts all
     ) -> None:
-        """As the protocol says."""
+        """Raise NoCapacity if the account may not have that many machines."""
         offers.refuse_over_quota(self.cloud.api, cluster, offer, count)
 
     def server(self, cluster: CloudCluster) -> ApiServer | None:
-        """As the protocol says."""
-        told = describe(self.cloud.api, cluster)
-        return None if told is None or told["status"] not in WORKS else _server(told)
+        """Return the API server. None: no working control plane."""
+        plane = self._working_plane(cluster)
+        return None if plane is None else _server(plane)
 
-    def lets_in(self, cluster: CloudCluster) -> tuple[str, ...] | None:
-        """As the protocol says."""
-        told = describe(self.cloud.api, cluster)
-        return None if told is None or told["status"] not in WORKS else public_cidrs(told)
+    def allowed_cidrs(self, cluster: CloudCluster) -> tuple[str, ...] | None:
+        """Return the address ranges that reach the API server. None: no control plane yet."""
+        plane = self._working_plane(cluster)
+        return None if plane is None else public_cidrs(plane)
 
-    def make_control_plane(self, work: Work) -> ApiServer:
-        """As the protocol says."""
-        return _server(build.control_plane(self._building(work)))
+    def make_control_plane(self, context: CreateContext) -> ApiServer:
+        """Make the network, the role, the control plane and its add-ons, in this order."""
+        cluster, ensure = context.cluster, context.ensure
+        plane = self._plane(context)
+        with context.network():
+            ids = network.prepare(self.cloud.maker, cluster, context.offer, ensure)
+        role = ensure_role(self.cloud.api, cluster, names.CLUSTER_ROLE, ensure)
+        subnets = [ids[f"subnet {zone}"] for zone in context.offer.facts["control_zones"]]
+        context.say(f"control plane {names.cluster_name(cluster)} …")
+        plane.ensure(role, subnets, ids["security_group"], ensure)
+        described = plane.let_in(plane.wait_active())
+        plane.ensure_access(ensure)
+        plane.ensure_addons(ensure)
+        return _server(described)
 
-    def make_nodes(self, work: Work, count: int) -> None:
-        """As the protocol says."""
-        building = self._building(work)
-        told = describe(self.cloud.api, work.cluster)
-        assert told is not None, "it answered a moment ago"
-        build.node_groups(building, told, count)
+    def make_nodes(self, context: CreateContext, count: int) -> None:
+        """Make both node groups with their machines, and wait until the add-ons work."""
+        cluster = context.cluster
+        groups, plane = self._groups(context), self._plane(context)
+        described = plane.describe()
+        assert described is not None, "it answered a moment ago"
+        groups.schedule_ends()
+        role = ensure_role(self.cloud.api, cluster, names.NODE_ROLE, context.ensure)
+        subnets = list(described["resourcesVpcConfig"]["subnetIds"])
+        self._remove_unusable(context, groups, names.CPU_GROUP)
+        earlier = groups.failures(names.CPU_GROUP)
+        data = requests.template_data(cluster, names.CPU_GROUP, disk_gb=requests.CPU_DISK_GB)
+        template = groups.ensure_template(names.CPU_GROUP, context.ensure, data)
+        groups.ensure(
+            names.CPU_GROUP,
+            context.ensure,
+            lambda token: requests.cpu_group(cluster, role, subnets, template, token),
+        )
+        security_group = described["resourcesVpcConfig"]["clusterSecurityGroupId"]
+        in_first_zone(
+            context,
+            groups.gpu_sizes(),
+            names.gpu_group,
+            count,
+            make=lambda zone: self._make_in_zone(context, groups, count, zone, role, security_group),
+            scale=lambda group, size: self._scale_down(context, groups, group, size, BLOCKED_TIMEOUT_S),
+            remove=groups.remove,
+            lack=f"AWS has not {count} {context.offer.shape}",
+            everywhere=(Quota,),
+        )
+        groups.wait_running(names.CPU_GROUP, 1, earlier=earlier)
+        plane.wait_addons()
 
-    def end_nodes(self, work: Work, count: int) -> None:
-        """As the protocol says."""
-        build.end_nodes(self._building(work), count)
+    def end_nodes(self, context: CreateContext, count: int) -> None:
+        """Scale the groups with GPUs down to `count` machines, and wait until the others have ended."""
+        groups = self._groups(context)
+        end_machines(
+            groups.gpu_sizes(),
+            count,
+            scale=lambda group, size: self._scale_down(context, groups, group, size, GROUP_WITHIN_S),
+            wait_gone=groups.wait_gone,
+        )
 
-    def ends(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:
-        """Return the mechanisms that end the machines, with their state now. Empty: no time limit."""
-        return ends.guards(self.cloud.api, cluster)
+    def end_guards(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:
+        """Return the mechanisms that end the machines, with their state."""
+        return NodeGroups(api=self.cloud.api, clock=self._clock, cluster=cluster, say=quiet).end_guards()
 
     def token(self, cluster: CloudCluster) -> str:
-        """As the protocol says."""
+        """Return a token for the API server, without a request."""
         region = cluster.target.region
         assert region is not None
         return tokens.make(names.cluster_name(cluster), region, cluster.target.profile)[0]
 
     def token_command(self, cluster: CloudCluster) -> list[str]:
-        """As the protocol says."""
+        """Return the words after `gpuctl` that print a credential."""
         region = cluster.target.region
         assert region is not None
         profile = ["--profile", cluster.target.profile] if cluster.target.profile else []
         return [COMMAND, "--name", names.cluster_name(cluster), "--region", region, *profile]
 
     def findings(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
-        """As the protocol says."""
+        """Return the findings of `doctor`."""
         return checks.check(self.cloud.api, cluster, count)
 
-    def _building(self, work: Work) -> build.Building:
-        given: dict[str, Any] = {one.name: getattr(work, one.name) for one in fields(work)}
-        return build.Building(api=self.cloud.api, maker=self.cloud.maker, clock=self._clock, **given)
+    def _working_plane(self, cluster: CloudCluster) -> Mapping[str, Any] | None:
+        """Return EKS's description of the control plane. None: its API server does not answer."""
+        plane = ControlPlane(api=self.cloud.api, clock=self._clock, cluster=cluster, say=quiet).describe()
+        return None if plane is None or plane["status"] not in WORKING else plane
+
+    def _plane(self, context: CreateContext) -> ControlPlane:
+        return ControlPlane(api=self.cloud.api, clock=self._clock, cluster=context.cluster, say=context.say)
+
+    def _groups(self, context: CreateContext) -> NodeGroups:
+        return NodeGroups(api=self.cloud.api, clock=self._clock, cluster=context.cluster, say=context.say)
+
+    def _make_in_zone(
+        self,
+        context: CreateContext,
+        groups: NodeGroups,
+        count: int,
+        zone: str,
+        role: str,
+        security_group: str,
+    ) -> None:
+        """Make the zone's subnet and its group with `count` machines, and wait for them."""
+        cluster, offer, ensure, maker = context.cluster, context.offer, context.ensure, self.cloud.maker
+        group = names.gpu_group(zone)
+        with context.network():
+            ids = network.prepare(maker, cluster, offer, ensure)
+            infrastructure = Infrastructure(ids=ids)
+            subnet = network.subnet(maker, cluster, offer, infrastructure, zone, ensure)
+            placement = network.placement_group(maker, cluster, offer, infrastructure, zone, ensure)
+        data = requests.template_data(
+            cluster,
+            group,
+            disk_gb=offer.disk_gb,
+            facts=offer.facts,
+            groups=[security_group, ids["security_group"]],
+            placement_group=placement,
+        )
+        template = groups.ensure_template(group, ensure, data)
+        request_ids = {"role": role, "subnet": subnet, "template": template}
+        self._remove_unusable(context, groups, group)
+        earlier = groups.failures(group)
+        groups.ensure(
+            group,
+            ensure,
+            lambda token: requests.gpu_group(cluster, offer, count, zone, request_ids, token),
+        )
+        groups.scale(group, count, staying_addresses=context.staying_addresses, grows=True)
+        groups.wait_running(group, count, earlier=earlier)
+        groups.wait_gone(group, count)
+
+    def _scale_down(
+        self, context: CreateContext, groups: NodeGroups, group: str, count: int, timeout_s: float
+    ) -> None:
+        """Scale a group down to `count` machines. A group that EKS could not make is removed."""
+        groups.scale(group, count, staying_addresses=context.staying_addresses, timeout_s=timeout_s)
+        described = groups.describe(group)
+        if described is not None and described["status"] in FAILED and not count:
+            groups.remove(group)
+
+    def _remove_unusable(self, context: CreateContext, groups: NodeGroups, group: str) -> None:
+        """Remove a group that EKS could not make or is deleting, so that a new one can be made.
+
+        A failed group with running machines stays. Raises CreateFailed if nothing would end a new group.
+        """
+        described = groups.describe(group)
+        status = None if described is None else described["status"]
+        if status == "DELETING" or (status in FAILED and not context.staying):
+            why = "is being removed" if status == "DELETING" else "could not be made before"
+            context.say(f"the node group {group} {why}: it is made anew")
+            groups.remove(group)
+            described = None
+        if described is None and is_over(context.cluster):
+            raise CreateFailed(
+                "The cluster's time (--ttl) was over before it was made: nothing would end its machines. "
+                f"`gpuctl down --cluster {context.cluster.name}` removes it; give it more time."
+            )
+
+
+def _server(plane: Mapping[str, Any]) -> ApiServer:
+    authority = plane.get("certificateAuthority", {}).get("data") or ""
+    return ApiServer(url=plane["endpoint"], authority=authority)
 
 
 def connect(target: Target, clock: Clock) -> EksService:
-    """The account and region of `target`."""
+    """Return the account and region of `target`."""
     return EksService(EksCloud(target, clock=clock), clock)
 
 
-def _server(told: Mapping[str, Any]) -> ApiServer:
-    """Where EKS says that it is."""
-    return ApiServer(url=told["endpoint"], authority=told.get("certificateAuthority", {}).get("data") or "")
+def provider(
+    folder: ClusterFolder,
+    *,
+    clock: Clock | None = None,
+    connect: Callable[[Target, Clock], KubernetesService] = connect,
+) -> ManagedKubernetes:
+    """Return the provider for one cluster."""
+    return ManagedKubernetes(TRAITS, folder, sdk, connect, clock=clock)

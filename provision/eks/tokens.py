@@ -1,4 +1,4 @@
-"""Tokens that EKS's API servers take: an address of STS, signed for a minute."""
+"""Tokens for EKS's API servers: an address of STS, signed for a minute."""
 
 import base64
 from datetime import UTC, datetime, timedelta
@@ -9,13 +9,13 @@ from provision.errors import BadCredentials
 
 SIGNED_FOR_S = 60
 LASTS_S = 14 * 60
-"""EKS takes a token for a quarter of an hour."""
+"""Lifetime of a token: EKS takes it for a quarter of an hour."""
 CLUSTER_HEADER = "x-k8s-aws-id"
 PREFIX = "k8s-aws-v1."
 
 
 def make(cluster: str, region: str, profile: str | None) -> tuple[str, datetime]:
-    """A token for the Kubernetes cluster of that name, and when it ends. Asks nobody. Raises BadCredentials."""
+    """Return a token for the Kubernetes cluster of that name, and its end. Raises BadCredentials."""
     from botocore.signers import RequestSigner
 
     session = new_session(profile, region)

@@ -1,4 +1,4 @@
-"""An API server: objects as plain JSON, refusals as errors of this package.
+"""Calls to an API server: objects as plain JSON, refusals as errors of this package.
 
 Every call may be made again: objects are applied by the server itself, under the field manager `gpuctl`.
 """
@@ -27,12 +27,12 @@ PAGE = 500
 """Objects in one answer of the server."""
 TIMEOUT_S = 20.0
 UNCLEAR_FOR_S = 30.0
-"""A server that does not answer for so long is told as such."""
+"""Longest silence of a server before an error."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of objects, and where the server has them."""
+    """A kind of objects, with its path on the server."""
 
     version: str
     """`v1`, or the group and the version: `ray.io/v1`."""
@@ -41,11 +41,11 @@ class Kind:
 
     @property
     def group(self) -> str:
-        """The API group; empty: the core one."""
+        """The API group. Empty: the core group."""
         return self.version.partition("/")[0] if "/" in self.version else ""
 
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
-        """Return the path of one object, or of all; `namespace` None: in all namespaces."""
+        """Return the path of an object, or of all. `namespace`: None for all namespaces."""
         parts = [f"/{'apis' if self.group else 'api'}/{self.version}"]
         parts += ["namespaces", namespace] if self.namespaced and namespace else []
         return "/".join([*parts, self.plural, *([name] if name else [])])
@@ -66,9 +66,9 @@ ACCESS_REVIEW = Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", name
 class Api:
     """The API server that a context of a kubeconfig names."""
 
-    def __init__(self, found: KubeContext, context: str, clock: Clock | None = None) -> None:
-        self._found = found
-        self._settings = found.configuration()
+    def __init__(self, kubeconfig: KubeContext, context: str, clock: Clock | None = None) -> None:
+        self._kubeconfig = kubeconfig
+        self._settings = kubeconfig.configuration()
         self._client = api_client(self._settings)
         self.context = context
         self.server = str(self._settings.host)
@@ -77,28 +77,28 @@ class Api:
         self._retry = Retry(clock=clock or SystemClock(), unclear_for_s=UNCLEAR_FOR_S)
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> dict[str, Any] | None:
-        """Return the object; None: there is none."""
+        """Return the object. None: not found."""
         try:
             return self._call("GET", kind.path(namespace, name))
         except Gone:
             return None
 
     def list(self, kind: Kind, namespace: str | None = None, **query: str) -> list[dict[str, Any]]:
-        """Return all objects; `query`: `labelSelector`, `fieldSelector`. Raises Gone where the kind is not known."""
-        found: list[dict[str, Any]] = []
-        asked = {**query, "limit": str(PAGE)}
+        """Return all objects. `query`: `labelSelector`, `fieldSelector`. Raises Gone for an unknown kind."""
+        objects: list[dict[str, Any]] = []
+        parameters = {**query, "limit": str(PAGE)}
         while True:
-            answer = self._call("GET", f"{kind.path(namespace)}?{urlencode(asked)}")
-            found += answer.get("items") or ()
-            going_on = (answer.get("metadata") or {}).get("continue")
-            if not going_on:
-                return found
-            asked["continue"] = going_on
+            answer = self._call("GET", f"{kind.path(namespace)}?{urlencode(parameters)}")
+            objects += answer.get("items") or ()
+            token = (answer.get("metadata") or {}).get("continue")
+            if not token:
+                return objects
+            parameters["continue"] = token
 
     def apply(self, kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the object, or bring the fields that are stated to what they are to be."""
-        of = document["metadata"]
-        path = kind.path(of.get("namespace"), of["name"])
+        """Create the object, or set the fields of the document."""
+        metadata = document["metadata"]
+        path = kind.path(metadata.get("namespace"), metadata["name"])
         return self._call(
             "PATCH",
             f"{path}?fieldManager={FIELD_MANAGER}&force=true",
@@ -107,16 +107,16 @@ class Api:
         )
 
     def label(self, kind: Kind, name: str, namespace: str, labels: Mapping[str, str | None]) -> None:
-        """Set labels of an object that is somebody else's to make; None removes one. Raises Gone."""
+        """Set labels of another maker's object. None removes a label. Raises Gone."""
         document = {"metadata": {"labels": dict(labels)}}
         self._call("PATCH", kind.path(namespace, name), document, media_type="application/merge-patch+json")
 
     def create(self, kind: Kind, document: Mapping[str, Any], namespace: str | None = None) -> dict[str, Any]:
-        """Send an object that is a question, such as an access review; return it with the answer."""
+        """Send an object that asks a question, such as an access review. Returns it with the answer."""
         return self._call("POST", kind.path(namespace), document)
 
     def delete(self, kind: Kind, name: str, namespace: str | None = None) -> None:
-        """Have the object removed, if it is there; what it owns goes with it."""
+        """Delete the object, if it exists, with the objects that it owns."""
         with suppress(Gone):
             self._call("DELETE", kind.path(namespace, name), {"propagationPolicy": "Background"})
 
@@ -133,7 +133,7 @@ class Api:
         headers = {
             "Accept": "application/json",
             "Content-Type": media_type,
-            **self._found.headers(),
+            **self._kubeconfig.headers(),
         }
         try:
             answer = self._client.rest_client.pool_manager.request(
@@ -162,8 +162,8 @@ class Api:
             document,
             self.context,
             operation=f"{method} {path}",
-            failure=self._found.failure(),
-            anonymous=not self._found.has_credentials(),
+            failure=self._kubeconfig.failure(),
+            anonymous=not self._kubeconfig.has_credentials(),
         )
 
 
@@ -176,16 +176,17 @@ def refused(
     failure: str = "",
     anonymous: bool = False,
 ) -> CloudError:
-    """Return the error for an answer of the server. Its own sentence names the verb and the kind.
+    """Return the error for an answer of the server, whose message names the verb and the kind.
 
-    `failure`: why the credential plug-in gave no newer credentials. `anonymous`: the request had no credentials.
+    `failure`: reason why the credential plug-in gave no newer credentials. `anonymous`: without credentials.
     """
-    said = str(document.get("message") or f"status {status}")
+    message = str(document.get("message") or f"status {status}")
     reason = str(document.get("reason") or status)
     if status in (401, 403) and anonymous:
         return BadCredentials(
             f"The context {context} of your kubeconfig has no credentials: its user has no token, no certificate and "
-            f"no credential plug-in. The API server refuses: {said}. Have its provider write the kubeconfig again.",
+            f"no credential plug-in. The API server refuses: {message}. Have its provider write the kubeconfig "
+            "again.",
             operation=operation,
             code=reason,
         )
@@ -193,21 +194,27 @@ def refused(
         return BadCredentials(failure, operation=operation, code=reason)
     if status == 401:
         return BadCredentials(
-            f"The cluster of context {context} does not take your credentials: {said}. Log in again, or use those "
+            f"The cluster of context {context} does not take your credentials: {message}. Log in again, or use those "
             "of somebody whom it lets in.",
             operation=operation,
             code=reason,
         )
     kinds: dict[int, type[CloudError]] = {403: Denied, 404: Gone, 429: Throttled}
     error = kinds.get(status, Unclear if status >= 500 else CloudError)
-    return error(f"The API server of context {context} refuses: {said}.", operation=operation, code=reason)
+    return error(f"The API server of context {context} refuses: {message}.", operation=operation, code=reason)
 
 
 def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock | None = None) -> Api:
-    """Connect to the cluster of a context; None: the current one. Asks nothing yet.
+    """Return the API server of a context, without a request.
 
-    `kubeconfig`: the file; None: those that $KUBECONFIG names, or `~/.kube/config`. Raises UnknownProfile where there
-    is no such context, and BadCredentials where it can't be used.
+    Args:
+        context: None for the current one.
+        kubeconfig: None for the files in $KUBECONFIG, or `~/.kube/config`.
+        clock: The time.
+
+    Raises:
+        UnknownProfile: the kubeconfig has no such context.
+        BadCredentials: the context can't be used.
     """
     files = kubeconfig_files(kubeconfig)
     contexts: list[Any] = []
@@ -217,7 +224,7 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
     except yaml.YAMLError as error:
         raise BadCredentials(f"The kubeconfig {files} is no YAML: {error}.") from error
     except config.ConfigException as error:
-        # A file without a current context is none the worse for who names one.
+        # A file without a current context is usable with a named one.
         if context is not None and "current-context" in str(error):
             contexts = [{"name": context}]
         else:
@@ -227,7 +234,7 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
                 "KUBECONFIG."
             ) from error
     name = context or str(current["name"])
-    known = [str(one["name"]) for one in contexts]
+    known = [str(entry["name"]) for entry in contexts]
     if name not in known:
         near = did_you_mean(name, known) or "."
         raise UnknownProfile(f"Your kubeconfig has no context '{name}'{near} It has {', '.join(known)}.")
@@ -238,12 +245,12 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
     except UNREADABLE as error:
         raise BadCredentials(f"The context {name} of your kubeconfig can't be used: {error}.") from error
     if not made.verified:
-        # The kubeconfig says so; a warning a request does not help whoever wrote it.
+        # The kubeconfig switched the check off on purpose; a warning for each request would not help.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     return made
 
 
 def _plain(error: Exception) -> str:
-    """Return what went wrong, without the names of Python's objects."""
+    """Return the reason of the error, without the names of Python's objects."""
     reason = getattr(error, "reason", None) or error
     return str(reason).rpartition(">: ")[2].rstrip(".") or type(error).__name__

@@ -1,4 +1,4 @@
-"""What would make `up` fail: permissions, KubeRay, nodes. Looks, and makes nothing."""
+"""Checks of `doctor` and `up`: permissions, KubeRay, nodes. Read-only."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +24,7 @@ INSECURE = "; its certificate is not checked (insecure-skip-tls-verify)"
 KARPENTER = Kind("karpenter.sh/v1", "nodepools", namespaced=False)
 CONFIG_MAP = Kind("v1", "configmaps")
 AUTOSCALER_STATUS = "cluster-autoscaler-status"
-"""ConfigMap in which the Cluster Autoscaler says how it is."""
+"""ConfigMap with the Cluster Autoscaler's state."""
 NEEDED: tuple[tuple[str, str, str], ...] = (
     ("get", "", "namespaces"),
     ("create", "", "namespaces"),
@@ -48,8 +48,8 @@ NEEDED: tuple[tuple[str, str, str], ...] = (
 
 
 def missing_permissions(api: Api, namespace: str) -> str:
-    """Return what the user may not do and `up` does: `create, patch namespaces; list pods`. Empty: nothing."""
-    allowed = values(run_all(lambda one: _allowed(api, namespace, *one), NEEDED))
+    """Return the permissions that `up` needs and the user lacks: `create, patch namespaces; list pods`."""
+    allowed = values(run_all(lambda permission: _allowed(api, namespace, *permission), NEEDED))
     missing: dict[str, list[str]] = {}
     for (verb, group, resource), yes in zip(NEEDED, allowed, strict=True):
         if not yes:
@@ -58,37 +58,37 @@ def missing_permissions(api: Api, namespace: str) -> str:
 
 
 def kuberay_problem(api: Api) -> str | None:
-    """Return what is wrong with the cluster's KubeRay; empty: nothing. None: the user may not look."""
+    """Return the fault of the cluster's KubeRay. Empty: no fault. None: the user may not read definitions."""
     try:
-        found = api.get(CRD, CRD_NAME)
+        definition = api.get(CRD, CRD_NAME)
     except Denied:
         return _without_schema(api)
-    if found is None:
+    if definition is None:
         return f"The cluster has no KubeRay {KUBERAY} (no CustomResourceDefinition {CRD_NAME}). {INSTALL}"
-    return schema_problem(found)
+    return schema_problem(definition)
 
 
 def schema_problem(crd: dict[str, Any]) -> str:
-    """Return why this CustomResourceDefinition is not of a KubeRay that can be used; empty: it is."""
-    served = {one["name"]: one for one in crd["spec"]["versions"] if one.get("served")}
+    """Return the reason why this CustomResourceDefinition is of an unusable KubeRay. Empty: it is usable."""
+    served = {version["name"]: version for version in crd["spec"]["versions"] if version.get("served")}
     schema = ((served.get("v1") or {}).get("schema") or {}).get("openAPIV3Schema") or {}
     fields = schema.get("properties", {}).get("spec", {}).get("properties", {})
     if "secretName" in fields.get("authOptions", {}).get("properties", {}):
         return ""
-    what = "has no version v1" if "v1" not in served else "has no authOptions.secretName"
+    lack = "has no version v1" if "v1" not in served else "has no authOptions.secretName"
     return (
-        f"The cluster's KubeRay is too old: {CRD_NAME} {what}, so Ray would be open to everybody in the cluster. "
+        f"The cluster's KubeRay is too old: {CRD_NAME} {lack}, so Ray would be open to everybody in the cluster. "
         f"gpuctl needs KubeRay {KUBERAY}. {INSTALL}"
     )
 
 
 def nodes(api: Api, namespace: str) -> tuple[NodeRoom, ...] | None:
-    """Return the nodes that our pods may run on; None: the user may not list nodes.
+    """Return the nodes that our pods may run on. None: the user may not list nodes.
 
-    Pods in `namespace` take no room that are no machine yet, of an `up` that was cut off, or are on their way out.
+    Pods in `namespace` that are no machine take no room: an interrupted `up` left them, or they are being deleted.
     """
     try:
-        found = api.list(NODE)
+        listed = api.list(NODE)
     except Denied:
         return None
     try:
@@ -99,7 +99,7 @@ def nodes(api: Api, namespace: str) -> tuple[NodeRoom, ...] | None:
         ]
     except Denied:
         pods = None
-    return rooms(found, pods)
+    return rooms(listed, pods)
 
 
 def _is_machine(metadata: Mapping[str, Any]) -> bool:
@@ -107,7 +107,7 @@ def _is_machine(metadata: Mapping[str, Any]) -> bool:
 
 
 def adds_nodes(api: Api) -> str:
-    """Return what makes nodes as pods need them, as far as that can be seen; empty: nothing."""
+    """Return the name of the program that adds nodes for pods, as far as it can be seen. Empty: no such program."""
     with suppress(Denied, Gone):
         if api.list(KARPENTER):
             return "Karpenter"
@@ -120,11 +120,11 @@ def adds_nodes(api: Api) -> str:
 def findings(
     api: Api, namespace: str, shape: str | None, count: int, *, image: str | None = None
 ) -> Sequence[Finding]:
-    """Return what `doctor` shows of a context, for so many machines on nodes of the `shape` (None: any).
+    """Return the findings of `doctor` on a context, for `count` machines on nodes of the `shape` (None: any).
 
     `image`: of the pods. None: the default.
     """
-    where = f"{api.server} (context {api.context})"
+    server = f"{api.server} (context {api.context})"
     try:
         missing = missing_permissions(api, namespace)
     except CloudError as error:
@@ -132,16 +132,16 @@ def findings(
             Finding(
                 what="kubernetes",
                 ok=False,
-                detail=f"{where}: {error}",
+                detail=f"{server}: {error}",
                 fix="See to the context, or name another.",
             ),
         )
     problem = kuberay_problem(api)
-    what, _, fix = (problem or "").partition(". ")
+    detail, _, fix = (problem or "").partition(". ")
     if problem is None:
-        what = "you may not look at its definitions"
+        detail = "you may not look at its definitions"
     return (
-        Finding(what="kubernetes", ok=True, detail=where + INSECURE * (not api.verified)),
+        Finding(what="kubernetes", ok=True, detail=server + INSECURE * (not api.verified)),
         Finding(
             what="permissions",
             ok=not missing,
@@ -151,41 +151,35 @@ def findings(
         Finding(
             what="KubeRay",
             ok=None if problem is None else not problem,
-            detail=what or f"{CRD_NAME} is there",
+            detail=detail or f"{CRD_NAME} is there",
             fix=fix,
         ),
-        *_of_nodes(api, namespace, shape, count, image),
+        *_node_findings(api, namespace, shape, count, image),
     )
 
 
-def _of_nodes(
+def _node_findings(
     api: Api, namespace: str, shape: str | None, count: int, image: str | None
 ) -> Sequence[Finding]:
-    """Return what is to be said of nodes, their images, and how many GPUs the namespace may have."""
-    found = nodes(api, namespace)
-    if found is None:
+    """Return the findings on nodes, their images, and the namespace's quota of GPUs."""
+    usable = nodes(api, namespace)
+    if usable is None:
         return (Finding(what="nodes", ok=None, detail="you may not list nodes"),)
-    if not found:
-        more = adds_nodes(api)
-        none = Finding(
-            what="nodes",
-            ok=bool(more),
-            detail="none is free of taints and ready" + (f"; {more} adds them" if more else ""),
-            fix="" if more else "Add nodes to the cluster, or have an autoscaler add them.",
-        )
-        return (none,)
-    gpus = sum(node.gpus for node in found)
-    free = (
-        None if any(node.free_gpus is None for node in found) else sum(node.free_gpus or 0 for node in found)
-    )
-    detail = f"{len(found)} can be used, with {gpus} GPUs" + (
-        f", {free} of them free" if free is not None and gpus else ""
-    )
+    if not usable:
+        autoscaler = adds_nodes(api)
+        detail = "none is free of taints and ready" + (f"; {autoscaler} adds them" if autoscaler else "")
+        fix = "" if autoscaler else "Add nodes to the cluster, or have an autoscaler add them."
+        return (Finding(what="nodes", ok=bool(autoscaler), detail=detail, fix=fix),)
+    gpus = sum(node.gpus for node in usable)
+    known = all(node.free_gpus is not None for node in usable)
+    detail = f"{len(usable)} can be used, with {gpus} GPUs"
+    if known and gpus:
+        detail += f", {sum(node.free_gpus or 0 for node in usable)} of them free"
     try:
-        each = gpus_each(found, shape, of_shape=gpus_of(shape) if shape else None)
+        each = gpus_each(usable, shape, of_shape=gpus_of(shape) if shape else None)
     except InvalidInput as error:
         return (Finding(what="nodes", ok=False, detail=detail, fix=str(error)),)
-    fitting, ready = with_room(found, shape, each)
+    fitting, ready = with_room(usable, shape, each)
     room = fitting if ready is None else ready
     enough = room >= count or bool(adds_nodes(api))
     about = Finding(
@@ -194,12 +188,12 @@ def _of_nodes(
         detail=detail if enough else f"{detail}; {room} of {count} that are asked for",
         fix="" if enough else "Ask for fewer, wait, or have the cluster's administrator add nodes.",
     )
-    with_image = image_finding(image or objects.default_image(each), that_fit(found, shape, each))
+    with_image = image_finding(image or objects.default_image(each), that_fit(usable, shape, each))
     return (about, with_image, *_quota_findings(api, namespace, each * count))
 
 
 def image_finding(image: str, fitting: Sequence[NodeRoom]) -> Finding:
-    """Return whether the nodes have the image. Whether others get it, a pod tells. Pure."""
+    """Return the finding on the image: whether the nodes have pulled it. Only a pod shows whether they can. Pure."""
     try:
         name = full_name(image)
     except InvalidInput as error:
@@ -207,56 +201,55 @@ def image_finding(image: str, fitting: Sequence[NodeRoom]) -> Finding:
     have = sum(name in node.images for node in fitting)
     if fitting and have == len(fitting):
         return Finding(what="image", ok=True, detail=f"{image} is on all nodes that fit")
-    on = f"on {have} of {len(fitting)} nodes that fit"
-    told = "whether others may pull it, and how long that takes, `gpuctl up` tells"
-    return Finding(what="image", ok=None, detail=f"{image} is {on}; {told}")
+    detail = f"{image} is on {have} of {len(fitting)} nodes that fit; whether others may pull it, and how long that"
+    return Finding(what="image", ok=None, detail=f"{detail} takes, `gpuctl up` tells")
 
 
 def _quota_findings(api: Api, namespace: str, gpus: int) -> Sequence[Finding]:
-    """Return what the quotas of the cluster's namespace leave for so many GPUs; nothing where there are none."""
+    """Return the findings on the namespace's quotas for that number of GPUs. Empty: the namespace has no quota."""
     try:
         quotas = api.list(QUOTA, namespace)
     except Denied:
         return ()
-    return [found for one in quotas if (found := quota_finding(one, gpus)) is not None]
+    return [finding for quota in quotas if (finding := quota_finding(quota, gpus)) is not None]
 
 
 def quota_finding(quota: Mapping[str, Any], gpus: int) -> Finding | None:
-    """Return what a quota leaves for so many GPUs; None: it says nothing of GPUs. Pure."""
+    """Return the finding on a quota for that number of GPUs. None: the quota does not limit GPUs. Pure."""
     hard, used = ((quota.get("status") or {}).get(part) or {} for part in ("hard", "used"))
     limit = hard.get(f"requests.{objects.GPU}")
     if limit is None:
         return None
-    taken = int(used.get(f"requests.{objects.GPU}", 0))
+    requested = int(used.get(f"requests.{objects.GPU}", 0))
     ok = int(limit) >= gpus
     return Finding(
         what="quota",
         ok=ok,
-        detail=f"{quota['metadata']['name']} allows {limit} GPUs, {taken} are used; {gpus} are asked for",
+        detail=f"{quota['metadata']['name']} allows {limit} GPUs, {requested} are used; {gpus} are asked for",
         fix="" if ok else "Ask for fewer, or have the cluster's administrator raise the quota.",
     )
 
 
 def _allowed(api: Api, namespace: str, verb: str, group: str, resource: str) -> bool:
     plural, _, part = resource.partition("/")
-    asked = {"verb": verb, "group": group, "resource": plural}
+    attributes = {"verb": verb, "group": group, "resource": plural}
     if part:
-        asked["subresource"] = part
+        attributes["subresource"] = part
     if plural != "namespaces":
-        asked["namespace"] = namespace
+        attributes["namespace"] = namespace
     answer = api.create(
         ACCESS_REVIEW,
         {
             "apiVersion": ACCESS_REVIEW.version,
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
+            "spec": {"resourceAttributes": attributes},
         },
     )
     return bool((answer.get("status") or {}).get("allowed"))
 
 
 def _without_schema(api: Api) -> str | None:
-    """As `kuberay_problem`, for a user who may not look at definitions."""
+    """Return the fault of KubeRay for a user who may not read definitions. None: not known."""
     try:
         api.list(RAY_CLUSTER, "default")
     except Gone:

@@ -15,14 +15,14 @@ _REFERENCE = re.compile(
 def full_name(image: str) -> str:
     """Return the name as nodes list it, with registry and tag: `docker.io/library/python:latest`.
 
-    Raises InvalidInput for what can't be the name of an image.
+    Raises InvalidInput for a text that can't be the name of an image.
     """
-    found = _REFERENCE.fullmatch(image)
-    if found is None:
+    match = _REFERENCE.fullmatch(image)
+    if match is None:
         raise InvalidInput(
             f"'{image}' can't be the name of a container image. It should be like {EXAMPLE}, in small letters."
         )
-    host, path, tag, digest = (found[part] or "" for part in ("host", "path", "tag", "digest"))
+    host, path, tag, digest = (match[part] or "" for part in ("host", "path", "tag", "digest"))
     if not host:
         host, path = "docker.io/", path if "/" in path else f"library/{path}"
     return f"{host}{path}{digest or tag or ':latest'}"

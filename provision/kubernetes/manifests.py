@@ -18,40 +18,40 @@ from provision.kubernetes.objects import (
 )
 
 QUEUE = "kueue.x-k8s.io/queue-name"
-"""Label by which Kueue takes a job into a queue; it starts the job by the field `suspend`."""
+"""Label with which Kueue puts a job into a queue; it starts the job by the field `suspend`."""
 PORT = 29400
 JOB = "ranks"
 """Name of the JobSet's one job: its first pod is `NAME-ranks-0-0.NAME`."""
 MEET_S = 1800
-"""How long the pods wait for each other: nodes join and images come at different times."""
+"""Longest wait of the pods for each other: nodes join and images arrive at different times."""
 CPUS_A_GPU = 4
-"""What Ray gives away beside each GPU: KubeRay would take what the pod asks for, 1, for all of them."""
+"""CPUs for Ray with each GPU: KubeRay would take the pod's request, 1, for the whole node."""
 RAY_KEPT_S = 300
 """The job's log is on Ray's head, and the RayCluster holds its GPUs as long."""
 KEPT_S = 3600
-"""How long the pods of a job that is over stay, for their logs."""
+"""Time that the pods of a finished job stay, for their logs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobManifest:
-    """A job that is to be written down."""
+    """A job to write as a manifest."""
 
     name: str
     mode: Literal["ray", "torchrun"]
     command: Sequence[str]
-    """What Python is given: a script and its arguments, or `-m` and a module, in the image or in `working_dir`."""
+    """Arguments of Python: a script and its arguments, or `-m` and a module, in the image or in `working_dir`."""
     nodes: int
     gpus: int
-    """Of each node; 0: the job trains on CPUs."""
+    """GPUs of each node. 0: the job trains on CPUs."""
     image: str | None = None
-    """None: Ray's public one."""
+    """None: Ray's public image."""
     namespace: str | None = None
     shape: str | None = None
     """Instance type of the nodes. None: any."""
     queue: str | None = None
-    """Of Kueue."""
+    """Queue of Kueue."""
     pip: Sequence[str] = ()
-    """Ray: packages that are installed before the job starts."""
+    """Ray: packages to install before the job starts."""
     working_dir: str | None = None
     """Ray: URL of a zip with the project, as a runtime environment takes it."""
 
@@ -62,7 +62,7 @@ def document(job: JobManifest) -> dict[str, Any]:
 
 
 def text(documents: Sequence[dict[str, Any]]) -> str:
-    """Return them as YAML that `kubectl apply -f -` takes."""
+    """Return the documents as YAML for `kubectl apply -f -`."""
     return yaml.safe_dump_all(documents, sort_keys=False, width=110)
 
 
@@ -76,12 +76,12 @@ def _metadata(job: JobManifest) -> dict[str, Any]:
 
 
 def _image(job: JobManifest) -> str:
-    """Return its whole name: nodes with CRI-O take no other."""
+    """Return the image's whole name: nodes with CRI-O take no other."""
     return full_name(job.image or default_image(job.gpus))
 
 
 def _ray_job(job: JobManifest) -> dict[str, Any]:
-    """The operator itself submits it (HTTPMode), so that a connection that is lost ends nothing."""
+    """Return the RayJob. The operator itself submits it (HTTPMode), so a lost connection ends nothing."""
     image = _image(job)
     environment: dict[str, Any] = {}
     if job.pip:
@@ -123,7 +123,7 @@ def _ray_job(job: JobManifest) -> dict[str, Any]:
 
 
 def _job_set(job: JobManifest) -> dict[str, Any]:
-    """An indexed job: the pod with index 0 has the rendezvous, and its name is known before it is there."""
+    """Return the JobSet with an indexed job: the pod with index 0 has the rendezvous, and its name is known."""
     ranks = [
         "torchrun",
         f"--nnodes={job.nodes}",

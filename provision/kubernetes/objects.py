@@ -10,9 +10,9 @@ from provision.kubernetes.images import full_name
 from provision.kubernetes.record import KubernetesCluster
 
 CLUSTER, CLUSTER_ID, RANK = "gpuctl/cluster", "gpuctl/cluster-id", "gpuctl/rank"
-"""Labels. The last one is a worker pod's, once it is a machine."""
+"""Labels. The rank is the label of a worker pod that is a machine."""
 OWNER = "gpuctl/owner"
-"""Annotation: who made it, user@host."""
+"""Annotation with the maker, user@host."""
 RAY_CLUSTER_NAME, SECRET_NAME, POLICY_NAME, GROUP = "machines", "ray-token", "own-pods-only", "gpu"
 WORKERS = f"ray.io/cluster={RAY_CLUSTER_NAME},ray.io/node-type=worker"
 """Selects the pods that are machines."""
@@ -22,27 +22,27 @@ EFA = "vpc.amazonaws.com/efa"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 HOSTNAME = "kubernetes.io/hostname"
 GROUP_LABEL = "gpuctl/group"
-"""Of nodes that gpuctl has made: `cpu` or `gpu`."""
+"""Label of nodes that gpuctl made: `cpu` or `gpu`."""
 UNDISTURBED = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
-"""Annotations: nobody moves a pod to another node in the middle of a run."""
+"""Annotations that keep autoscalers from moving a pod to another node in the middle of a run."""
 NO_HUGE_PAGES = {"name": "FI_EFA_USE_HUGE_PAGE", "value": "0"}
-"""Of libfabric: the pods ask for no huge pages, and a container that takes some is killed."""
+"""Variable of libfabric: the pods request no huge pages, and a container that uses some is killed."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the container's own
 NODE_FOLDERS = ("/home/ray/.gpuctl-node", "/root/.gpuctl-node")
-"""Where gpuctl keeps environments, code and logs, in the home of the user of Ray's images or of root."""
+"""Folders of environments, code and logs, in the home of the user of Ray's images or of root."""
 
 
 def default_image(gpus: int) -> str:
-    """Return Ray's public image, with the Python that runs here."""
+    """Return Ray's public image with the Python version of this computer."""
     python = f"py{sys.version_info.major}{sys.version_info.minor}"
     return f"rayproject/ray:{RAY_VERSION}-{python}-{'gpu' if gpus else 'cpu'}"
 
 
 def namespace(cluster: KubernetesCluster) -> dict[str, Any]:
-    """Return the namespace: all else is in it, and goes with it."""
+    """Return the namespace, which has all other objects and is deleted with them."""
     metadata = {
         "name": cluster.namespace,
         "labels": labels(cluster),
@@ -52,7 +52,7 @@ def namespace(cluster: KubernetesCluster) -> dict[str, Any]:
 
 
 def secret(cluster: KubernetesCluster, token: str) -> dict[str, Any]:
-    """Return the secret with the token that Ray asks everybody for."""
+    """Return the secret with Ray's token."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -63,7 +63,7 @@ def secret(cluster: KubernetesCluster, token: str) -> dict[str, Any]:
 
 
 def network_policy(cluster: KubernetesCluster) -> dict[str, Any]:
-    """Return the policy that lets nobody in but the cluster's own pods: Ray and ranks listen on all ports."""
+    """Return the policy that admits only the cluster's own pods: Ray and ranks listen on all ports."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -77,9 +77,9 @@ def network_policy(cluster: KubernetesCluster) -> dict[str, Any]:
 
 
 def ray_cluster(cluster: KubernetesCluster, count: int, *, delete: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the RayCluster: a head that takes no work, and `count` workers, one a node.
+    """Return the RayCluster: a head without work, and `count` workers, one a node.
 
-    `delete`: names of the worker pods that go where there are more.
+    `delete`: names of the worker pods to delete.
     """
     strategy = {"scaleStrategy": {"workersToDelete": list(delete)}} if delete else {}
     return {
@@ -115,7 +115,7 @@ def labels(cluster: KubernetesCluster) -> dict[str, str]:
 
 
 def is_of(document: Mapping[str, Any], cluster: KubernetesCluster) -> bool:
-    """Whether the object is this cluster's, whatever it is called."""
+    """Return whether the object belongs to this cluster, whatever its name."""
     return bool((document["metadata"].get("labels") or {}).get(CLUSTER_ID) == cluster.id)
 
 
@@ -128,7 +128,7 @@ def _template(cluster: KubernetesCluster, spec: dict[str, Any]) -> dict[str, Any
 
 
 def _head(cluster: KubernetesCluster) -> dict[str, Any]:
-    """It needs no GPU, and is beside the workers' nodes where it can be."""
+    """Return the head's pod: without GPUs, on another node than the workers if possible."""
     worker = {"labelSelector": {"matchLabels": {"ray.io/node-type": "worker"}}, "topologyKey": HOSTNAME}
     preferred = {"weight": 50, "podAffinityTerm": worker}
     small = {"matchExpressions": [{"key": GROUP_LABEL, "operator": "In", "values": ["cpu"]}]}
@@ -152,9 +152,9 @@ def _head(cluster: KubernetesCluster) -> dict[str, Any]:
 
 
 def _worker(cluster: KubernetesCluster) -> dict[str, Any]:
-    """One pod a node: it has the node's GPUs, and shared memory as large as the node's allows.
+    """Return a worker's pod: one a node, with the node's GPUs, and shared memory up to the node's limit.
 
-    A container that ends, as for want of memory, is started anew; what gpuctl has there outlives it.
+    Kubernetes restarts a container that ends, as for want of memory; gpuctl's files there outlive it.
     """
     devices = {kind: str(count) for kind, count in ((GPU, cluster.gpus), (EFA, cluster.efa)) if count}
     container = {
@@ -189,7 +189,7 @@ def _worker(cluster: KubernetesCluster) -> dict[str, Any]:
 
 
 def _tolerations(cluster: KubernetesCluster) -> dict[str, Any]:
-    """What lets a pod onto nodes with GPUs, which may be all that there are."""
+    """Return the tolerations for nodes with GPUs, which may be the only nodes."""
     keys = (GPU, *cluster.tainted) if cluster.gpus else cluster.tainted
     tolerated = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
     return {"tolerations": tolerated} if tolerated else {}

@@ -1,4 +1,4 @@
-"""What runs in a new Kubernetes cluster beside its cloud's add-ons: device plug-ins, and KubeRay's operator."""
+"""Operators in a new Kubernetes cluster: device plug-ins, and KubeRay."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ GPU_PLUGIN = "nvidia-device-plugin-daemonset"
 GPU_PLUGIN_IMAGE = "nvcr.io/nvidia/k8s-device-plugin:v0.17.4"
 EFA_PLUGIN = "aws-efa-k8s-device-plugin"
 EFA_PLUGIN_IMAGE = "602401143452.dkr.ecr.us-west-2.amazonaws.com/eks/aws-efa-k8s-device-plugin:v0.5.19"
-"""As AWS's chart (aws/eks-charts) has it; the role of EKS's nodes may pull it in every region."""
+"""Image of AWS's chart (aws/eks-charts); the role of EKS's nodes may pull it in every region."""
 READY_WITHIN_S = 600.0
 
 DEPLOYMENT = Kind("apps/v1", "deployments")
@@ -33,36 +33,32 @@ KINDS = {
     "Deployment": DEPLOYMENT,
     "DaemonSet": DAEMON_SET,
 }
-"""Where the server has each of the manifests' kinds."""
+"""The manifests' kinds by name."""
 
 
 def install(api: Api, clock: Clock, say: Say, plugins: Sequence[dict[str, Any]]) -> None:
-    """Have KubeRay there and at work, and the device plug-ins; nothing is sent where they are.
+    """Install KubeRay and the device plug-ins, unless they run, and wait for KubeRay.
 
     Raises CreateFailed at the deadline.
     """
-    wanted = [*plugins, *kuberay.manifests()]
-    if _image(api) != _image_of(wanted[-1]):
+    documents = [*plugins, *kuberay.manifests()]
+    deployment = api.get(DEPLOYMENT, kuberay.DEPLOYMENT, kuberay.NAMESPACE)
+    # The deployment is the last document: if its image is right, all others exist.
+    if deployment is None or _image_of(deployment) != _image_of(documents[-1]):
         say(f"KubeRay {kuberay.release().version} …")
-        for document in wanted:
+        for document in documents:
             api.apply(KINDS[document["kind"]], document)
 
-    def look() -> tuple[bool | None, str]:
-        found = api.get(DEPLOYMENT, kuberay.DEPLOYMENT, kuberay.NAMESPACE)
-        available = (found or {}).get("status", {}).get("availableReplicas", 0)
+    def operator_ready() -> tuple[bool | None, str]:
+        deployment = api.get(DEPLOYMENT, kuberay.DEPLOYMENT, kuberay.NAMESPACE)
+        available = (deployment or {}).get("status", {}).get("availableReplicas", 0)
         try:
             api.list(RAY_CLUSTER, kuberay.NAMESPACE)
         except Gone:
             return None, "the API server does not serve rayclusters yet"
         return (True if available else None), "no pod of it is available"
 
-    wait_until("KubeRay's operator", look, timeout_s=READY_WITHIN_S, clock=clock, say=say)
-
-
-def _image(api: Api) -> str | None:
-    """The image of the operator that is there. It is applied last: then all else is there."""
-    found = api.get(DEPLOYMENT, kuberay.DEPLOYMENT, kuberay.NAMESPACE)
-    return None if found is None else _image_of(found)
+    wait_until("KubeRay's operator", operator_ready, timeout_s=READY_WITHIN_S, clock=clock, say=say)
 
 
 def _image_of(deployment: dict[str, Any]) -> str:
@@ -70,9 +66,9 @@ def _image_of(deployment: dict[str, Any]) -> str:
 
 
 def gpu_plugin(nodes: Mapping[str, str]) -> dict[str, Any]:
-    """Return the DaemonSet by which Kubernetes knows of GPUs, on the nodes with these labels.
+    """Return the DaemonSet that reports GPUs to Kubernetes, on the nodes with these labels.
 
-    It ends where the driver is not ready yet, and is started again.
+    Its container ends while the driver is not ready yet, and is restarted.
     """
     container = {
         "name": "nvidia-device-plugin-ctr",
@@ -83,7 +79,7 @@ def gpu_plugin(nodes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def efa_plugin(nodes: Mapping[str, str]) -> dict[str, Any]:
-    """Return the DaemonSet by which Kubernetes knows of EFA interfaces, on the nodes with these labels."""
+    """Return the DaemonSet that reports EFA interfaces to Kubernetes, on the nodes with these labels."""
     container = {
         "name": EFA_PLUGIN,
         "image": EFA_PLUGIN_IMAGE,
@@ -105,7 +101,7 @@ def _plugin(
     folders: Mapping[str, str],
     **more: object,
 ) -> dict[str, Any]:
-    """A DaemonSet on these nodes. `folders`: of the node, at the same path in the container, by the volume's name."""
+    """Return a DaemonSet on these nodes. `folders`: volume → path, the same on the node and in the container."""
     labels = {"name": name}
     mounts = [{"name": volume, "mountPath": path} for volume, path in folders.items()]
     return {

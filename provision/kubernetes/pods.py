@@ -1,4 +1,4 @@
-"""A cluster's RayCluster in a Kubernetes cluster, and its worker pods: what is made, waited for and removed."""
+"""A cluster's RayCluster in a Kubernetes cluster, and its worker pods: creation, wait, removal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,17 +6,18 @@ from typing import Any
 
 from inventories.machine import Machine, MachineState
 from provision.errors import CreateFailed, Denied, LeftBehind, NoCapacity, ProvisionError
-from provision.kubernetes import objects, waiting
+from provision.kubernetes import objects
 from provision.kubernetes.api import EVENT, NAMESPACE, NETWORK_POLICY, POD, RAY_CLUSTER, SECRET, Api
 from provision.kubernetes.capacity import OVER
+from provision.kubernetes.pod_stages import DEADLINES_S, PodStage, Stage, stage_of
 from provision.kubernetes.record import KubernetesCluster
-from provision.kubernetes.waiting import DEADLINES_S, Waiting
 from provision.provider import Leftover
-from provision.waiting import Clock, PollWaits, Progress, Say
+from provision.waiting import Clock, Progress, Say, poll
 
 GONE_DEADLINE_S = 300.0
-MOST_EVENTS = 5
-"""In an error: the last ones of a pod."""
+MAX_EVENTS = 5
+"""Events of a pod in an error: the last ones."""
+POLL_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -28,88 +29,81 @@ class Pods:
     clock: Clock
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return the worker pods that are not on their way out, those with a rank first."""
-        return sorted((pod for pod in self._pods(objects.WORKERS) if _stays(pod)), key=_order)
+        """Return the worker pods that KubeRay does not replace, ranked pods first."""
+        return sorted((pod for pod in self._pods(objects.WORKERS) if _in_service(pod)), key=_order)
 
     def apply(self, count: int, token: str) -> None:
-        """Make the namespace, the token and the RayCluster with so many workers, or bring them to that.
+        """Create or update the namespace, the token and the RayCluster with `count` workers.
 
-        Where there are too many, those go that are no machines of the first `count` ranks: KubeRay would take any.
+        Of too many workers, unranked pods end first, then the highest ranks: KubeRay would end any.
         """
         self.api.apply(NAMESPACE, objects.namespace(self.cluster))
         self.api.apply(NETWORK_POLICY, objects.network_policy(self.cluster))
         self.api.apply(SECRET, objects.secret(self.cluster, token))
         workers = self.workers()
-        surplus = max(0, len(workers) - count)
-        # Those without a rank first, then the highest ranks.
-        others = [pod["metadata"]["name"] for pod in sorted(workers, key=_order, reverse=True)[:surplus]]
-        self.api.apply(RAY_CLUSTER, objects.ray_cluster(self.cluster, count, delete=others))
+        excess = sorted(workers, key=_order, reverse=True)[: max(0, len(workers) - count)]
+        names = [pod["metadata"]["name"] for pod in excess]
+        self.api.apply(RAY_CLUSTER, objects.ray_cluster(self.cluster, count, delete=names))
 
-    def asked_for(self) -> int | None:
-        """How many workers the RayCluster has to have. None: there is none."""
-        found = self.api.get(RAY_CLUSTER, objects.RAY_CLUSTER_NAME, self.cluster.namespace)
-        return None if found is None else int(found["spec"]["workerGroupSpecs"][0]["replicas"])
+    def requested_count(self) -> int | None:
+        """Return the number of workers that the RayCluster requests. None: no RayCluster."""
+        ray_cluster = self.api.get(RAY_CLUSTER, objects.RAY_CLUSTER_NAME, self.cluster.namespace)
+        return None if ray_cluster is None else int(ray_cluster["spec"]["workerGroupSpecs"][0]["replicas"])
 
     def wait(self, count: int, say: Say) -> list[dict[str, Any]]:
-        """Wait until so many workers and the head are ready; tell what they wait for. Returns the workers.
+        """Wait until `count` workers and the head are ready; say the reasons of the wait. Returns the workers.
 
-        Raises NoCapacity where no node has room, and CreateFailed where a pod can't start or takes too long.
+        Raises NoCapacity if no node has room, and CreateFailed if a pod can't start or takes too long.
         """
-        progress, waits = Progress(self.clock, say), PollWaits(longest_s=3.0)
-        since: dict[str, tuple[waiting.Stage, float]] = {}
-        told: set[str] = set()
-        while True:
+        progress = Progress(self.clock, say)
+        since: dict[str, tuple[Stage, float]] = {}
+        reported: set[str] = set()
+        for _ in poll(self.clock, longest_s=POLL_S):
             now = self.clock.now()
-            # One that has ended is made anew by KubeRay.
-            pods = [pod for pod in self._pods(objects.PODS) if _stays(pod)]
-            workers = sorted((pod for pod in pods if not _is_head(pod)), key=_order)
+            # KubeRay replaces pods that have ended.
+            pods = [pod for pod in self._pods(objects.PODS) if _in_service(pod)]
             stages = {pod["metadata"]["name"]: self._stage(pod) for pod in pods}
-            if len(pods) == count + 1 and all(one.stage == "ready" for one in stages.values()):
-                return workers
-            for name, one in stages.items():
-                if since.get(name, (None, 0.0))[0] != one.stage:
-                    since[name] = (one.stage, now)
-                if one.words not in told and one.stage != "ready":
-                    told.add(one.words)
-                    say(f"{name} waits for {one.words}")
-                if one.fatal or now - since[name][1] > DEADLINES_S[one.stage] > 0:
-                    raise self._failure(name, one, now - since[name][1])
+            if len(pods) == count + 1 and all(stage.stage == "ready" for stage in stages.values()):
+                break
+            for name, stage in stages.items():
+                if name not in since or since[name][0] != stage.stage:
+                    since[name] = (stage.stage, now)
+                if stage.reason not in reported and stage.stage != "ready":
+                    reported.add(stage.reason)
+                    say(f"{name} waits for {stage.reason}")
+                if stage.fatal or now - since[name][1] > DEADLINES_S[stage.stage] > 0:
+                    raise self._failure(name, stage, now - since[name][1])
             missing = count + 1 - len(pods)
-            if missing > 0:
-                since.setdefault("", ("start", now))
-                if now - since[""][1] > DEADLINES_S["start"]:
-                    raise self._not_made(missing, count + 1)
-            else:
-                since.pop("", None)
-            if missing < 0:
-                since.setdefault("surplus", ("start", now))
-                if now - since["surplus"][1] > DEADLINES_S["start"]:
-                    raise CreateFailed(
-                        f"KubeRay keeps {len(pods)} pods in {self.cluster.namespace}, where {count + 1} are asked "
-                        f"for: {', '.join(sorted(stages))}. Is its operator at work?"
-                    )
-            else:
-                since.pop("surplus", None)
-            ready = sum(one.stage == "ready" for one in stages.values())
+            if _overdue(since, "", missing > 0, now):
+                raise self._not_made(missing, count + 1)
+            if _overdue(since, "surplus", missing < 0, now):
+                raise CreateFailed(
+                    f"KubeRay keeps {len(pods)} pods in {self.cluster.namespace}, where {count + 1} are asked "
+                    f"for: {', '.join(sorted(stages))}. Is its operator at work?"
+                )
+            ready = sum(stage.stage == "ready" for stage in stages.values())
             progress.tell(f"waiting for the pods: {ready} of {count + 1} are ready")
-            self.clock.sleep(waits.next())
+        return sorted((pod for pod in pods if not _is_head(pod)), key=_order)
 
     def rank(self, workers: Sequence[Mapping[str, Any]], count: int) -> None:
-        """Give each worker without a rank a free one, by a label: it is the truth about which machine is which."""
-        taken = {rank for pod in workers if (rank := rank_of(pod)) is not None and rank < count}
-        free = iter(sorted(set(range(count)) - taken))
+        """Give each unranked worker a free rank, by a label: the label decides which machine a pod is."""
+        used = {rank for pod in workers if (rank := rank_of(pod)) is not None and rank < count}
+        free = iter(sorted(set(range(count)) - used))
         for pod in workers:
             if (rank := rank_of(pod)) is None or rank >= count:
                 name = pod["metadata"]["name"]
                 self.api.label(POD, name, self.cluster.namespace, {objects.RANK: str(next(free))})
 
-    def found(self) -> tuple[Machine, ...]:
+    def ranked(self) -> tuple[Machine, ...]:
         """Return the machines: the worker pods that have a rank, by it."""
-        ranked = [pod for pod in self.workers() if rank_of(pod) is not None]
-        return tuple(self.machine(pod, python=self.cluster.python) for pod in ranked)
+        return tuple(
+            self.machine(pod, python=self.cluster.python)
+            for pod in self.workers()
+            if rank_of(pod) is not None
+        )
 
     def machines(self, count: int, *, python: str | None = None) -> tuple[Machine, ...]:
-        """Return all of them, by rank. Raises CreateFailed where one went since it was ready."""
+        """Return all machines, by rank. Raises CreateFailed if a pod ended since it was ready."""
         ranked = [pod for pod in self.workers() if (rank := rank_of(pod)) is not None and rank < count]
         if len(ranked) != count:
             raise CreateFailed(
@@ -118,35 +112,39 @@ class Pods:
         return tuple(self.machine(pod, python=python) for pod in ranked)
 
     def remove(self, say: Say) -> tuple[Leftover, ...]:
-        """Remove the namespace and all that is in it; what is left at the deadline, with the server's reason."""
+        """Remove the namespace with its contents. Returns the rest at the deadline, with the server's reason."""
         name = self.cluster.namespace
+
+        def left(reason: str) -> tuple[Leftover, ...]:
+            return (Leftover(kind="namespace", id=name, reason=reason),)
+
         try:
-            found = self.api.get(NAMESPACE, name)
-            if found is None:
+            namespace = self.api.get(NAMESPACE, name)
+            if namespace is None:
                 return ()
-            if not objects.is_of(found, self.cluster):
-                why = f"It has not the label {objects.CLUSTER_ID}={self.cluster.id}, so it is left alone."
-                return (Leftover(kind="namespace", id=name, reason=why),)
+            if not objects.is_of(namespace, self.cluster):
+                return left(
+                    f"It has not the label {objects.CLUSTER_ID}={self.cluster.id}, so it is left alone."
+                )
             self.api.delete(RAY_CLUSTER, objects.RAY_CLUSTER_NAME, name)
             self.api.delete(NAMESPACE, name)
         except Denied as error:
-            return (Leftover(kind="namespace", id=name, reason=str(error)),)
-        progress, waits = Progress(self.clock, say), PollWaits(longest_s=3.0)
-        limit = self.clock.now() + GONE_DEADLINE_S
-        while (found := self.api.get(NAMESPACE, name)) is not None:
-            if self.clock.now() > limit:
-                return (Leftover(kind="namespace", id=name, reason=blocked_by(found)),)
+            return left(str(error))
+        progress = Progress(self.clock, say)
+        for _ in poll(self.clock, GONE_DEADLINE_S, longest_s=POLL_S):
+            namespace = self.api.get(NAMESPACE, name)
+            if namespace is None:
+                return ()
             progress.tell(f"waiting for the namespace {name} to go")
-            self.clock.sleep(waits.next())
-        return ()
+        return left(blocked_by(namespace))
 
-    def in_place(self, machines: Sequence[Machine]) -> dict[int, dict[str, Any]]:
-        """Return the ready pods that are no machine yet, by the ranks of lost ones that they can take."""
-        return in_place(machines, self.workers())
+    def replacements(self, machines: Sequence[Machine]) -> dict[int, dict[str, Any]]:
+        """Return the ready pods that are no machine yet, by the ranks of lost machines that they can take."""
+        return replacements(machines, self.workers())
 
-    def take_in(self, machines: Sequence[Machine]) -> tuple[Machine, ...]:
+    def replace_lost(self, machines: Sequence[Machine]) -> tuple[Machine, ...]:
         """Return the machines, lost ones replaced by ready pods, which get their ranks."""
-        new = self.in_place(machines)
+        new = self.replacements(machines)
         for rank, pod in new.items():
             self.api.label(POD, pod["metadata"]["name"], self.cluster.namespace, {objects.RANK: str(rank)})
         return tuple(
@@ -156,21 +154,21 @@ class Pods:
             for machine in machines
         )
 
-    def how_far(self, machines: Sequence[Machine]) -> tuple[list[Machine], list[str]]:
-        """Return those of the machines that are ready, and what pods wait for that are not: a clause for each."""
+    def readiness(self, machines: Sequence[Machine]) -> tuple[list[Machine], list[str]]:
+        """Return the ready machines, and a clause on the wait of each pod that is not ready."""
         stages = {pod["metadata"]["name"]: self._stage(pod) for pod in self.workers()}
-        ready = {name for name, one in stages.items() if one.stage == "ready"}
-        waits = [f"{name} waits for {one.words}" for name, one in stages.items() if name not in ready]
+        ready = {name for name, stage in stages.items() if stage.stage == "ready"}
+        waits = [f"{name} waits for {stage.reason}" for name, stage in stages.items() if name not in ready]
         return [machine for machine in machines if machine.host in ready], waits
 
-    def gone(self, machines: Sequence[Machine]) -> tuple[Machine, ...]:
-        """Return those of the machines whose pods are gone, or on their way out."""
-        return tuple(_gone(machines, self.workers()))
+    def lost(self, machines: Sequence[Machine]) -> tuple[Machine, ...]:
+        """Return the machines whose pods have ended, or are about to."""
+        return tuple(_lost(machines, self.workers()))
 
     def machine(
         self, pod: Mapping[str, Any], *, rank: int | None = None, python: str | None = None
     ) -> Machine:
-        """Return a worker pod as a machine. `rank`: its own; None: that of its label."""
+        """Return a worker pod as a machine. `rank`: None for the rank of its label."""
         name, rank = pod["metadata"]["name"], rank_of(pod) if rank is None else rank
         assert rank is not None
         return Machine(
@@ -192,26 +190,25 @@ class Pods:
     def _pods(self, selector: str) -> list[dict[str, Any]]:
         return self.api.list(POD, self.cluster.namespace, labelSelector=selector)
 
-    def _stage(self, pod: Mapping[str, Any]) -> Waiting:
-        found = waiting.of(pod)
-        # Events cost a request: they tell only of pods that wait for a container.
-        return (
-            waiting.of(pod, self._events(pod))
-            if found.stage in ("init", "start") and not found.fatal
-            else found
-        )
+    def _stage(self, pod: Mapping[str, Any]) -> PodStage:
+        stage = stage_of(pod)
+        # Events cost a request, and are only about pods that wait for a container.
+        needs_events = stage.stage in ("init", "start") and not stage.fatal
+        return stage_of(pod, self._events(pod)) if needs_events else stage
 
     def _events(self, of_object: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-        """Return what is told of an object, oldest first; None: it can't be listed."""
-        of = f"involvedObject.name={of_object['metadata']['name']}"
+        """Return the events of an object, oldest first. None: the user may not list them."""
+        selector = f"involvedObject.name={of_object['metadata']['name']}"
         try:
-            found = self.api.list(EVENT, self.cluster.namespace, fieldSelector=of)
+            events = self.api.list(EVENT, self.cluster.namespace, fieldSelector=selector)
         except Denied:
             return None
-        return sorted(found, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
+        return sorted(
+            events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
+        )
 
     def _not_made(self, missing: int, count: int) -> CreateFailed:
-        """Return the error for pods that KubeRay does not make, with what it says of the RayCluster."""
+        """Return the error for pods that KubeRay does not make, with its events about the RayCluster."""
         name, namespace = objects.RAY_CLUSTER_NAME, self.cluster.namespace
         lines = self._last_events(self.api.get(RAY_CLUSTER, name, namespace))
         head = f"KubeRay has not made {missing} of {count} pods within {DEADLINES_S['start']:.0f} s."
@@ -223,24 +220,31 @@ class Pods:
         return CreateFailed("\n".join([head, *lines]))
 
     def _last_events(self, of_object: Mapping[str, Any] | None) -> list[str]:
-        events = (self._events(of_object) or [])[-MOST_EVENTS:] if of_object else []
-        return [f"  {one.get('reason')}: {one.get('message')}" for one in events]
+        events = (self._events(of_object) or [])[-MAX_EVENTS:] if of_object else []
+        return [f"  {event.get('reason')}: {event.get('message')}" for event in events]
 
-    def _failure(self, name: str, found: Waiting, seconds: float) -> ProvisionError:
-        """Return the error for a pod that waits in vain, with its last events."""
-        pod = self.api.get(POD, name, self.cluster.namespace)
-        lines = self._last_events(pod)
-        if found.stage == "node":
-            head = f"No node has room for {name} within {seconds:.0f} s: it waits for {found.words}."
+    def _failure(self, name: str, stage: PodStage, seconds: float) -> ProvisionError:
+        """Return the error for a pod that does not become ready, with its last events."""
+        lines = self._last_events(self.api.get(POD, name, self.cluster.namespace))
+        if stage.stage == "node":
+            head = f"No node has room for {name} within {seconds:.0f} s: it waits for {stage.reason}."
             return NoCapacity("\n".join([head, *lines]))
-        how = "can't start" if found.fatal else f"is not ready after {seconds:.0f} s"
-        return CreateFailed("\n".join([f"The pod {name} {how}: it waits for {found.words}.", *lines]))
+        problem = "can't start" if stage.fatal else f"is not ready after {seconds:.0f} s"
+        return CreateFailed("\n".join([f"The pod {name} {problem}: it waits for {stage.reason}.", *lines]))
 
 
-def undo(pods: Pods, error: BaseException, before: int | None, token: str, say: Say) -> None:
-    """Bring a cluster back to what it was before `error`: a head and so many machines. None: nothing.
+def _overdue(since: dict[str, tuple[Stage, float]], key: str, lasts: bool, now: float) -> bool:
+    """Return whether a state lasts for too long; `since` has its begin."""
+    if not lasts:
+        since.pop(key, None)
+        return False
+    return now - since.setdefault(key, ("start", now))[1] > DEADLINES_S["start"]
 
-    Raises LeftBehind where that does not work either.
+
+def roll_back(pods: Pods, error: BaseException, before: int | None, token: str, say: Say) -> None:
+    """Return a cluster to its state before `error`: a head and `before` machines. None: no object at all.
+
+    Raises LeftBehind if that fails, too.
     """
     say("removing what was begun …")
     try:
@@ -251,32 +255,30 @@ def undo(pods: Pods, error: BaseException, before: int | None, token: str, say: 
     except ProvisionError as second:
         leftovers = (Leftover(kind="namespace", id=pods.cluster.namespace, reason=str(second)),)
     if leftovers:
-        listed = "; ".join(f"{one.kind} {one.id}: {one.reason}" for one in leftovers)
+        listed = "; ".join(f"{left.kind} {left.id}: {left.reason}" for left in leftovers)
         raise LeftBehind(
             f"{error} What was begun is still there: {listed} `gpuctl down` removes it."
         ) from error
 
 
-def in_place(machines: Sequence[Machine], workers: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return the pods that are ready and no machine yet, by the ranks that they can take: those of lost machines."""
+def replacements(machines: Sequence[Machine], workers: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return the ready pods that are no machine yet, by the ranks of lost machines that they can take."""
     known = {machine.host for machine in machines}
-    lost = [machine.rank for machine in _gone(machines, workers)]
-    new = [
-        pod for pod in workers if pod["metadata"]["name"] not in known and waiting.of(pod).stage == "ready"
-    ]
+    lost = [machine.rank for machine in _lost(machines, workers)]
+    new = [pod for pod in workers if pod["metadata"]["name"] not in known and stage_of(pod).stage == "ready"]
     ranked = {rank: pod for pod in new if (rank := rank_of(pod)) in lost and rank is not None}
     held = {rank_of(pod) for pod in workers}
-    others = [pod for pod in new if rank_of(pod) is None]
-    return ranked | dict(zip((rank for rank in lost if rank not in held), others, strict=False))
+    unranked = [pod for pod in new if rank_of(pod) is None]
+    return ranked | dict(zip((rank for rank in lost if rank not in held), unranked, strict=False))
 
 
-def _gone(machines: Sequence[Machine], workers: Sequence[Mapping[str, Any]]) -> list[Machine]:
-    there = {pod["metadata"]["name"] for pod in workers}
-    return [machine for machine in machines if machine.host not in there]
+def _lost(machines: Sequence[Machine], workers: Sequence[Mapping[str, Any]]) -> list[Machine]:
+    names = {pod["metadata"]["name"] for pod in workers}
+    return [machine for machine in machines if machine.host not in names]
 
 
 def rank_of(pod: Mapping[str, Any]) -> int | None:
-    """Return the node rank that the pod's label tells."""
+    """Return the node rank in the pod's label. None: no such label."""
     text = (pod["metadata"].get("labels") or {}).get(objects.RANK, "")
     return int(text) if text.isdecimal() else None
 
@@ -285,36 +287,33 @@ def state_of(pod: Mapping[str, Any]) -> MachineState:
     """Return the machine's state."""
     status = pod.get("status") or {}
     phase = status.get("phase")
-    if not _stays(pod):
+    if not _in_service(pod):
         return "gone"
     if phase == "Running" and any(
-        one["type"] == "Ready" and one["status"] != "True" for one in status.get("conditions") or ()
+        condition["type"] == "Ready" and condition["status"] != "True"
+        for condition in status.get("conditions") or ()
     ):
         return "unknown"  # Ray does not answer in it, or its node is lost
     return {"Running": "running", "Pending": "pending"}.get(str(phase), "unknown")  # type: ignore[return-value]
 
 
 def blocked_by(namespace: Mapping[str, Any]) -> str:
-    """Return what keeps a namespace from going, as the server tells."""
+    """Return the server's reason why a namespace still exists."""
     conditions = (namespace.get("status") or {}).get("conditions") or ()
-    said = [
-        str(one["message"])
-        for one in conditions
-        if one.get("status") == "True"
-        and one["type"] in ("NamespaceContentRemaining", "NamespaceFinalizersRemaining")
+    messages = [
+        str(condition["message"])
+        for condition in conditions
+        if condition.get("status") == "True"
+        and condition["type"] in ("NamespaceContentRemaining", "NamespaceFinalizersRemaining")
     ]
-    return (
-        " ".join(said) or f"It is still there after {GONE_DEADLINE_S:.0f} s, and the server does not say why."
-    )
+    unknown = f"It is still there after {GONE_DEADLINE_S:.0f} s, and the server does not say why."
+    return " ".join(messages) or unknown
 
 
-def _going(pod: Mapping[str, Any]) -> bool:
-    return bool(pod["metadata"].get("deletionTimestamp"))
-
-
-def _stays(pod: Mapping[str, Any]) -> bool:
-    """Whether it is neither on its way out nor over: KubeRay replaces those."""
-    return not _going(pod) and (pod.get("status") or {}).get("phase") not in OVER
+def _in_service(pod: Mapping[str, Any]) -> bool:
+    """Return whether the pod is neither being deleted nor over: KubeRay replaces such pods."""
+    deleted = bool(pod["metadata"].get("deletionTimestamp"))
+    return not deleted and (pod.get("status") or {}).get("phase") not in OVER
 
 
 def _is_head(pod: Mapping[str, Any]) -> bool:

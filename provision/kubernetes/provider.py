@@ -17,7 +17,7 @@ from provision.kubernetes import checks, objects
 from provision.kubernetes.api import POD, Api, connect
 from provision.kubernetes.capacity import NodeRoom, cpus_each, efa_each, gpus_each, with_room
 from provision.kubernetes.images import full_name
-from provision.kubernetes.pods import Pods, state_of, undo
+from provision.kubernetes.pods import Pods, roll_back, state_of
 from provision.kubernetes.record import KubernetesCluster, load, save
 from provision.owner import owner
 from provision.pricing.catalog import gpus_of
@@ -30,7 +30,7 @@ from provision.waiting import Clock, Say, SystemClock, quiet
 CPU_NOTE = (
     "no node of the cluster has a GPU that Kubernetes knows (nvidia.com/gpu): the machines train on CPUs"
 )
-NOBODYS_PRICE = PlanPrice(machines_usd=None)
+UNKNOWN_PRICE = PlanPrice(machines_usd=None)
 
 
 def provider(folder: ClusterFolder) -> "KubernetesProvider":
@@ -39,13 +39,13 @@ def provider(folder: ClusterFolder) -> "KubernetesProvider":
 
 
 @dataclass(frozen=True, kw_only=True)
-class Details:
-    """What `create` needs beside the plan."""
+class PodPlan:
+    """The data of a plan that only its provider needs, to carry it out."""
 
     cluster: KubernetesCluster
     count: int
     settles: bool
-    """Whether the RayCluster has another number of workers than it should, and no machine is missing."""
+    """Whether the RayCluster requests a wrong number of workers, and no machine is missing."""
 
 
 class KubernetesProvider:
@@ -67,7 +67,7 @@ class KubernetesProvider:
         self._connect = connect
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
-        """As the protocol says. Raises Denied, NoCapacity, RefusedPlan and InvalidInput before anything is made."""
+        """Plan with the cluster's pods and nodes. Raises Denied, NoCapacity, RefusedPlan and InvalidInput."""
         refuse_unsupported(
             spec,
             self.name,
@@ -81,29 +81,29 @@ class KubernetesProvider:
             _refuse_elsewhere(record, spec)
         api = self._api(record, spec)
         pods = None if record is None else Pods(api, record, self._clock)
-        kept = () if pods is None else pods.found()
-        count = spec.count if spec.count is not None else max(len(kept), record.count if record else 0, 1)
-        had = max(len(kept), record.count if record else 0)
-        if count < had:
+        machines = () if pods is None else pods.ranked()
+        existing = max(len(machines), record.count if record else 0)
+        count = spec.count if spec.count is not None else max(existing, 1)
+        if count < existing:
             raise RefusedPlan(
-                f"Cluster '{self._folder.name}' has {had} machines, and `up` does not end any of them. To have "
+                f"Cluster '{self._folder.name}' has {existing} machines, and `up` does not end any of them. To have "
                 f"{count}, remove it with `gpuctl down --cluster {self._folder.name}` first."
             )
         python = spec.python or (current.machines[0].python if current and current.machines else None)
-        keep = tuple(replace(machine, python=python) for machine in kept if machine.rank < count)
+        keep = tuple(replace(machine, python=python) for machine in machines if machine.rank < count)
         missing = sorted(set(range(count)) - {machine.rank for machine in keep})
         cluster, notes = record, list[str]()
         free = True
         if missing or cluster is None:
-            cluster, free, notes = self._asked(api, record, spec, len(missing))
+            cluster, free, notes = self._requested(api, record, spec, len(missing))
         if not free and spec.max_cost_usd is not None:
             raise RefusedPlan(
                 f"--max-cost can't be kept: {notes[-1]}. Nothing was created. Leave --max-cost out, or ask for "
                 "machines that the cluster's nodes have room for."
             )
-        # An `up` that was cut off may have asked for others.
-        asked = pods.asked_for() if pods is not None else None
-        settles = not missing and asked is not None and asked != count
+        # An interrupted `up` may have requested another number.
+        requested = pods.requested_count() if pods is not None else None
+        settles = not missing and requested is not None and requested != count
         names = {machine.rank: machine.id for machine in (current.machines if current else ())}
         create = tuple(
             PlannedMachine(
@@ -117,18 +117,18 @@ class KubernetesProvider:
             region=None,
             create=create,
             keep=keep,
-            price=FREE if free else NOBODYS_PRICE,
+            price=FREE if free else UNKNOWN_PRICE,
             free=free,
             requests=_requests(cluster, count) if create or settles else (),
-            resources=tuple(_resources(cluster, create, keep, fresh=record is None)),
+            resources=tuple(_resources(cluster, create, keep, first=record is None)),
             driver=NO_DRIVER,
             notes=tuple(notes),
-            details=Details(cluster=cluster, count=count, settles=settles),
+            details=PodPlan(cluster=cluster, count=count, settles=settles),
         )
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
-        """As the protocol says. Goes on where an interrupted one stopped."""
-        assert isinstance(plan.details, Details)
+        """Make the machines of the plan; continues an interrupted call."""
+        assert isinstance(plan.details, PodPlan)
         cluster, count = plan.details.cluster, plan.details.count
         if not plan.create and not plan.details.settles:
             return plan.keep
@@ -145,18 +145,18 @@ class KubernetesProvider:
             pods.rank(workers, count)
             machines = pods.machines(count, python=_python(plan))
         except (ProvisionError, KeyboardInterrupt) as error:
-            undo(pods, error, (before.count or None) if before else None, token, say)
+            roll_back(pods, error, (before.count or None) if before else None, token, say)
             raise
         save(self._folder, replace(cluster, count=count))
         return machines
 
     def find(self) -> tuple[Machine, ...]:
-        """The worker pods that have a rank, whatever our inventory says."""
+        """Return the worker pods that have a rank, whatever our inventory says."""
         pods = self.pods()
-        return () if pods is None else pods.found()
+        return () if pods is None else pods.ranked()
 
     def refresh(self, machine: Machine) -> Machine:
-        """As the protocol says."""
+        """Return the machine with its state."""
         record = load(self._folder)
         if record is None:
             return replace(machine, state="unknown")
@@ -164,37 +164,37 @@ class KubernetesProvider:
         return replace(machine, state="gone" if pod is None else state_of(pod))
 
     def pods(self) -> Pods | None:
-        """The machines as pods. None: nothing was asked of Kubernetes yet."""
+        """Return the machines as pods. None: Kubernetes has no object of the cluster yet."""
         record = load(self._folder)
         return None if record is None else Pods(self._api_of(record), record, self._clock)
 
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002
-        """A pod has no console."""
+        """Return None: a pod has no console."""
         return None
 
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
-        """Remove the namespace: everything is in it."""
+        """Remove the namespace with all objects."""
         pods = self.pods()
         return () if pods is None else pods.remove(say)
 
     def check(self, spec: Spec) -> tuple[Finding, ...]:
-        """What would make `up` fail. Read-only."""
+        """Return the findings on what would make `up` fail. Read-only."""
         record = load(self._folder)
         if record is not None and spec.context not in (None, record.context):
-            record = None  # another cluster is asked about than the one that is used
+            record = None  # the spec names another cluster than the record's
         api = self._api(record, spec)
         namespace = record.namespace if record else f"gpuctl-{self._folder.name}"
         image = spec.image or (record.image if record else None)
         return tuple(checks.findings(api, namespace, spec.shape, spec.count or 1, image=image))
 
-    def _asked(
+    def _requested(
         self, api: Api, record: KubernetesCluster | None, spec: Spec, missing: int
     ) -> tuple[KubernetesCluster, bool, list[str]]:
-        """Return the cluster as it is asked for, whether nothing of it can cost money, and notes.
+        """Return the cluster that the spec requests, whether it is free, and notes.
 
-        Raises Denied, RefusedPlan, NoCapacity and InvalidInput where it can't be made.
+        Raises Denied, RefusedPlan, NoCapacity and InvalidInput if it can't be made.
         """
-        fresh = record or KubernetesCluster(
+        base = record or KubernetesCluster(
             name=self._folder.name,
             id=secrets.token_hex(3),
             owner=owner(),
@@ -203,7 +203,7 @@ class KubernetesProvider:
             server=api.server,
             image="",
         )
-        lacking = checks.missing_permissions(api, fresh.namespace)
+        lacking = checks.missing_permissions(api, base.namespace)
         if lacking:
             raise Denied(
                 f"In the cluster of context {api.context} you may not {lacking}. Have its administrator "
@@ -211,10 +211,10 @@ class KubernetesProvider:
             )
         if problem := checks.kuberay_problem(api):
             raise RefusedPlan(f"{problem} Nothing was made.")
-        shape = spec.shape or fresh.shape
-        rooms = checks.nodes(api, fresh.namespace)
+        shape = spec.shape or base.shape
+        rooms = checks.nodes(api, base.namespace)
         of_shape = gpus_of(shape) if shape else None
-        cpus, efa = fresh.cpus, fresh.efa
+        cpus, efa = base.cpus, base.efa
         if rooms is None:
             if shape is None and record is None:
                 raise InvalidInput(
@@ -226,11 +226,11 @@ class KubernetesProvider:
                     f"You may not list the cluster's nodes, and how many GPUs a {shape} has is not known here. Have "
                     "its administrator allow you to list nodes."
                 )
-            gpus = fresh.gpus if record else of_shape or 0
+            gpus = base.gpus if record else of_shape or 0
             notes, free = ["you may not list nodes: whether there is room is not known"], False
         else:
-            gpus = fresh.gpus if record else gpus_each(rooms, shape, of_shape=of_shape)
-            cpus = fresh.cpus if record else cpus_each(rooms, shape, gpus)
+            gpus = base.gpus if record else gpus_each(rooms, shape, of_shape=of_shape)
+            cpus = base.cpus if record else cpus_each(rooms, shape, gpus)
             # Ray's public image lacks what NCCL needs to use them.
             efa = efa_each(rooms, shape, gpus) if spec.image and not record else efa
             fitting, ready = with_room(rooms, shape, gpus)
@@ -244,14 +244,14 @@ class KubernetesProvider:
                 notes.append(
                     f"{adds_nodes} makes the nodes that are missing, which are billed; their price is not known here"
                 )
-        image = spec.image or (fresh.image or objects.default_image(gpus))
-        return replace(fresh, shape=shape, gpus=gpus, cpus=cpus, efa=efa, image=image), free, notes
+        image = spec.image or (base.image or objects.default_image(gpus))
+        return replace(base, shape=shape, gpus=gpus, cpus=cpus, efa=efa, image=image), free, notes
 
     def _api(self, record: KubernetesCluster | None, spec: Spec) -> Api:
         return self._api_of(record) if record is not None else self._connect(spec.context)
 
     def _api_of(self, record: KubernetesCluster) -> Api:
-        """Raises OtherAccount where the context means another cluster than it did."""
+        """Return the record's API server. Raises OtherAccount if the context now means another cluster."""
         api = self._connect(record.context)
         if api.server != record.server:
             raise OtherAccount(
@@ -267,15 +267,15 @@ def _python(plan: Plan) -> str | None:
 
 
 def _refuse_elsewhere(record: KubernetesCluster, spec: Spec) -> None:
-    for option, had, asked in (
+    for option, recorded, requested in (
         ("--context", record.context, spec.context),
         ("--shape", record.shape, spec.shape),
         ("--image", record.image, spec.image),
     ):
-        if asked is not None and asked != had:
+        if requested is not None and requested != recorded:
             raise RefusedPlan(
-                f"Cluster '{record.name}' has {option} {had or '(none)'}, not {asked}. Leave {option} out, or make "
-                "another cluster with --cluster NAME."
+                f"Cluster '{record.name}' has {option} {recorded or '(none)'}, not {requested}. Leave {option} out, "
+                "or make another cluster with --cluster NAME."
             )
 
 
@@ -292,7 +292,7 @@ def _no_room(
     listed = ", ".join(f"{count} {name}" for name, count in sorted(have.items()))
     each = f" with {gpus} GPUs each" if gpus else ""
     of = f" of instance type {shape}" if shape else ""
-    asked = f"1 new machine{each} is" if missing == 1 else f"{missing} new machines{each} are"
+    subject = f"1 new machine{each} is" if missing == 1 else f"{missing} new machines{each} are"
     other = f" It has {listed or 'no node that can be used'}." if shape and not fitting else ""
     busy = (
         ""
@@ -300,42 +300,36 @@ def _no_room(
         else f", and {ready} of them {'has' if ready == 1 else 'have'} all GPUs free"
     )
     return (
-        f"{asked} asked for, one a node, and the cluster of context {api.context} has {fitting} nodes{of} that "
+        f"{subject} asked for, one a node, and the cluster of context {api.context} has {fitting} nodes{of} that "
         f"fit{busy}.{other} Nothing was made. Ask for fewer, wait, or have its administrator add nodes."
     )
 
 
 def _requests(cluster: KubernetesCluster, count: int) -> tuple[PlannedRequest, ...]:
     hidden = objects.secret(cluster, "") | {"data": {"auth_token": "<token>"}}
-    made = (
+    documents = (
         objects.namespace(cluster),
         objects.network_policy(cluster),
         hidden,
         objects.ray_cluster(cluster, count),
     )
-    return tuple(PlannedRequest(operation=f"Apply{one['kind']}", body=one) for one in made)
+    return tuple(PlannedRequest(operation=f"Apply{body['kind']}", body=body) for body in documents)
 
 
 def _resources(
-    cluster: KubernetesCluster, create: tuple[PlannedMachine, ...], keep: tuple[Machine, ...], *, fresh: bool
+    cluster: KubernetesCluster, create: tuple[PlannedMachine, ...], keep: tuple[Machine, ...], *, first: bool
 ) -> list[PlannedResource]:
-    found = []
+    rows = []
     if create:
-        action: ResourceAction = "create" if fresh else "use"
-        where = f"in the cluster of context {cluster.context}, {cluster.server}"
-        found.append(PlannedResource(action=action, kind="namespace", name=cluster.namespace, detail=where))
-        found.append(
-            PlannedResource(
-                action=action,
-                kind="raycluster",
-                name=objects.RAY_CLUSTER_NAME,
-                detail=f"{cluster.image}, a head beside the pods",
-            )
+        action: ResourceAction = "create" if first else "use"
+        detail = f"in the cluster of context {cluster.context}, {cluster.server}"
+        rows.append(PlannedResource(action=action, kind="namespace", name=cluster.namespace, detail=detail))
+        name, detail = objects.RAY_CLUSTER_NAME, f"{cluster.image}, a head beside the pods"
+        rows.append(PlannedResource(action=action, kind="raycluster", name=name, detail=detail))
+        detail = f"{cluster.gpus} GPUs each" if cluster.gpus else "on CPUs"
+        detail += f", on {cluster.shape}" if cluster.shape else ""
+        rows.append(
+            PlannedResource(action="create", kind="pod", count=len(create), detail=f"{detail}, one a node")
         )
-        what = f"{cluster.gpus} GPUs each" if cluster.gpus else "on CPUs"
-        on = f", on {cluster.shape}" if cluster.shape else ""
-        found.append(
-            PlannedResource(action="create", kind="pod", count=len(create), detail=f"{what}{on}, one a node")
-        )
-    found += [PlannedResource(action="use", kind="pod", name=one.name, id=one.id) for one in keep]
-    return found
+    rows += [PlannedResource(action="use", kind="pod", name=machine.name, id=machine.id) for machine in keep]
+    return rows

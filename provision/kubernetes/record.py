@@ -1,4 +1,4 @@
-"""What a cluster of pods keeps on this computer beside its inventory: `clusters/<name>/kubernetes.json`."""
+"""The record of a cluster of pods on this computer: `clusters/<name>/kubernetes.json`."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ REBUILD = (
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesCluster:
-    """A cluster as it was asked for: on the disk before the first call."""
+    """The request for a cluster, on the disk before the first call."""
 
     name: str
     id: str
@@ -25,25 +25,25 @@ class KubernetesCluster:
     created_at: str
     """ISO 8601, UTC."""
     context: str
-    """Of the kubeconfig, also where it was the current one."""
+    """Context of the kubeconfig, also if it was the current one."""
     server: str
     """URL of the API server that the context meant."""
     shape: str | None = None
     """Instance type of the nodes. None: any."""
     gpus: int = 0
-    """Of each machine."""
+    """GPUs of each machine."""
     cpus: int = 0
-    """Of each machine, what Ray gives away. 0: it was not known, and KubeRay takes what the pod asks for, 1."""
+    """CPUs of each machine for Ray. 0: not known, and KubeRay takes the pod's request, 1."""
     efa: int = 0
     """AWS's EFA interfaces of each machine."""
     tainted: tuple[str, ...] = ()
-    """Keys of the taints that its nodes have beside that of GPUs."""
+    """Keys of the nodes' taints, without that of GPUs."""
     image: str
     """The containers' image."""
     python: str | None = None
-    """Interpreter to use in the pods as it is. None: the one of the image."""
+    """Interpreter to use in the pods unchanged. None: the image's."""
     count: int = 0
-    """Machines that there were when the last `up` was done."""
+    """Number of machines after the last `up`."""
 
     @property
     def namespace(self) -> str:
@@ -52,9 +52,9 @@ class KubernetesCluster:
 
 
 def load(folder: ClusterFolder, *, rebuild: str = REBUILD) -> KubernetesCluster | None:
-    """Return the record; None: nothing was asked of a cluster yet.
+    """Return the record. None: no request was sent yet.
 
-    `rebuild`: what to do about one that is lost. Raises CorruptFile and NewerFormat.
+    `rebuild`: advice for a lost record. Raises CorruptFile and NewerFormat.
     """
     path = folder.path / FILE
     data = files.read_bytes(path)

@@ -2,11 +2,10 @@
 
 CONFIG is a JSON file with `user`, `authorized_key` (text, a key a line), `host_key` (path), `home` (path) and
 `gpus` (path of a file with a list such as `0,1`), and may have the `address` on loopback and the `port` to
-listen on. The server accepts those keys of that one user, and runs commands in its home with the environment
-that it was started with. Once it accepts connections it prints a line of JSON, `{"pid": …, "port": …}`; after
-that its stdout is its stderr.
+listen on. The server accepts these keys for this user, and runs commands in the home with its own environment. Once
+it accepts connections it prints a line of JSON, `{"pid": …, "port": …}`; after that its stdout is its stderr.
 
-It is run by its path and imports nothing of ours.
+Run by its path. Imports no package of ours.
 """
 
 import asyncio
@@ -29,19 +28,19 @@ from typing import Any
 import asyncssh
 
 ACCEPTED_ENV = ("LANG", "LC_", "COLORTERM")
-"""What a client may set, by prefix: no more than an OpenSSH server as distributions ship it."""
+"""Prefixes of variables that a client may set: as many as an OpenSSH server as distributions ship it."""
 
 CHUNK = 64 * 1024
 """Bytes read at once from a command."""
 
 ALL_RECEIVED = 1 << 30
-"""Bytes read at once from a client: in fact at most a few windows of 2 MiB. For whatever part of a window is
-read, asyncssh opens all of it again, so smaller reads would let the rest pile up."""
+"""Bytes read at once from a client: in fact at most a few windows of 2 MiB. After each read, asyncssh opens the whole
+window again, so smaller reads would let the rest pile up."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 Size = tuple[int, int, int, int]
-"""Columns, rows, and pixels, which nobody uses."""
+"""Columns, rows, and unused pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,20 +63,20 @@ class Config:
 
 
 class Children:
-    """The processes of this host that are our children: commands, and orphans that we adopted."""
+    """The child processes of this host: commands, and adopted orphans."""
 
     def __init__(self) -> None:
         self._exits: dict[int, asyncio.Future[int]] = {}
 
     def exit_of(self, child: subprocess.Popen[bytes]) -> asyncio.Future[int]:
-        """Will hold the exit code; negative: ended by that signal."""
+        """Return the future exit code. Negative: ended by that signal."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._exits[child.pid] = future
         future.add_done_callback(lambda done: setattr(child, "returncode", done.result()))
         return future
 
     def reap(self) -> None:
-        """Collect all that have ended: called on SIGCHLD."""
+        """Collect all ended children. Called on SIGCHLD."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -90,7 +89,7 @@ class Children:
 
 
 class Server(asyncssh.SSHServer):
-    """Who may come in, and where to they may tunnel."""
+    """The rules for logins and tunnels."""
 
     def __init__(self, config: Config, children: Children) -> None:
         self._config = config
@@ -99,23 +98,23 @@ class Server(asyncssh.SSHServer):
         self._keys = [asyncssh.import_public_key(line) for line in lines]
 
     def begin_auth(self, username: str) -> bool:  # noqa: ARG002
-        """Nobody comes in without a key."""
+        """Require authentication."""
         return True
 
     def public_key_auth_supported(self) -> bool:
-        """Keys are the only way in."""
+        """Support keys, as the only method."""
         return True
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        """One user, and the keys that are authorised."""
+        """Accept the authorised keys, for one user."""
         return username == self._config.user and key in self._keys
 
     def session_requested(self) -> "Session":
-        """Anything that a session can be."""
+        """Accept every kind of session."""
         return Session(self._config, self._children)
 
     def connection_requested(self, dest_host: str, *_: object) -> bool:
-        """Tunnels end on this machine."""
+        """Accept tunnels to this machine."""
         if dest_host == "localhost":
             return True
         try:
@@ -136,12 +135,12 @@ class Command:
     terminal: bool
 
     def send(self, number: int) -> None:
-        """Signal all of the command: it leads a process group of its own."""
+        """Signal the command's process group, which it leads."""
         if not self.exited.done():
             os.killpg(self.child.pid, number)
 
     def close_stdin(self) -> None:
-        """Let the command read the end of its input; a terminal has none."""
+        """End the command's input. A terminal has no end."""
         if self.child.stdin is not None:
             self.child.stdin.close()
 
@@ -155,15 +154,15 @@ class Command:
 
 
 class Files(asyncssh.SFTPServer):
-    """SFTP. Paths that are not absolute begin in the home, which is our current folder."""
+    """SFTP. Relative paths begin in the home, the server's current folder."""
 
     def exit(self) -> None:
-        """End as a command that succeeded, without which `scp` says that it failed."""
+        """Exit with 0, without which `scp` reports a failure."""
         self.channel.exit(0)
 
 
 class Session(asyncssh.SSHServerProcess[bytes]):
-    """One channel: a command, a shell, or SFTP, which asyncssh does itself."""
+    """One channel: a command, a shell, or SFTP by asyncssh."""
 
     def __init__(self, config: Config, children: Children) -> None:
         super().__init__(lambda _: self._serve(), Files, 3, False)  # type: ignore[arg-type]
@@ -172,17 +171,17 @@ class Session(asyncssh.SSHServerProcess[bytes]):
         self._running: Command | None = None
 
     def signal_received(self, signal: str) -> None:
-        """The client asks for a signal."""
+        """Send the signal that the client requests."""
         number = getattr(signals, f"SIG{signal}", None)
         if self._running is not None and number is not None:
             self._running.send(number)
 
     def break_received(self, msec: int) -> bool:  # noqa: ARG002
-        """Nothing here knows what a break is."""
+        """Reject breaks."""
         return False
 
     def terminal_size_changed(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:  # noqa: ARG002
-        """The client's window was resized."""
+        """Resize the terminal to the client's window."""
         if self._running is not None and self._running.terminal:
             termios.tcsetwinsize(self._running.stdin, (height, width))
 
@@ -201,13 +200,13 @@ class Session(asyncssh.SSHServerProcess[bytes]):
         if command.stderr is not None:
             pumps.append(asyncio.create_task(_forward(command.stderr, self.stderr)))
         try:
-            # As in OpenSSH, the session lasts until nobody holds the command's output any more.
+            # As in OpenSSH, the session lasts until no process holds the command's output any more.
             await _until(closed, command.exited)
             await _until(closed, *pumps[1:])
         finally:
             for pump in pumps:
                 pump.cancel()
-            # Our ends are closed only when nobody waits for them any more.
+            # Our ends are closed only when no task waits for them any more.
             await asyncio.gather(*pumps, return_exceptions=True)
             self._running = None
             command.close()
@@ -226,15 +225,15 @@ class Session(asyncssh.SSHServerProcess[bytes]):
         return shell if os.access(shell, os.X_OK) else "/bin/sh"
 
     def _command_env(self) -> dict[str, str]:
-        asked = {key: value for key, value in self.env.items() if key.startswith(ACCEPTED_ENV)}
+        accepted = {key: value for key, value in self.env.items() if key.startswith(ACCEPTED_ENV)}
         client, server = self.get_extra_info("peername"), self.get_extra_info("sockname")
-        env = os.environ | asked | {"SSH_CONNECTION": f"{client[0]} {client[1]} {server[0]} {server[1]}"}
+        env = os.environ | accepted | {"SSH_CONNECTION": f"{client[0]} {client[1]} {server[0]} {server[1]}"}
         if self.term_type is not None:
             env["TERM"] = self.term_type
         # Read anew for each session: the share changes when the cluster grows.
         gpus = Path(self._config.gpus)
         env["CUDA_VISIBLE_DEVICES"] = gpus.read_text() if gpus.exists() else ""
-        env["GPUCTL_UNUSED_GPUS"] = "note"  # a laptop or a container may have some that nobody wants to use
+        env["GPUCTL_UNUSED_GPUS"] = "note"  # a laptop or a container may have unused ones on purpose
         return env
 
     def _refuse(self, reason: str) -> None:
@@ -285,7 +284,7 @@ def _start_in_terminal(argv: list[str], env: dict[str, str], size: Size, childre
 
 
 async def _feed(command: Command, source: asyncssh.SSHReader[bytes]) -> None:
-    """Pass on the input, to its end."""
+    """Copy the input, to its end."""
     while data := await source.read(ALL_RECEIVED):
         if not await _write(command.stdin, data):
             return
@@ -293,7 +292,7 @@ async def _feed(command: Command, source: asyncssh.SSHReader[bytes]) -> None:
 
 
 async def _forward(source: int, target: asyncssh.SSHWriter[bytes]) -> None:
-    """Pass on what the command writes, no faster than the client takes it, to the end."""
+    """Copy the command's output to its end, no faster than the client takes it."""
     loop = asyncio.get_running_loop()
     while True:
         await _ready(source, loop.add_reader, loop.remove_reader)
@@ -312,7 +311,7 @@ async def _forward(source: int, target: asyncssh.SSHWriter[bytes]) -> None:
 
 
 async def _write(target: int, data: bytes) -> bool:
-    """Write all; False: nobody reads any more."""
+    """Write all. False: the reader closed its end."""
     loop = asyncio.get_running_loop()
     rest = memoryview(data)
     while rest:
@@ -338,14 +337,14 @@ async def _ready(
         remove(file)
 
 
-async def _until(closed: asyncio.Future[None], *others: asyncio.Future[Any]) -> None:
-    """Wait for all the others, or until the channel is closed."""
-    either: list[asyncio.Future[Any]] = [closed, asyncio.gather(*others, return_exceptions=True)]
+async def _until(closed: asyncio.Future[None], *futures: asyncio.Future[Any]) -> None:
+    """Wait for the futures, or until the channel is closed."""
+    either: list[asyncio.Future[Any]] = [closed, asyncio.gather(*futures, return_exceptions=True)]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _adopt_orphans() -> None:
-    """Linux: a process whose parent ends becomes our child, so that it can be found below us."""
+    """Linux: become the parent of orphans below us, so that they can be found there."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -372,19 +371,19 @@ async def serve(config: Config) -> None:
 
 
 def _hold_temp_dir() -> None:
-    """Lock the host's folder for temporary files, which tells those that tidy up (systemd-tmpfiles) to leave it."""
+    """Lock the host's folder for temporary files, which keeps systemd-tmpfiles from cleaning it up."""
     if folder := os.environ.get("TMPDIR"):
         fcntl.flock(os.open(folder, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_SH)  # until this process ends
 
 
 def _take_signals() -> None:
-    """Ignore none: commands would inherit what a `nohup` or a background job ignores, and could not be ended."""
+    """Reset signals that `nohup` or a background job ignores: commands would inherit that, and could not be ended."""
     for number in (signals.SIGHUP, signals.SIGINT, signals.SIGQUIT, signals.SIGTERM):
         signals.signal(number, signals.SIG_DFL)
 
 
 def main(config_path: str) -> None:
-    """Become nobody's child, and serve."""
+    """Become a daemon, and serve."""
     config = Config(**json.loads(Path(config_path).read_text()))
     if os.fork():
         os._exit(0)

@@ -1,4 +1,4 @@
-"""Local hosts whose cluster has no folder any more: somebody removed gpuctl's files while the hosts ran."""
+"""Local hosts whose cluster has no folder any more, as a user removed gpuctl's files while they ran."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class Orphan:
     """The hosts of one cluster."""
 
     cluster: str
-    """The folder that the cluster had."""
+    """The cluster's former folder."""
     hosts: tuple[str, ...]
-    """Ids."""
+    """Ids of the hosts."""
     since: float
     """Start of the oldest process, Unix time."""
 
@@ -30,22 +30,22 @@ class Orphan:
 
 def find() -> tuple[Orphan, ...]:
     """Return the clusters of this user's local hosts whose folder is missing, by folder."""
-    found: dict[str, dict[psutil.Process, Mark]] = {}
+    by_cluster: dict[str, dict[psutil.Process, Mark]] = {}
     for process, mark in processes.marked().items():
         if mark.cluster and not Path(mark.cluster).exists():
-            found.setdefault(mark.cluster, {})[process] = mark
+            by_cluster.setdefault(mark.cluster, {})[process] = mark
     return tuple(
         Orphan(
             cluster=cluster,
             hosts=tuple(sorted({mark.host for mark in marks.values()})),
             since=min(map(_since, marks)),
         )
-        for cluster, marks in sorted(found.items())
+        for cluster, marks in sorted(by_cluster.items())
     )
 
 
 def end(orphan: Orphan) -> tuple[Leftover, ...]:
-    """End all processes of the hosts, and remove their temporary files. Returns what is left."""
+    """End all processes of the hosts, and remove their temporary files. Returns the leftovers."""
 
     def select() -> Mapping[psutil.Process, Mark]:
         return {

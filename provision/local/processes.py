@@ -1,8 +1,8 @@
-"""Which processes belong to which local host, and how they are ended.
+"""The processes of local hosts: search and end.
 
-A host's processes carry two marks in their environment: the host's id and the cluster's folder. A process
-that shows none (it cleared its environment, or is one of Apple's own programs, whose environment macOS
-hides) belongs to the host that its parent belongs to. Processes that belong to no host are never touched.
+A host's processes have two marks in their environment: the host's id and the cluster's folder. A process without
+marks (it cleared its environment, or is one of Apple's own programs, whose environment macOS hides) belongs to the
+host of its parent. Processes without a host are never ended.
 """
 
 import os
@@ -23,7 +23,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """To whom a process belongs."""
+    """The host and the cluster of a process."""
 
     host: str
     cluster: str
@@ -31,7 +31,7 @@ class Mark:
 
 
 def marked() -> dict[psutil.Process, Mark]:
-    """The processes of all local hosts of this user, but for our own process."""
+    """Return the processes of all local hosts of this user, without our own process."""
     parents: dict[int, int] = {}
     marks: dict[int, Mark] = {}
     processes: list[psutil.Process] = []
@@ -42,7 +42,7 @@ def marked() -> dict[psutil.Process, Mark]:
             parents[process.pid] = process.ppid()
             processes.append(process)
             environ = process.environ()
-        except psutil.Error:  # gone, or somebody else's
+        except psutil.Error:  # gone, or another user's
             continue
         if HOST_MARK in environ:
             marks[process.pid] = Mark(host=environ[HOST_MARK], cluster=environ.get(CLUSTER_MARK, ""))
@@ -51,10 +51,10 @@ def marked() -> dict[psutil.Process, Mark]:
 
 
 def is_server(pid: int, *, host: str, config: str) -> bool | None:
-    """Whether that process is the SSH server of that host; None: it can't be told.
+    """Return whether that process is the SSH server of that host. None: the system hides it.
 
-    Ids are random and never used twice, so the mark also tells a process that got a dead server's pid. The
-    mark is on all processes of the host; the last argument is the server's alone.
+    Ids are random and never reused, so a process with a dead server's pid has another mark. All processes of the host
+    have the mark, and only the server the last argument.
     """
     try:
         process = psutil.Process(pid)
@@ -70,16 +70,16 @@ def is_server(pid: int, *, host: str, config: str) -> bool | None:
 def end(
     select: Callable[[], Iterable[psutil.Process]], *, grace_s: float = 3.0, timeout_s: float = 10.0
 ) -> tuple[Leftover, ...]:
-    """End the processes that `select` finds: SIGTERM, after `grace_s` SIGKILL; those that they start as well.
+    """End the processes that `select` finds, with their children: SIGTERM, after `grace_s` SIGKILL.
 
-    Blocks until they are gone, at most `timeout_s`. Returns those that are left.
+    Blocks until they have ended, at most `timeout_s`. Returns the remaining processes.
     """
     known: set[psutil.Process] = set()
-    asked: set[psutil.Process] = set()
+    signalled: set[psutil.Process] = set()
     begin = awake_s()
     quiet_scans = 0
     while True:
-        # What was found once is remembered: with its parent gone, a process may no longer be told.
+        # Found processes are remembered: without its parent, a process may not be recognized.
         known |= set(select())
         alive = [process for process in known if _is_alive(process)]
         # Twice: a process that was started during the first scan shows in the second.
@@ -92,9 +92,9 @@ def end(
         for process in alive:
             if waited_s > grace_s:
                 _signal(process, psutil.Process.kill)
-            elif process not in asked:
+            elif process not in signalled:
                 _signal(process, psutil.Process.terminate)
-                asked.add(process)
+                signalled.add(process)
         if alive:
             time.sleep(POLL_S)
 
@@ -120,12 +120,12 @@ def _signal(process: psutil.Process, send: Callable[[psutil.Process], None]) -> 
     try:
         send(process)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return  # gone; or it stays alive and is reported as left over
+        return  # gone; or it stays alive and is reported as a leftover
 
 
 def _leftover(process: psutil.Process) -> Leftover:
     try:
-        what = " ".join(process.cmdline()[:3]) or process.name()
+        command = " ".join(process.cmdline()[:3]) or process.name()
     except psutil.Error:
-        what = "it can't be looked at"
-    return Leftover(kind="process", id=str(process.pid), reason=f"It did not end after SIGKILL ({what}).")
+        command = "it can't be looked at"
+    return Leftover(kind="process", id=str(process.pid), reason=f"It did not end after SIGKILL ({command}).")

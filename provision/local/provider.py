@@ -1,6 +1,6 @@
 """Provider `local`: hosts on this machine, each a real SSH server of its own on loopback.
 
-No account, no root; each host has its own home, port and share of this machine's GPUs, and outlives the
+Needs no account and no root. Each host has its own home, port and share of this machine's GPUs, and outlives the
 command that made it.
 """
 
@@ -30,12 +30,12 @@ from provision.ssh_keys import ensure_key, make_key
 from provision.unsupported_options import refuse_unsupported, taken_by
 from provision.waiting import Say, quiet
 
-MOST_HOSTS = 64
+MAX_HOSTS = 64
 """Hosts share this machine; more than this is a mistyped number."""
 
 
 def provider(folder: ClusterFolder) -> "LocalProvider":
-    """The provider for one cluster."""
+    """Return the provider for one cluster."""
     return LocalProvider(folder)
 
 
@@ -61,7 +61,7 @@ class LocalProvider:
         self._ready_timeout_s = ready_timeout_s
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
-        """As the protocol says. Hosts that an interrupted `create` left are planned to be ended."""
+        """Plan the missing hosts, and the end of hosts of an interrupted `create`."""
         if spec.shape not in (None, "local"):
             raise InvalidInput(
                 f"Provider local has no shape '{spec.shape}': its hosts are this machine. "
@@ -69,7 +69,7 @@ class LocalProvider:
             )
         refuse_unsupported(spec, self.name, honoured=taken_by("local"), because="its hosts are this machine")
         if spec.python is None and current is not None and current.machines:
-            # Hosts that join have the interpreter of those that are there.
+            # New hosts have the interpreter of the existing ones.
             spec = replace(spec, python=current.machines[0].python)
         hosts = {host.record.rank: host for host in self._hosts()}
         done = {rank: host for rank, host in hosts.items() if host.record.port is not None}
@@ -83,7 +83,7 @@ class LocalProvider:
             for rank in range(count)
             if rank not in keep
         )
-        strangers = self._processes(kept={host.record.id for host in keep.values()})
+        strangers = self._processes(staying={host.record.id for host in keep.values()})
         ended = {host.record.id for rank, host in hosts.items() if rank not in keep}
         ended |= {mark.host for mark in strangers.values()}
         end = tuple(sorted(ended - {planned.replaces for planned in create}))
@@ -99,16 +99,16 @@ class LocalProvider:
         )
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:  # noqa: ARG002
-        """As the protocol says. First ends what is left of hosts that are not kept."""
+        """Start all planned hosts. First removes the remains of hosts that are not kept."""
         self._folder.make()
-        kept = {machine.id for machine in plan.keep}
-        if leftovers := self._clear(kept):
+        staying = {machine.id for machine in plan.keep}
+        if leftovers := self._clear(staying):
             raise CreateFailed(f"No host was made. {_in_the_way(leftovers)}")
         launches: list[start.Launch] = []
         try:
             authorized_key = ensure_key(self._folder.key_path)
             for planned in plan.create:
-                # One by one: where one fails, those before it are in the list.
+                # One by one: after a failure, the earlier hosts are in the list.
                 launches.append(self._launch(planned, plan.spec, authorized_key, journal))  # noqa: PERF401
             ready = start.wait_ready(launches, timeout_s=self._ready_timeout_s)
             for entry in launches:
@@ -117,46 +117,48 @@ class LocalProvider:
                 entry.folder.save(replace(entry.record, pid=pid, port=port))
             self._share_gpus(len(plan.keep) + len(plan.create))
         except BaseException as error:
-            leftovers = self._clear(kept)
+            leftovers = self._clear(staying)
             if isinstance(error, CreateFailed | InventoryError | OSError):
                 raise CreateFailed(f"{error} {_in_the_way(leftovers)}".strip()) from error
             raise
         finally:
             for entry in launches:
                 entry.close()
-        # A kept host's record has the interpreter that it began with.
+        # A kept host's record has its first interpreter.
         pythons = {machine.id: machine.python for machine in plan.keep}
-        return tuple(replace(found, python=pythons.get(found.id, found.python)) for found in self.find())
+        return tuple(
+            replace(machine, python=pythons.get(machine.id, machine.python)) for machine in self.find()
+        )
 
     def find(self) -> tuple[Machine, ...]:
-        """The cluster's hosts and whether they run, whatever the inventory says."""
-        found = [host for host in self._hosts() if host.record.port is not None]
-        return tuple(self._machine(host) for host in sorted(found, key=lambda host: host.record.rank))
+        """Return the cluster's hosts with their states, without the inventory."""
+        hosts = [host for host in self._hosts() if host.record.port is not None]
+        return tuple(self._machine(host) for host in sorted(hosts, key=lambda host: host.record.rank))
 
     def refresh(self, machine: Machine) -> Machine:
-        """The machine, `running` or `gone`; `unknown` where the system hides its processes from us."""
+        """Return the machine, `running` or `gone`. `unknown`: the system hides its processes from us."""
         host = self._host(self._host_folder(machine.name))
         if host is None or host.record.id != machine.id:
             return replace(machine, state="gone")
         return replace(machine, state=host.state, gpus=len(host.folder.gpus()))
 
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002
-        """A process has no console."""
+        """Return None: a process has no console."""
         return None
 
     def check(self, spec: Spec) -> tuple[Finding, ...]:  # noqa: ARG002
-        """Nothing that could be asked."""
+        """Return no findings: local hosts have no service to ask."""
         return ()
 
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
-        """End every process of the cluster's hosts, then remove their homes. Needs no file of ours."""
-        return self._clear(kept=set(), say=say) or state.remove_tree(self._path)
+        """End all processes of the cluster's hosts, then remove their homes. Needs no file of ours."""
+        return self._clear(staying=set(), say=say) or state.remove_tree(self._path)
 
     def _count(self, spec: Spec, have: int) -> int:
         count = spec.count if spec.count is not None else max(have, 1)
-        if count > MOST_HOSTS:
+        if count > MAX_HOSTS:
             raise InvalidInput(
-                f"{count} hosts are more than one machine is good for: ask for {MOST_HOSTS} at most."
+                f"{count} hosts are more than one machine is good for: ask for {MAX_HOSTS} at most."
             )
         if count < have:
             raise RefusedPlan(
@@ -231,42 +233,42 @@ class LocalProvider:
         for host in self._hosts():
             host.folder.give_gpus(state.share(self._devices, rank=host.record.rank, count=count))
 
-    def _clear(self, kept: set[str], say: Say = quiet) -> tuple[Leftover, ...]:
-        """End and remove all of the cluster but the hosts `kept`.
+    def _clear(self, staying: set[str], say: Say = quiet) -> tuple[Leftover, ...]:
+        """End and remove all hosts of the cluster except those `staying`.
 
-        Their folders come last, and stay where something else is left: they tell the next command what is ours.
+        Their folders are last, and stay if a process or a temporary file is left: the next command finds it by them.
         """
         ids = {path: self._recorded_id(path) for path in self._host_paths()}
-        ended = {host for host in ids.values() if host is not None} - kept
+        ended = {host for host in ids.values() if host is not None} - staying
 
         def select() -> dict[psutil.Process, Mark]:
-            found = self._processes(kept)
-            ended.update(mark.host for mark in found.values())
-            return found
+            leftovers_of_folders = self._processes(staying)
+            ended.update(mark.host for mark in leftovers_of_folders.values())
+            return leftovers_of_folders
 
-        if self._processes(kept):
+        if self._processes(staying):
             say("ending all that runs there …")
         leftovers = processes.end(select)
         if leftovers:
             return leftovers
-        folders = [path for path, host in ids.items() if host not in kept]
+        folders = [path for path, host in ids.items() if host not in staying]
         leftovers = tuple(left for host in ended for left in state.remove_temp_dir(state.temp_dir_of(host)))
         if leftovers:
             return leftovers
-        found: list[Leftover] = []
+        leftovers_of_folders: list[Leftover] = []
         for path in folders:
             say(f"{path.name}: removing its folder …")
-            found += state.remove_tree(path)
-        return tuple(found)
+            leftovers_of_folders += state.remove_tree(path)
+        return tuple(leftovers_of_folders)
 
-    def _processes(self, kept: set[str]) -> dict[psutil.Process, Mark]:
-        """The processes of all hosts of the cluster but those `kept`."""
-        # Recorded ids tell our processes also where the cluster's folder was moved.
+    def _processes(self, staying: set[str]) -> dict[psutil.Process, Mark]:
+        """Return the processes of all hosts of the cluster except those `staying`."""
+        # Recorded ids match our processes also after the cluster's folder was moved.
         ids = {self._recorded_id(path) for path in self._host_paths()}
         return {
             process: mark
             for process, mark in processes.marked().items()
-            if mark.host not in kept and (mark.cluster == self._mark or mark.host in ids)
+            if mark.host not in staying and (mark.cluster == self._mark or mark.host in ids)
         }
 
     def _recorded_id(self, path: Path) -> str | None:
@@ -277,8 +279,8 @@ class LocalProvider:
         return record.id if record else None
 
     def _hosts(self) -> list[_Host]:
-        found = (self._host(HostFolder(path)) for path in self._host_paths())
-        return [host for host in found if host is not None]
+        hosts = (self._host(HostFolder(path)) for path in self._host_paths())
+        return [host for host in hosts if host is not None]
 
     def _host(self, folder: HostFolder) -> _Host | None:
         record = folder.load()
@@ -295,7 +297,7 @@ class LocalProvider:
 
     @property
     def _path(self) -> Path:
-        # Real and absolute: the servers are told by this path, whatever folder a command runs in.
+        # Real and absolute: servers are recognized by this path, in every working folder.
         return Path(self._mark) / "local"
 
     @property

@@ -1,4 +1,4 @@
-"""Starting the SSH servers of local hosts, all at once, and waiting until they accept connections."""
+"""The start of the SSH servers of local hosts, all at once, until they accept connections."""
 
 import json
 import os
@@ -26,7 +26,7 @@ class Ready:
 
 
 class Launch:
-    """A server that was started. A context manager: on leaving, our ends of its start are closed."""
+    """A started server."""
 
     def __init__(self, record: HostRecord, folder: HostFolder, process: "subprocess.Popen[bytes]") -> None:
         self.record = record
@@ -35,19 +35,19 @@ class Launch:
 
     @property
     def pipe(self) -> int:
-        """On which the server says that it is ready."""
+        """Return the pipe on which the server reports that it is ready."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def close(self) -> None:
-        """Close our end. To be called when the server is ready or has been ended."""
+        """Close our end. To be called when the server is ready or has ended."""
         assert self._process.stdout is not None
         self._process.stdout.close()
-        # The process that we started ends as soon as it has put the server into the background.
+        # The started process ends as soon as the server is in the background.
         self._process.wait(timeout=10)
 
     def log_tail(self) -> str:
-        """The last lines of the server's log, indented."""
+        """Return the last lines of the server's log, indented."""
         log = (files.read_bytes(self.folder.log_path) or b"").decode(errors="replace").splitlines()
         return "\n".join(f"    {line}" for line in log[-LOG_LINES:]) or "    (nothing)"
 
@@ -55,7 +55,7 @@ class Launch:
 def launch(
     record: HostRecord, folder: HostFolder, *, authorized_key: str, env: Mapping[str, str], python: str
 ) -> Launch:
-    """Start a host's server, which outlives us; the folder has its home and host key. Returns at once."""
+    """Start a host's server, which outlives us, and return at once. Home and host key must exist."""
     config = {
         "user": record.user,
         "authorized_key": authorized_key,
@@ -81,12 +81,12 @@ def launch(
 
 
 def wait_ready(launches: Sequence[Launch], *, timeout_s: float) -> dict[str, Ready]:
-    """Wait until all accept connections: pid and port by host id.
+    """Wait until all servers accept connections. Returns pid and port by host id.
 
-    Raises CreateFailed with the end of its log for the first that ended, or that was not ready in time.
+    Raises CreateFailed for the first server that ended or was not ready in time, with the end of its log.
     """
     deadline = awake_s() + timeout_s
-    heard = {entry.record.id: b"" for entry in launches}
+    received = {entry.record.id: b"" for entry in launches}
     ready: dict[str, Ready] = {}
     with selectors.DefaultSelector() as selector:
         for entry in launches:
@@ -100,11 +100,11 @@ def wait_ready(launches: Sequence[Launch], *, timeout_s: float) -> dict[str, Rea
             for key, _ in events:
                 entry = key.data
                 data = os.read(entry.pipe, 4096)
-                heard[entry.record.id] += data
+                received[entry.record.id] += data
                 if not data:
                     raise _failed(entry, "ended before it accepted connections")
-                if heard[entry.record.id].endswith(b"\n"):
-                    ready[entry.record.id] = _ready(entry, heard[entry.record.id])
+                if received[entry.record.id].endswith(b"\n"):
+                    ready[entry.record.id] = _ready(entry, received[entry.record.id])
                     selector.unregister(entry.pipe)
     return ready
 
@@ -116,8 +116,8 @@ def _ready(entry: Launch, line: bytes) -> Ready:
         raise _failed(entry, f"printed {line[-200:]!r} instead of its port") from error
 
 
-def _failed(entry: Launch, what: str) -> CreateFailed:
+def _failed(entry: Launch, problem: str) -> CreateFailed:
     return CreateFailed(
-        f"The SSH server of {entry.record.name} {what}, so no host was made. "
+        f"The SSH server of {entry.record.name} {problem}, so no host was made. "
         f"The end of its log:\n{entry.log_tail()}\nMend what it says and run `gpuctl up` again."
     )

@@ -1,11 +1,10 @@
-"""What the provider `local` keeps of a host, in `clusters/<name>/local/<machine>/`.
+"""The files of a host of the provider `local`, in `clusters/<name>/local/<machine>/`.
 
     host.json   the record      server.json  the server's configuration      server.log
     host_key    its private key gpus         its share of the GPUs           home/
 
-and beside the hosts' folders `uv-cache/`, which they share: what one has downloaded, others link to. A host also has
-its folder for temporary files, `/tmp/gpuctl-XXXXXX`. A record without a port is an intent: the host's creation
-began and was not finished.
+The hosts share `uv-cache/` in the parent folder, and link to its downloads. A host also has a folder for temporary
+files, `/tmp/gpuctl-XXXXXX`. A record without a port is an intent: the host's creation began and was not finished.
 """
 
 import os
@@ -26,8 +25,8 @@ KEPT_ENV = frozenset(
     {"PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
     | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"}
 )
-"""What a host takes over from the environment of the command that starts it, besides `LC_*`: what this
-machine needs to work, and nothing that a machine elsewhere would not have, such as credentials."""
+"""Variables that a host inherits from the command that starts it, with `LC_*`: those that this machine needs to work,
+but no variable that a machine elsewhere would not have, such as credentials."""
 
 UV_CACHE = "uv-cache"
 IMPORT_ORDER = Path(__file__).with_name("import_order")
@@ -35,7 +34,7 @@ IMPORT_ORDER = Path(__file__).with_name("import_order")
 
 @dataclass(frozen=True, kw_only=True)
 class HostRecord:
-    """One host, from its id's choice on."""
+    """A host, from the choice of its id on."""
 
     id: str
     name: str
@@ -49,7 +48,7 @@ class HostRecord:
 
 
 class HostFolder:
-    """One host's folder, which need not be there."""
+    """A host's folder, which may not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,7 +60,7 @@ class HostFolder:
         self.home = path / "home"
 
     def load(self) -> HostRecord | None:
-        """The record; None where there is none. Raises CorruptFile or NewerFormat."""
+        """Return the record. None: it does not exist. Raises CorruptFile or NewerFormat."""
         data = files.read_bytes(self.record_path)
         if data is None:
             return None
@@ -75,18 +74,18 @@ class HostFolder:
         files.write_atomic(self.record_path, codec.dump(record))
 
     def gpus(self) -> tuple[str, ...]:
-        """The host's share of the GPUs, as CUDA_VISIBLE_DEVICES names them."""
+        """Return the host's share of the GPUs, by their names in CUDA_VISIBLE_DEVICES."""
         text = (files.read_bytes(self.gpus_path) or b"").decode()
         return tuple(text.split(",")) if text else ()
 
     def give_gpus(self, devices: tuple[str, ...]) -> None:
-        """Set the share; sessions that are open keep theirs."""
+        """Set the share. Open sessions keep the old one."""
         if self.gpus() != devices:
             files.write_atomic(self.gpus_path, ",".join(devices).encode())
 
 
 def remove_tree(path: Path) -> tuple[Leftover, ...]:
-    """Remove a folder, also what a command made unwritable in there. Returns it where that fails."""
+    """Remove a folder, with unwritable files. Returns the folder if that fails."""
     try:
         for folder, names, _ in os.walk(path):
             for inner in (Path(folder, name) for name in names):
@@ -100,7 +99,7 @@ def remove_tree(path: Path) -> tuple[Leftover, ...]:
 
 
 def new_id() -> str:
-    """An id for a host that no other had, and whose folder for temporary files is not there."""
+    """Return a new host id, whose folder for temporary files does not exist."""
     while True:
         host_id = f"local-{secrets.token_hex(8)}"
         if not os.path.lexists(temp_dir_of(host_id)):
@@ -108,12 +107,12 @@ def new_id() -> str:
 
 
 def temp_dir_of(host_id: str) -> Path:
-    """A host's folder for temporary files. Short, as paths of sockets in there may have 103 characters."""
-    return Path("/tmp", f"gpuctl-{host_id[-6:]}")  # noqa: S108 - nobody knows the name before it is made
+    """Return a host's folder for temporary files. Short, as a path of a socket has at most 103 characters."""
+    return Path("/tmp", f"gpuctl-{host_id[-6:]}")  # noqa: S108 - the name can't be guessed before it is made
 
 
 def make_temp_dir(path: Path, environ: Mapping[str, str]) -> None:
-    """Make that folder, new. Where the user has another place for temporary files, it links to one in there."""
+    """Make a new folder for temporary files, or a link to one in the user's TMPDIR."""
     parent = Path(os.path.realpath(path.parent))
     tmpdir = Path(os.path.realpath(environ.get("TMPDIR") or parent))
     if tmpdir == parent or not (tmpdir.is_dir() and os.access(tmpdir, os.W_OK | os.X_OK)):
@@ -129,10 +128,10 @@ def make_temp_dir(path: Path, environ: Mapping[str, str]) -> None:
 
 
 def remove_temp_dir(path: Path) -> tuple[Leftover, ...]:
-    """Remove that folder, where it is there and ours.
+    """Remove a folder for temporary files, if it is ours.
 
-    Once it is gone, as after a boot, anybody may take its name, here and where it linked to. Nothing of theirs is
-    removed, and no other folder of ours to which they have made a link.
+    After a boot, another user may take its name, or the name that it linked to. Their folder is not removed, and no
+    other folder of ours to which they have made a link.
     """
     if not _is_ours(path):
         return ()
@@ -148,7 +147,7 @@ def remove_temp_dir(path: Path) -> tuple[Leftover, ...]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether there is something by that name, and we made it."""
+    """Return whether the path exists and belongs to this user."""
     try:
         return path.lstat().st_uid == os.getuid()
     except FileNotFoundError:
@@ -156,23 +155,23 @@ def _is_ours(path: Path) -> bool:
 
 
 def current_user() -> str:
-    """The name of the user that we run as, whatever the environment says."""
+    """Return the name of the process's user, without the environment."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container may run as a user that has no entry
+    except KeyError:  # a container may run as a user without an entry
         return str(os.getuid())
 
 
 def host_env(
     environ: Mapping[str, str], *, home: Path, temp_dir: Path, marks: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of a host's server and of all commands on it; `marks` make its processes known."""
-    kept = {key: value for key, value in environ.items() if key in KEPT_ENV or key.startswith("LC_")}
+    """Return the environment of a host's server and of its commands. `marks` identify its processes."""
+    inherited = {key: value for key, value in environ.items() if key in KEPT_ENV or key.startswith("LC_")}
     user = current_user()
     # Not the account's shell: that of an account for services refuses to work.
     shell = environ.get("SHELL", "/bin/sh")
-    own = {"HOME": str(home), "TMPDIR": str(temp_dir), "USER": user, "LOGNAME": user, "SHELL": shell}
-    env = {"PATH": os.defpath, "PYTHONPATH": str(IMPORT_ORDER)} | kept | own | dict(marks)
+    host_values = {"HOME": str(home), "TMPDIR": str(temp_dir), "USER": user, "LOGNAME": user, "SHELL": shell}
+    env = {"PATH": os.defpath, "PYTHONPATH": str(IMPORT_ORDER)} | inherited | host_values | dict(marks)
     if site.ENABLE_USER_SITE:
         # The interpreter's packages may lie in the user's real home.
         env["PYTHONUSERBASE"] = site.getuserbase()
@@ -180,7 +179,7 @@ def host_env(
 
 
 def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """This machine's GPUs that may be used, as CUDA_VISIBLE_DEVICES names them; none without a driver."""
+    """Return this machine's usable GPUs, by their names in CUDA_VISIBLE_DEVICES. Empty without a driver."""
     if shutil.which("nvidia-smi") is None:
         return ()
     listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=30)
@@ -192,6 +191,6 @@ def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def share(available: tuple[str, ...], *, rank: int, count: int) -> tuple[str, ...]:
-    """The GPUs of host `rank` of `count`: as many for each, so the remainder is for nobody."""
+    """Return the GPUs of host `rank` of `count`. All have the same number, so a remainder is unused."""
     each = len(available) // count
     return available[rank * each : (rank + 1) * each]

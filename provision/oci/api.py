@@ -1,7 +1,6 @@
-"""The one way to OCI's API: clients made when they are used, errors translated, calls repeated, lists whole.
+"""Calls to OCI: clients made when they are used, errors translated, retries, whole lists.
 
-Answers are plain JSON, as the service sent them, and requests are plain JSON as well; the SDK signs them and
-knows where they go.
+Requests and answers are plain JSON, as the service has them; the SDK signs requests and has the addresses.
 """
 
 import os
@@ -17,18 +16,18 @@ from inventories.errors import InvalidInput
 from provision.errors import Blocked, CloudError, Gone, Unclear
 from provision.oci.credentials import Credentials
 from provision.oci.errors import translate
-from provision.parallel import MOST_AT_ONCE
+from provision.parallel import MAX_WORKERS
 from provision.reachable import resolve
-from provision.waiting import CONNECT_TIMEOUT_S, FIRST_READ_S, Clock, PollWaits, Retry
+from provision.waiting import CONNECT_TIMEOUT_S, FIRST_READ_S, Clock, Retry, retry_while
 
 Json = dict[str, Any]
 T = TypeVar("T")
 
 ENDPOINT_VARIABLE = "GPUCTL_OCI_ENDPOINT"
-"""Names an address that stands for all of OCI's services."""
+"""Variable with one address for all of OCI's services."""
 TIMEOUT = (CONNECT_TIMEOUT_S, 60.0)
-"""Of a service that has answered, or is to change something."""
-MOST_PAGES = 10_000
+"""Timeout of a service that has answered once, and of a change."""
+MAX_PAGES = 10_000
 SETTLE_TIMEOUT_S = 60.0
 APPEAR_TIMEOUT_S = 15.0
 
@@ -49,7 +48,7 @@ _READS = ("get_", "list_", "create_compute_capacity_report")
 
 
 class Api:
-    """Calls to one account in one region; used from many threads at once.
+    """Calls to one account in one region. Thread-safe.
 
     Operations are named `compute.launch_instance`: a client, and its method's name in the SDK.
     """
@@ -71,32 +70,32 @@ class Api:
 
     @property
     def compartment(self) -> str:
-        """Where everything of ours is."""
+        """OCID of the compartment of our resources."""
         return self.credentials.compartment
 
     @property
     def tenancy(self) -> str:
-        """The account."""
+        """OCID of the account."""
         return self.credentials.tenancy
 
     def call(self, operation: str, *arguments: Any, again: bool | None = None, **options: Any) -> Any:
-        """The answer's body. Throttled calls are repeated, others as well where that does no harm.
+        """Make a call, with retries, and return the answer's body. Raises the errors of `provision.errors`.
 
-        `again`: whether the call may be repeated when nobody knows whether it was performed; None: where it
-        only reads or has a retry token. Raises the errors of `provision.errors`.
+        `again`: whether the call may be repeated after an unclear outcome. None: if it only reads, or has a retry
+        token.
         """
         return self.response(operation, *arguments, again=again, **options).data
 
     def hint(self, operation: str, *arguments: Any, **options: Any) -> Any:
-        """As `call`, tried once only: for what is nice to know and not worth a wait."""
+        """Make a call once, without retries, and return the answer's body: for an answer that is not worth a wait."""
         return self.hint_response(operation, *arguments, **options).data
 
     def hint_response(self, operation: str, *arguments: Any, **options: Any) -> Any:
-        """As `hint`, the whole answer with its headers."""
+        """Make a call once, and return the whole answer with its headers."""
         return self._once(operation, arguments, options)
 
     def response(self, operation: str, *arguments: Any, again: bool | None = None, **options: Any) -> Any:
-        """As `call`, the whole answer with its headers."""
+        """Make a call, with retries, and return the whole answer with its headers."""
         if again is None:
             method = operation.partition(".")[2]
             again = method.startswith(_READS) or "opc_retry_token" in options
@@ -106,13 +105,10 @@ class Api:
         )
 
     def list_all(self, operation: str, *arguments: Any, **options: Any) -> list[Json]:
-        """Everything that a list operation has, all pages.
-
-        Not by the SDK's own way, which repeats calls by rules of its own.
-        """
+        """Return the items of all pages of a list, without the SDK's pagination, which has retries of its own."""
         items: list[Json] = []
         more: dict[str, Any] = {}
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             response = self.response(operation, *arguments, **options, **more)
             data = response.data
             items += data["items"] if isinstance(data, dict) else data
@@ -121,29 +117,26 @@ class Api:
                 return items
             more = {"page": page}
         raise CloudError(
-            f"OCI's list does not end after {MOST_PAGES} pages: {operation}.", operation=operation
+            f"OCI's list does not end after {MAX_PAGES} pages: {operation}.", operation=operation
         )
 
     def listed(self, operation: str, **options: Any) -> list[Json]:
-        """As `list_all`, of what is in the compartment."""
+        """Return the items of all pages of a list of the compartment."""
         return self.list_all(operation, compartment_id=self.compartment, **options)
 
     def settled(self, do: Callable[[], T]) -> T:
-        """What `do` returns, which makes or changes a part of a network.
+        """Call `do`, which makes or changes a part of a network, until OCI takes it.
 
-        OCI refuses it while something that it builds upon, or the network as a whole, is being changed, and
-        may not find for a moment what has just been made.
+        OCI refuses it while the network or a resource that it needs is changing, and may not find a new resource for
+        a moment.
         """
         began = self.clock.now()
-        waits = PollWaits()
-        while True:
-            try:
-                return do()
-            except (Blocked, Gone) as error:
-                patience_s = SETTLE_TIMEOUT_S if isinstance(error, Blocked) else APPEAR_TIMEOUT_S
-                if self.clock.now() - began > patience_s:
-                    raise
-            self.clock.sleep(waits.next())
+
+        def transient(error: CloudError) -> bool:
+            late = self.clock.now() - began > APPEAR_TIMEOUT_S
+            return isinstance(error, Blocked) or (isinstance(error, Gone) and not late)
+
+        return retry_while(self.clock, do, transient, SETTLE_TIMEOUT_S)
 
     def _once(self, operation: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         client, _, method = operation.partition(".")
@@ -195,11 +188,11 @@ class Api:
             **endpoint,
         )
         for scheme in ("http://", "https://"):
-            client.base_client.session.mount(scheme, OCIHTTPAdapter(pool_maxsize=MOST_AT_ONCE))
+            client.base_client.session.mount(scheme, OCIHTTPAdapter(pool_maxsize=MAX_WORKERS))
         return client
 
     def _renew(self, signed_with: int | None) -> bool:
-        """Sign with the session token that the file holds now. Returns whether it is another one."""
+        """Sign with the session token that the file has now. Returns whether it is a new one."""
         with self._lock:
             stamp = _stamp(self.credentials)
             if stamp is None or (stamp == signed_with and stamp == self._signed_with):
@@ -213,7 +206,7 @@ class Api:
 
 
 def _stamp(credentials: Credentials) -> int | None:
-    """Tells a session token's file from an earlier one. None: there is none."""
+    """Return a number that changes with the session token's file. None: no such file."""
     try:
         return None if credentials.token_file is None else credentials.token_file.stat().st_mtime_ns
     except OSError:

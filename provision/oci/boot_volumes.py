@@ -1,6 +1,6 @@
-"""Tags for boot volumes: a launch can't give them any, and a volume outlives its machine where somebody wants so.
+"""Tags for boot volumes, which a launch can't set.
 
-Who ends a machine in the console may keep its volume, which costs money until `down` or `reap` finds it.
+A user who ends a machine in the console may keep its volume, which costs money until `down` or `reap` finds it.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ _COPIED = (tags.CLUSTER, tags.CLUSTER_ID, tags.OWNER, tags.EXPIRES)
 
 
 def tag(api: Api, machines: Sequence[Instance]) -> None:
-    """Give the boot volumes of machines that are there the tags of their cluster, once.
+    """Give the boot volumes of live machines the tags of their cluster, once.
 
-    Who may not do that still has machines: `doctor` names the permission.
+    Without the permission, the machines still work: `doctor` names it.
     """
     alive = {machine.id: machine for machine in machines if machine.alive}
     zones = sorted({machine.zone.name for machine in alive.values()})
@@ -32,12 +32,14 @@ def tag(api: Api, machines: Sequence[Instance]) -> None:
         return
     bare = {view["id"]: view for view in volumes if is_live(view) and not tags.is_ours(tags_of(view))}
     todo = [
-        (bare[one["bootVolumeId"]], alive[one["instanceId"]])
+        (bare[attachment["bootVolumeId"]], alive[attachment["instanceId"]])
         for zone in attached
-        for one in zone
-        if one["bootVolumeId"] in bare and one["instanceId"] in alive and one["lifecycleState"] == "ATTACHED"
+        for attachment in zone
+        if attachment["bootVolumeId"] in bare
+        and attachment["instanceId"] in alive
+        and attachment["lifecycleState"] == "ATTACHED"
     ]
-    # The first one tells whether the others are worth asking for.
+    # If OCI refuses the first one, the others are not tried.
     if todo and _tag(api, todo[0]):
         values(run_all(partial(_tag, api), todo[1:]))
 
@@ -47,7 +49,7 @@ def _attachments(api: Api, zone: str) -> list[Json]:
 
 
 def _tag(api: Api, pair: tuple[Json, Instance]) -> bool:
-    """Whether it went well. What is busy, or gone by now, is looked at again by the next command."""
+    """Tag a volume. Returns whether it worked; the next command retries a busy volume."""
     volume, machine = pair
     # The new tags replace all others.
     of = tags_of(volume) | {key: machine.tags[key] for key in _COPIED if key in machine.tags}

@@ -1,7 +1,6 @@
-"""What `doctor` looks at: files and their modes, credentials, clock, permissions, shape, image, limits.
+"""Checks of `doctor`: files and their modes, credentials, clock, permissions, shape, image, limits.
 
-Everything is read-only. OCI can't be asked whether a call would be allowed, so the policy statements that
-making things needs are shown as they are.
+Read-only. OCI does not simulate calls, so the findings show the policy statements that creating resources needs.
 """
 
 import stat
@@ -25,55 +24,55 @@ from provision.oci.resources.resource_types import KINDS
 from provision.parallel import run_all
 from provision.records import CloudCluster, Offer
 
-MOST_SKEW_S = 300.0
-"""Requests that are signed with a time further off are refused."""
+MAX_SKEW_S = 300.0
+"""OCI refuses requests that are signed with a time further off."""
 WORRYING_SKEW_S = 60.0
 
 
 def findings(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
-    """As `Cloud.check` says."""
+    """Return all findings, the plainest first."""
     credentials, known = _credentials(api)
-    found = [sdk(), *_files(api), *credentials]
+    results = [sdk(), *_files(api), *credentials]
     if known:
-        found += _together(
+        results += _together(
             partial(_region, api),
             partial(_permissions, api, cluster),
             partial(_time_limit, api, cluster),
             partial(_plan, api, cluster, count),
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def sdk() -> Finding:
-    """What is known without an account."""
+    """Return the finding on the SDK."""
     return Finding(what="OCI SDK", ok=True, detail=f"oci {oci.__version__}")
 
 
 def skew_finding(date: str | None, now: datetime) -> Finding:
-    """What the difference to the service's clock means, from an answer's header `Date`."""
-    what = "clock"
+    """Return the finding on the difference to the service's clock, from an answer's header `Date`."""
+    title = "clock"
     try:
         theirs = parsedate_to_datetime(date or "")
     except ValueError:
-        return Finding(what=what, ok=None, detail="OCI's answer does not tell the time.")
+        return Finding(what=title, ok=None, detail="OCI's answer does not tell the time.")
     off = (now - theirs.astimezone(UTC)).total_seconds()
     detail = f"This computer's clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} OCI's."
     if abs(off) <= WORRYING_SKEW_S:
-        return Finding(what=what, ok=True, detail=detail)
-    fix = f"Set the clock (NTP). OCI refuses requests from {MOST_SKEW_S / 60:.0f} minutes on."
-    return Finding(what=what, ok=abs(off) < MOST_SKEW_S and None, detail=detail, fix=fix)
+        return Finding(what=title, ok=True, detail=detail)
+    fix = f"Set the clock (NTP). OCI refuses requests from {MAX_SKEW_S / 60:.0f} minutes on."
+    return Finding(what=title, ok=abs(off) < MAX_SKEW_S and None, detail=detail, fix=fix)
 
 
 def quota_finding(left: Sequence[tuple[str, int | None]], needed: int, limit: str) -> Finding:
-    """Whether any domain's limit leaves room: `left` is what each of them has."""
-    told = ", ".join(f"{zone}: {'not known' if free is None else f'{free} left'}" for zone, free in left)
+    """Return the finding on the room under the limit. `left`: domain → units left."""
+    listed = ", ".join(f"{zone}: {'not known' if free is None else f'{free} left'}" for zone, free in left)
     known = [free for _, free in left if free is not None]
     enough = any(free >= needed for free in known)
     ok = enough or (None if len(known) < len(left) else False)
     return Finding(
         what="service limits",
         ok=ok,
-        detail=f"{needed} of {limit} are needed in one availability domain ({told}).",
+        detail=f"{needed} of {limit} are needed in one availability domain ({listed}).",
         fix=""
         if enough
         else f"Ask for a higher {limit} in the console under Governance, Limits, Quotas and Usage. {STOPPED_COUNT}",
@@ -81,20 +80,20 @@ def quota_finding(left: Sequence[tuple[str, int | None]], needed: int, limit: st
 
 
 def mode_finding(path: Path) -> Finding | None:
-    """Whether others can read a file with secrets. None: there is no such file."""
+    """Return the finding on the mode of a file with secrets. None: no such file."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
         return None
-    what = f"file {path}"
+    title = f"file {path}"
     if mode & 0o077:
         return Finding(
-            what=what,
+            what=title,
             ok=False,
             detail=f"Others can read it: mode {mode:04o}.",
             fix=f"Run `chmod 600 {path}`.",
         )
-    return Finding(what=what, ok=True, detail=f"mode {mode:04o}")
+    return Finding(what=title, ok=True, detail=f"mode {mode:04o}")
 
 
 def _files(api: Api) -> list[Finding]:
@@ -103,27 +102,27 @@ def _files(api: Api) -> list[Finding]:
         return []
     key = credentials.config.get("key_file")
     paths = [credentials.config_file, Path(key).expanduser() if key else None, credentials.token_file]
-    found = [mode_finding(path) for path in paths if path is not None]
-    return [finding for finding in found if finding is not None]
+    findings = [mode_finding(path) for path in paths if path is not None]
+    return [finding for finding in findings if finding is not None]
 
 
 def _credentials(api: Api) -> tuple[list[Finding], bool]:
-    """Also the clock, which the same answer tells; and whether anything else can be asked."""
-    what = "credentials"
+    """Return the findings on credentials and clock, by one answer, and whether other checks can work."""
+    title = "credentials"
     try:
         answer = api.response("identity.list_availability_domains", api.tenancy)
     except CloudError as error:
-        # Who may not look is known to OCI at least; any other answer tells nothing of the credentials.
+        # Denied means that OCI knows the caller; any other answer says nothing about the credentials.
         refused = isinstance(error, BadCredentials)
         fix = api.credentials.advice if refused else ""
         if isinstance(error, Denied):
             fix = _add(api, "list_availability_domains")
-        found = Finding(what=what, ok=False if refused else None, detail=str(error), fix=fix)
+        finding = Finding(what=title, ok=False if refused else None, detail=str(error), fix=fix)
         headers = getattr(error.__cause__, "headers", None)
         clock = [skew_finding(headers.get("date"), datetime.now(UTC))] if headers else []
-        return [found, *clock], isinstance(error, Denied)
+        return [finding, *clock], isinstance(error, Denied)
     good = Finding(
-        what=what,
+        what=title,
         ok=True,
         detail=f"{api.credentials.source}, {api.credentials.kind}, compartment {api.compartment}",
     )
@@ -136,7 +135,9 @@ def _region(api: Api) -> Iterator[Finding]:
     except CloudError as error:
         yield Finding(what="region", ok=None, detail=str(error))
         return
-    names = [str(one["regionName"]) for one in listed if one.get("status") == "READY"]
+    names = [
+        str(subscription["regionName"]) for subscription in listed if subscription.get("status") == "READY"
+    ]
     region = api.credentials.region
     if region in names:
         yield Finding(what="region", ok=True, detail=region)
@@ -153,7 +154,7 @@ def _permissions(api: Api, cluster: CloudCluster) -> Iterator[Finding]:
     operations = [kind.operation("list") for kind in KINDS.values()]
     operations = [operation for operation in operations if operation not in rights.TIME_LIMIT_LISTS]
     operations += ["compute.list_instances", "compute.list_images", "compute.list_vnic_attachments"]
-    outcomes = run_all(lambda one: api.listed(one), operations)
+    outcomes = run_all(lambda operation_name: api.listed(operation_name), operations)
     fine = True
     for operation, outcome in zip(operations, outcomes, strict=True):
         if isinstance(outcome, Exception):
@@ -172,7 +173,7 @@ def _permissions(api: Api, cluster: CloudCluster) -> Iterator[Finding]:
 
 
 def _creating(api: Api, cluster: CloudCluster) -> Finding:
-    """Return the statements that creating and deleting need, as OCI can't be asked for them."""
+    """Return the finding with the statements that creating and deleting need, as OCI does not simulate calls."""
     subnet, vcn = _network_compartments(api, cluster)
     needed = rights.GIVEN_SUBNET if cluster.subnet_id else rights.SHARED_NETWORK
     network = "with --subnet-id" if cluster.subnet_id else "that also creates the network"
@@ -190,7 +191,7 @@ def _creating(api: Api, cluster: CloudCluster) -> Finding:
 
 
 def _network_compartments(api: Api, cluster: CloudCluster) -> tuple[str, str]:
-    """Return the compartments of the given subnet and of its VCN; the cluster's where they are not known."""
+    """Return the compartments of the given subnet and of its VCN; the cluster's if they are not known."""
     if cluster.subnet_id is None:
         return api.compartment, api.compartment
     try:
@@ -205,7 +206,7 @@ def _network_compartments(api: Api, cluster: CloudCluster) -> tuple[str, str]:
 
 
 def _time_limit(api: Api, cluster: CloudCluster) -> Iterator[Finding]:
-    """Yield whether a right for `--ttl` is missing, as far as lists show it."""
+    """Yield the finding on the rights for `--ttl`, as far as lists show them."""
     check = "permission for --ttl"
     if not has_autoscaling(api.credentials.region):
         region = api.credentials.region
@@ -252,8 +253,8 @@ def _plan(api: Api, cluster: CloudCluster, count: int) -> Iterator[Finding]:
     try:
         offer = offers.find(api, cluster, terms=True)
     except (ProvisionError, InvalidInput) as error:
-        told = not isinstance(error, CloudError) or isinstance(error, Denied | BadCredentials)
-        yield Finding(what="shape and image", ok=False if told else None, detail=str(error))
+        final = not isinstance(error, CloudError) or isinstance(error, Denied | BadCredentials)
+        yield Finding(what="shape and image", ok=False if final else None, detail=str(error))
         return
     terms = "; `up` asks for a yes to the image's terms, or takes --accept-terms" if offer.terms else ""
     yield Finding(
@@ -294,10 +295,10 @@ def statements(api: Api, policies: Sequence[str], *, subnet: str = "", vcn: str 
 
 
 def _together(*checks: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for outcome in run_all(lambda check: list(check()), checks):
         if isinstance(outcome, Exception):
-            found.append(Finding(what="check", ok=None, detail=str(outcome)))
+            findings.append(Finding(what="check", ok=None, detail=str(outcome)))
         else:
-            found += outcome
-    return found
+            findings += outcome
+    return findings

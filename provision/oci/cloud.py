@@ -40,37 +40,37 @@ CONSISTENCY_S = 20.0
 
 
 def connect(target: Target, *, clock: Clock) -> "OciCloud":
-    """The cloud for a target. Asks nothing of it yet. Raises BadCredentials."""
-    found = credentials.find(target)
-    where = Target(
+    """Return the cloud for a target, without a request. Raises BadCredentials."""
+    caller = credentials.find(target)
+    place = Target(
         provider="oci",
-        region=found.region,
-        profile=found.profile,
-        compartment=found.compartment,
-        account=found.tenancy,
+        region=caller.region,
+        profile=caller.profile,
+        compartment=caller.compartment,
+        account=caller.tenancy,
     )
     consistency = os.environ.get("GPUCTL_CONSISTENCY_S")
-    return OciCloud(Api(found, clock), where, float(consistency) if consistency else CONSISTENCY_S)
+    return OciCloud(Api(caller, clock), place, float(consistency) if consistency else CONSISTENCY_S)
 
 
 def configured() -> bool:
-    """Whether there is a configuration file, or a variable that stands for one."""
+    """Return whether this computer has a configuration file, or a variable in place of one."""
     return credentials.configured()
 
 
 def sdk() -> Finding:
-    """The SDK's version."""
+    """Return the finding on the SDK's version."""
     return checks.sdk()
 
 
 def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offer, Preview]:
-    """`offer` and `preview` without an account: as if nothing of ours were there. Pure."""
+    """Return the offer and the preview for an unknown account, as if it had no resource of ours. Pure."""
     offer = preview.outline(cluster)
     return offer, preview.preview(cluster, offer, machines, (), cluster.target.compartment or "<compartment>")
 
 
 class OciCloud:
-    """See `provision.rented.interface.Cloud`, whose words hold here."""
+    """A `Cloud`."""
 
     name = "oci"
     one_user_data = False
@@ -81,10 +81,10 @@ class OciCloud:
         self.consistency_s = consistency_s
         self.api = api
         self._refused: str | None = None
-        """Why the terms of the default image can't be accepted, once that was tried."""
+        """Reason why the terms of the default image could not be accepted. None: not tried."""
 
     def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:
-        """As the protocol says."""
+        """Return the shape, the image and the domains."""
         return offers.find(self.api, cluster, terms=terms, refused=self._refused)
 
     def preview(
@@ -95,11 +95,11 @@ class OciCloud:
         resources: Sequence[Resource],
         let_in: Sequence[str] = (),
     ) -> Preview:
-        """As the protocol says."""
+        """Return the requests for these machines."""
         return preview.preview(cluster, offer, machines, resources, self.api.compartment, let_in)
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
-        """As the protocol says."""
+        """Accept the image's terms, and make the network and the cluster's group."""
         try:
             marketplace.subscribe(self.api, offer, ensure)
         except Denied as error:
@@ -112,7 +112,7 @@ class OciCloud:
     def prepare_zone(
         self, cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, zone: Zone, ensure: Ensure
     ) -> Infrastructure:
-        """As the protocol says."""
+        """Make the domain's compute cluster if the cluster has an RDMA network."""
         if not requests.in_compute_cluster(cluster, offer.facts):
             return infrastructure
         made = network.compute_cluster(self.api, cluster, zone.name, ensure)
@@ -127,36 +127,37 @@ class OciCloud:
         launch: str,
         machines: Sequence[NewMachine],
     ) -> tuple[dict[str, Any], ...]:
-        """As the protocol says."""
-        where = self.api.compartment
+        """Return one request a machine, with the room that the launch needs."""
+        compartment = self.api.compartment
         room = quotas.room_needed(offer, zone, len(machines))
         return tuple(
-            requests.launch(cluster, offer, infrastructure, zone, launch, machine, where) | {"room": room}
+            requests.launch(cluster, offer, infrastructure, zone, launch, machine, compartment)
+            | {"room": room}
             for machine in machines
         )
 
     def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
-        """As the protocol says."""
+        """Launch one machine."""
         return machines.send(self.api, request)
 
     def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
-        """As the protocol says."""
+        """Return the machines by tag."""
         return machines.instances(self.api, cluster_id)
 
     def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-        """As the protocol says."""
+        """Return the instances with their addresses."""
         return machines.with_addresses(self.api, instances)
 
     def failure(self, instance: Instance) -> Exception | None:
-        """As the protocol says."""
+        """Return the error of the machine's work requests."""
         return machines.failure(self.api, instance)
 
     def console(self, instance_id: str) -> str | None:
-        """As the protocol says."""
+        """Return the end of a machine's serial console."""
         return serial_console.read(self.api, instance_id)
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """As the protocol says."""
+        """Begin to end machines, also members of instance pools."""
         machines.terminate(self.api, ids)
 
     def schedule_end(
@@ -167,45 +168,49 @@ class OciCloud:
         machines: Sequence[Instance],
         ensure: Ensure,
     ) -> None:
-        """Implement `SchedulesEnd`."""
+        """Let a schedule of OCI terminate these machines."""
         scheduled_end.schedule(self.api, cluster, offer, infrastructure, machines, ensure)
 
     def scheduled_ends(self, cluster_id: str) -> tuple[ScheduledEnd, ...]:
-        """Implement `SchedulesEnd`."""
+        """Return OCI's schedules for a cluster's machines."""
         return scheduled_end.scheduled(self.api, cluster_id)
 
     def forget_ended(self, cluster_id: str, alive: Sequence[str], say: Say) -> None:
-        """Implement `SchedulesEnd`."""
+        """Keep instance pools from replacing dead machines."""
         scheduled_end.forget_ended(self.api, cluster_id, alive, say)
 
     def end_pools(self, cluster_ids: Collection[str] | None) -> None:
-        """Implement `SchedulesEnd`."""
+        """Begin to end the instance pools of these clusters."""
         scheduled_end.end_pools(self.api, cluster_ids)
 
     def resources(self) -> tuple[Resource, ...]:
-        """As the protocol says."""
+        """Return our resources by tag."""
         return listing.resources(self.api)
 
     def delete(self, resource: Resource) -> None:
-        """As the protocol says."""
+        """Remove a resource."""
         deletion.delete(self.api, resource)
 
     def compartments(self) -> tuple[str, ...]:
-        """As the protocol says."""
-        found = self.api.list_all(
+        """Return the tenancy and all accessible compartments."""
+        listed = self.api.list_all(
             "identity.list_compartments",
             self.api.tenancy,
             compartment_id_in_subtree=True,
             access_level="ACCESSIBLE",
             lifecycle_state="ACTIVE",
         )
-        return (self.api.tenancy, *(str(one["id"]) for one in found))
+        return (self.api.tenancy, *(str(compartment["id"]) for compartment in listed))
 
     def regions(self) -> tuple[str, ...]:
-        """As the protocol says."""
-        found = self.api.list_all("identity.list_region_subscriptions", self.api.tenancy)
-        return tuple(str(one["regionName"]) for one in found if one.get("status") == "READY")
+        """Return the subscribed regions."""
+        listed = self.api.list_all("identity.list_region_subscriptions", self.api.tenancy)
+        return tuple(
+            str(subscription["regionName"])
+            for subscription in listed
+            if subscription.get("status") == "READY"
+        )
 
     def check(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
-        """As the protocol says."""
+        """Return the findings of `doctor`."""
         return checks.findings(self.api, cluster, count)

@@ -1,7 +1,7 @@
-"""Who calls: an API key, a session token, an instance principal or a resource principal.
+"""The caller's credentials: an API key, a session token, an instance principal or a resource principal.
 
-They are looked for where the `oci` command line looks for them. Nothing is written, nothing is asked of a
-person, and no key or token appears in a message.
+They are looked up as the `oci` command line does. Nothing is written, no user is asked, and no key or token appears
+in a message.
 """
 
 import configparser
@@ -33,7 +33,7 @@ _OVERRIDES = {
     "tenancy": "OCI_CLI_TENANCY",
     "security_token_file": "OCI_CLI_SECURITY_TOKEN_FILE",
 }
-"""Entry of the configuration file → the variable that stands for it, also where there is no file."""
+"""Entry of the configuration file → the variable that replaces it, also without a file."""
 
 FINGERPRINT = "A fingerprint has 16 pairs of digits and letters, `12:34:…:ef`, as the console shows it."
 _REGION_VARIABLES = ("OCI_CLI_REGION", "OCI_REGION")
@@ -42,21 +42,21 @@ _COMPARTMENT_VARIABLES = ("OCI_COMPARTMENT", "OCI_CLI_COMPARTMENT_ID", "OCI_COMP
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """Who calls, and where."""
+    """The caller, with region and compartment."""
 
     kind: str
     profile: str | None
-    """Of the configuration file; None for principals."""
+    """Profile of the configuration file. None: a principal."""
     tenancy: str
     region: str
     compartment: str
     config: Mapping[str, Any]
-    """What the SDK's clients want beside the signer."""
+    """Configuration of the SDK's clients, without the signer."""
     config_file: Path
     token_file: Path | None = None
 
     def signer(self) -> Any:
-        """A new signer, from what the files hold now. Raises BadCredentials."""
+        """Return a new signer, from the present files. Raises BadCredentials."""
         try:
             signer = _SIGNERS[self.kind](self.config)
         except _SIGNER_ERRORS as error:
@@ -73,14 +73,14 @@ class Credentials:
 
     @property
     def source(self) -> str:
-        """Where they come from, in words."""
+        """The source of the credentials, in words."""
         if self.profile is None:
             return f"the {self.kind.replace('_', ' ')}"
         return f"profile '{self.profile}' in '{self.config_file}'"
 
     @property
     def advice(self) -> str:
-        """What to do when they are refused."""
+        """Advice on refused credentials."""
         if self.kind == "security_token":
             return (
                 "Its session may have ended: run `oci session authenticate` with `--profile-name "
@@ -95,7 +95,7 @@ class Credentials:
 
 
 def find(target: Target, environ: Mapping[str, str] | None = None) -> Credentials:
-    """The credentials for a target. Raises BadCredentials, which says where they were looked for."""
+    """Return the credentials for a target. Raises BadCredentials, which names their source."""
     env = os.environ if environ is None else environ
     file = Path(
         env.get("OCI_CLI_CONFIG_FILE") or env.get("OCI_CONFIG_FILE") or oci.config.DEFAULT_LOCATION
@@ -135,7 +135,7 @@ def find(target: Target, environ: Mapping[str, str] | None = None) -> Credential
 
 
 def configured(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether anything here says that OCI is used, be it wrong: a file, or a variable."""
+    """Return whether this computer has a setting for OCI, even a wrong one: a file, or a variable."""
     env = os.environ if environ is None else environ
     named = ("OCI_CLI_CONFIG_FILE", "OCI_CONFIG_FILE", "OCI_CLI_PROFILE", "OCI_CLI_AUTH", "GPUCTL_OCI_AUTH")
     if any(env.get(variable) for variable in (*named, *_OVERRIDES.values())):
@@ -164,18 +164,18 @@ def _principal(kind: str, target: Target, env: Mapping[str, str], file: Path) ->
 
 
 def _read(file: Path, profile: str, env: Mapping[str, str], *, named: bool) -> dict[str, Any]:
-    """What the profile has; `named`: somebody asked for just this one."""
+    """Return the profile's configuration. `named`: the user named the profile."""
     kind = UnknownProfile if named else BadCredentials
-    given = {key: env[variable] for key, variable in _OVERRIDES.items() if env.get(variable)}
+    overrides = {key: env[variable] for key, variable in _OVERRIDES.items() if env.get(variable)}
     try:
-        found: dict[str, Any] = oci.config.from_file(str(file), profile)
+        config: dict[str, Any] = oci.config.from_file(str(file), profile)
     except oci.exceptions.ConfigFileNotFound as error:
-        if not {"user", "fingerprint", "tenancy"} <= set(given):
+        if not {"user", "fingerprint", "tenancy"} <= set(overrides):
             raise kind(
                 f"There is no OCI configuration file '{file}'. Make one with `oci setup config`, or name "
                 "yours in OCI_CLI_CONFIG_FILE."
             ) from error
-        found = dict(oci.config.DEFAULT_CONFIG)
+        config = dict(oci.config.DEFAULT_CONFIG)
     except oci.exceptions.ProfileNotFound as error:
         profiles = configparser.ConfigParser(interpolation=None)
         profiles.read(file)
@@ -186,7 +186,7 @@ def _read(file: Path, profile: str, env: Mapping[str, str], *, named: bool) -> d
         ) from error
     except (oci.exceptions.ClientError, configparser.Error, ValueError, OSError) as error:
         raise BadCredentials(f"'{file}' can't be used: {_sentence(error)}") from error
-    return found | given
+    return config | overrides
 
 
 def _region(target: Target, env: Mapping[str, str]) -> str | None:
@@ -195,7 +195,7 @@ def _region(target: Target, env: Mapping[str, str]) -> str | None:
 
 
 def _full_region(name: str | None) -> str | None:
-    """`fra` is `eu-frankfurt-1`. Raises InvalidInput for what the SDK does not know."""
+    """Return `eu-frankfurt-1` for `fra`. Raises InvalidInput for a region that the SDK does not know."""
     if not name:
         return None
     region: str = oci.regions.get_region_from_short_name(name)
@@ -268,7 +268,7 @@ _SIGNER_ERRORS = (
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, oci.exceptions.InvalidConfig) and isinstance(error.errors, dict):
-        wrong = ", ".join(f"{key} is {what}" for key, what in sorted(error.errors.items()))
+        wrong = ", ".join(f"{key} is {problem}" for key, problem in sorted(error.errors.items()))
         return f"{wrong}. {FINGERPRINT}" if error.errors.get("fingerprint") == "malformed" else f"{wrong}."
     if isinstance(error, oci.exceptions.MissingPrivateKeyPassphrase):
         return "the key needs a passphrase, and the profile has none. Add it there as pass_phrase."

@@ -1,4 +1,4 @@
-"""OCI, as it is described to the rest of gpuctl."""
+"""The description of OCI, without an account."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,8 @@ def _read_prices(region: str, say: Say) -> PublicPrices:
 def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
     keep = {"preserveBootVolume": False, "preserveDataVolumesCreatedAtLaunch": False}
     return tuple(
-        PlannedRequest(operation="TerminateInstance", body={"instanceId": one} | keep) for one in ids
+        PlannedRequest(operation="TerminateInstance", body={"instanceId": machine_id} | keep)
+        for machine_id in ids
     )
 
 
@@ -50,7 +51,7 @@ def least_billed_s(shape: str) -> float:
 def may_join_pool(cluster: CloudCluster) -> bool:
     """Return whether Oracle's pages let machines of the cluster join an instance pool with a schedule.
 
-    Of members of compute clusters they say nothing: `up` tries, and prints what it found.
+    The pages do not mention members of compute clusters: `up` tries it, and prints the result.
     """
     rdma = may_have_rdma(cluster.shape) and cluster.first_count != 1
     return not rdma and not pool_refusal(cluster)
@@ -129,7 +130,7 @@ DESCRIPTION = CloudDescription(
     shapes=SHAPES,
     shape_pattern=r"(VM|BM)\.[A-Za-z0-9][A-Za-z0-9._-]*",
     nvidia_shape_pattern=r"(VM|BM)\.GPU(?!\.MI[0-9]).*",  # MI shapes have AMD's GPUs
-    # The name of a place, not a direction of the compass.
+    # Names of places, not directions of the compass.
     region_pattern=r"[a-z]{2,4}(-[a-z]+)*-(?!(central|(north|south)?(east|west)|north|south)-)[a-z]+-[0-9]+",
     regions={
         "Virginia": "us-ashburn-1",

@@ -1,7 +1,7 @@
-"""What the service's errors mean to us: a table by code, and by message where the code does not tell.
+"""The service's errors as errors of this package: a table by code, and by message for ambiguous codes.
 
-The policy that is probably missing goes with a refusal, as OCI's own answer names none. Messages hold what
-the service said, never what was sent.
+A refusal names the policy that is probably missing, which OCI's own answer lacks. Messages have the service's text,
+never the request.
 """
 
 import http.client
@@ -53,11 +53,11 @@ _LISTS_OF_ONE = frozenset(
         "list_instance_pool_instances",
     }
 )
-"""Lists of what one thing has: here a 404 is about that thing."""
+"""Lists of the parts of one resource: a 404 is about that resource."""
 
 _LIMITS = re.compile(r"limits were exceeded: ([\w-]+(?:, [\w-]+)*)")
 _NO_CAPACITY = re.compile(r"out of (host )?capacity", re.IGNORECASE)
-# Said of one availability domain: another one may have it, or leave room for it.
+# Messages about one availability domain: another domain may have the shape, or room for it.
 _NOT_HERE = re.compile(r"^shape \S+ not found|in this availability domain", re.IGNORECASE)
 
 # https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/resource-billing-stopped-instances.htm
@@ -127,51 +127,51 @@ Source: https://docs.oracle.com/en-us/iaas/Content/Identity/policyreference/core
 
 
 def statement(policy: str, compartment: str) -> str:
-    """A policy as it is typed into the console."""
+    """Return a policy as it is typed into the console."""
     return f"Allow group <your group> to {policy.format(compartment=compartment)}"
 
 
 def policy_for(operation: str, compartment: str) -> str:
-    """The statement that allows an operation, `list_vcns`."""
-    found = next((policy for word, policy in _POLICIES if word in operation), _NETWORK_POLICY)
-    return statement(found, compartment)
+    """Return the statement that allows an operation, such as `list_vcns`."""
+    policy = next((policy for word, policy in _POLICIES if word in operation), _NETWORK_POLICY)
+    return statement(policy, compartment)
 
 
 def translate(error: Exception, operation: str, *, compartment: str, advice: str) -> CloudError:
-    """One of ours for what the SDK raised. `advice`: what to do about credentials that are refused."""
+    """Return our error for an error of the SDK. `advice`: for refused credentials."""
     if not isinstance(error, oci.exceptions.ServiceError):
         cause = _root(error)
         lost = isinstance(cause, http.client.HTTPException | ConnectionResetError | BrokenPipeError)
         return no_answer("OCI", _reason(cause), _title(operation), reached=lost)
-    said = _said(error)
+    text = _message(error)
     kind = _kind(error, operation)
-    asked = f"OCI refused {_title(operation)}: {said}"
+    refusal = f"OCI refused {_title(operation)}: {text}"
     if kind is Capacity:
-        message = f"OCI has none of these machines there now: {said}"
+        message = f"OCI has none of these machines there now: {text}"
     elif kind is Quota:
         message = (
-            f"{said} The limits are in the console under Governance, Limits, Quotas and Usage, where a higher "
+            f"{text} The limits are in the console under Governance, Limits, Quotas and Usage, where a higher "
             f"one is asked for; or run with a smaller --count or another --region. {STOPPED_COUNT}"
         )
     elif kind is BadCredentials:
-        message = f"{asked} {advice}"
+        message = f"{refusal} {advice}"
     elif kind is AccountNotReady:
         message = (
-            f"{asked} This is no missing policy: the tenancy has not signed up for it, which its owner does in the "
+            f"{refusal} This is no missing policy: the tenancy has not signed up for it, which its owner does in the "
             "console."
         )
     elif kind is Denied or (kind is Gone and operation.startswith(_MAKING)):
-        message = f"{asked} {_needs(operation, compartment)}"
+        message = f"{refusal} {_needs(operation, compartment)}"
     elif kind is Unclear:
-        message = f"OCI failed at {_title(operation)} ({error.status} {error.code}): {said}"
+        message = f"OCI failed at {_title(operation)} ({error.status} {error.code}): {text}"
     else:
-        message = asked
+        message = refusal
     code = str(error.code or error.status)
-    return kind(message, operation=operation, code=code, named=_limits(said))
+    return kind(message, operation=operation, code=code, named=_limits(text))
 
 
 def from_message(code: str, message: str, operation: str) -> CloudError:
-    """One of ours for an error that a work request tells."""
+    """Return our error for an error of a work request."""
     if _NO_CAPACITY.search(message):
         return Capacity(
             f"OCI has none of these machines there now: {message}", operation=operation, code=code
@@ -181,10 +181,10 @@ def from_message(code: str, message: str, operation: str) -> CloudError:
     return kind(f"The launch failed: {message}", operation=operation, code=code, named=named)
 
 
-def _limits(said: str) -> Sequence[str]:
-    """The limits that OCI says are exceeded."""
-    found = _LIMITS.search(said)
-    return found[1].split(", ") if found else ()
+def _limits(text: str) -> Sequence[str]:
+    """Return the limits that are exceeded by OCI's message."""
+    match = _LIMITS.search(text)
+    return match[1].split(", ") if match else ()
 
 
 def _kind(error: "oci.exceptions.ServiceError", operation: str) -> type[CloudError]:
@@ -193,7 +193,7 @@ def _kind(error: "oci.exceptions.ServiceError", operation: str) -> type[CloudErr
     kind = BY_CODE.get(str(error.code)) or _BY_STATUS.get(error.status, CloudError)
     if operation == "launch_instance" and kind in (Gone, Quota) and _NOT_HERE.search(str(error.message)):
         return Capacity
-    # Others' lists, and a new VCN, name nothing but the compartment, so that this is what may not be seen.
+    # Other lists, and a new VCN, name only the compartment: the caller has no rights in it.
     whole = operation.startswith("list_") and operation not in _LISTS_OF_ONE
     return Denied if kind is Gone and (whole or operation == "create_vcn") else kind
 
@@ -208,11 +208,11 @@ def _needs(operation: str, compartment: str) -> str:
 
 
 def _title(operation: str) -> str:
-    """`launch_instance` is `LaunchInstance`, as OCI's own documents call it."""
+    """Return `LaunchInstance`, OCI's own name, for `launch_instance`."""
     return "".join(word.capitalize() for word in operation.split("_"))
 
 
-def _said(error: "oci.exceptions.ServiceError") -> str:
+def _message(error: "oci.exceptions.ServiceError") -> str:
     text = str(error.message or f"status {error.status}").strip().rstrip(".")
     return f"{text}."
 

@@ -1,7 +1,7 @@
-"""Instance pools of OCI: machines that join, leave and end with a pool, and what a pool makes by itself.
+"""Instance pools of OCI: machines that join, leave and end with a pool, and machines that a pool makes itself.
 
-A pool that is scaling refuses other changes; each change here waits for its turn. The machines of a pool are changed
-through it alone, as it makes a machine in place of each member that ends without it.
+A pool that is scaling refuses other changes; each change here waits for its turn. Members end only through their
+pool, as it replaces each member that ends otherwise.
 """
 
 import secrets
@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 
 from provision.errors import BadCredentials, Blocked, CloudError, Denied, Gone
 from provision.oci.api import APPEAR_TIMEOUT_S, Api, Json
-from provision.oci.resources.resource_types import GOING, GONE, KINDS, is_live, list_kind, tags_of
+from provision.oci.resources.resource_types import ENDED, ENDING, KINDS, is_live, list_kind, tags_of
 from provision.rented import tags
-from provision.waiting import PollWaits, Progress, Say, quiet
+from provision.waiting import Progress, Say, poll, quiet
 
 SCALING_TIMEOUT_S = 900.0
 """Longest wait for a pool that is scaling."""
@@ -25,7 +25,7 @@ _KIND = KINDS["instance-pool"]
 def live_pools(api: Api, cluster_ids: Collection[str] | None, say: Say = quiet) -> list["InstancePool"]:
     """Return the live pools of these clusters. None: of all clusters of ours in the compartment.
 
-    Empty without the right to list pools where no machine of the clusters joined one. Raises Denied where one did.
+    Without the right to list pools: empty if no machine of the clusters joined one, else raises Denied.
     """
 
     def is_meant(of: Mapping[str, str]) -> bool:
@@ -42,7 +42,7 @@ def live_pools(api: Api, cluster_ids: Collection[str] | None, say: Say = quiet) 
 
 
 def end_members(api: Api, ids: Collection[str]) -> frozenset[str]:
-    """Have the pools of ours end those of the machines that are their members. Returns these.
+    """End the members of our pools among the machines. Returns their ids.
 
     They leave their pool and are terminated, and its size shrinks with them.
     """
@@ -66,7 +66,7 @@ class InstancePool:
         self._say = say
 
     def members(self) -> set[str]:
-        """Return the ids of the pool's machines; empty for a pool that is gone."""
+        """Return the ids of the pool's machines. Empty: the pool does not exist any more."""
         try:
             views = self._api.listed("management.list_instance_pool_instances", instance_pool_id=self.id)
         except Gone:
@@ -101,13 +101,13 @@ class InstancePool:
         def send(token: str) -> None:  # noqa: ARG001 - the call takes none
             self._api.call(_KIND.operation("delete"), self.id, again=True)
 
-        self._change(send, lambda: self.view().get("lifecycleState", "TERMINATED") in GOING | GONE)
+        self._change(send, lambda: self.view().get("lifecycleState", "TERMINATED") in ENDING | ENDED)
 
     def forget_ended(self, alive: Collection[str]) -> None:
-        """Take members out that are not alive, so that the pool makes no machine in their place.
+        """Remove dead members, so that the pool makes no machine in their place.
 
-        A machine that the pool is making already is waited for, and is listed when this returns.
-        Raises Blocked where the pool does not come to rest.
+        Waits for a machine that the pool is making already, which is listed when this returns. Raises Blocked if the
+        pool continues to scale.
         """
         self.settle()
         for machine_id in sorted(self.members() - set(alive)):
@@ -121,21 +121,20 @@ class InstancePool:
 
     def _wait(self, is_good: Callable[[Json], bool], activity: str) -> None:
         """Wait until the pool is good. `activity`: a clause on the pool. Raises Blocked at the deadline."""
-        deadline = self._api.clock.now() + SCALING_TIMEOUT_S
-        waits = PollWaits()
         progress = Progress(self._api.clock, self._say)
-        while (view := self.view()) and not is_good(view):
-            if self._api.clock.now() > deadline:
-                raise Blocked(
-                    f"The instance pool {self.id} {activity} for more than {SCALING_TIMEOUT_S / 60:.0f} minutes. Run "
-                    "the command again, or `gpuctl down`, which removes the pool with its machines.",
-                    code=str(view.get("lifecycleState")),
-                )
+        for _ in poll(self._api.clock, SCALING_TIMEOUT_S):
+            view = self.view()
+            if not view or is_good(view):
+                return
             progress.tell(f"the instance pool {activity}")
-            self._api.clock.sleep(waits.next())
+        raise Blocked(
+            f"The instance pool {self.id} {activity} for more than {SCALING_TIMEOUT_S / 60:.0f} minutes. Run "
+            "the command again, or `gpuctl down`, which removes the pool with its machines.",
+            code=str(view.get("lifecycleState")),
+        )
 
     def view(self) -> Json:
-        """Return the pool as OCI describes it now; empty for one that is gone."""
+        """Return the pool as OCI describes it now. Empty: the pool does not exist any more."""
         try:
             view: Json = self._api.call(_KIND.operation("get"), self.id)
         except Gone:
@@ -143,28 +142,25 @@ class InstancePool:
         return view
 
     def _change(self, send: Callable[[str], None], is_done: Callable[[], bool]) -> None:
-        """Send a change until OCI takes it: `send` takes a token. Raises the refusal where the change is not done.
+        """Send a change until OCI takes it: `send` takes a token. Raises the refusal if the change is not done.
 
-        A pool refuses changes while it is scaling; another refusal may be about what is not listed yet.
+        A pool refuses changes while it is scaling; another refusal may be about an unlisted resource.
         """
-        began = self._api.clock.now()
-        waits = PollWaits()
         progress = Progress(self._api.clock, self._say)
-        while True:
+        began = self._api.clock.now()
+        for _ in poll(self._api.clock):
             try:
-                return send(secrets.token_hex(16))
-            except (Blocked, Gone) as error:
-                if is_done():
-                    return None
-                scaling = isinstance(error, Blocked) and self.view().get("lifecycleState") in CHANGING
-                patience_s = SCALING_TIMEOUT_S if scaling else APPEAR_TIMEOUT_S
-                if self._api.clock.now() - began > patience_s:
-                    raise
+                send(secrets.token_hex(16))
+                return
             except BadCredentials:
                 raise
-            except CloudError:
+            except CloudError as error:
                 if is_done():
-                    return None
-                raise
+                    return
+                if not isinstance(error, Blocked | Gone):
+                    raise
+                scaling = isinstance(error, Blocked) and self.view().get("lifecycleState") in CHANGING
+                timeout_s = SCALING_TIMEOUT_S if scaling else APPEAR_TIMEOUT_S
+                if self._api.clock.now() - began > timeout_s:
+                    raise
             progress.tell("the instance pool is scaling")
-            self._api.clock.sleep(waits.next())

@@ -1,4 +1,4 @@
-"""Machines: sending their requests, reading them from the cloud's list, their addresses, ending them."""
+"""Machines: launch, list, addresses, termination."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,16 +10,16 @@ from provision.oci import boot_volumes, quotas
 from provision.oci.api import Api, Json
 from provision.oci.errors import from_message, policy_for
 from provision.oci.instance_pool import end_members
-from provision.oci.resources.resource_types import GOING, GONE, tags_of
+from provision.oci.resources.resource_types import ENDED, ENDING, tags_of
 from provision.parallel import first_error, run_all, together, values
 from provision.records import Instance, InstanceState, Zone
 from provision.rented import tags
-from provision.waiting import PollWaits
+from provision.waiting import poll
 
 TERMINATE_PATIENCE_S = 300.0
-"""A machine that is just being made may refuse to be ended for a while."""
+"""Longest time that OCI refuses to end a machine that it is making."""
 UNLISTED_PATIENCE_S = 15.0
-"""How long a list may show a machine that a call no longer finds."""
+"""Longest time that a list shows a machine that a call no longer finds."""
 
 STATES: dict[str, InstanceState] = {
     "PROVISIONING": "pending",
@@ -37,16 +37,16 @@ _HELD = ("ATTACHING", "ATTACHED")
 
 
 def as_instance(view: Json) -> Instance:
-    """A machine as ListInstances shows it.
+    """Return a machine from ListInstances' view.
 
-    Its zone is the domain alone: which fault domain it was put in is no wish for others.
+    Its zone is the domain alone: its fault domain does not matter to other machines.
     """
     of = tags_of(view)
     return Instance(
         id=view["id"],
         tags=of,
         rank=tags.rank_at(of, 0),
-        # A state that we don't know is no reason to take a machine for gone.
+        # A machine in an unknown state counts as running.
         state=STATES.get(view["lifecycleState"], "running"),
         shape=view["shape"],
         zone=Zone(name=view["availabilityDomain"]),
@@ -57,17 +57,17 @@ def as_instance(view: Json) -> Instance:
 
 
 def instances(api: Api, cluster_id: str | None) -> tuple[Instance, ...]:
-    """As `Cloud.instances` says."""
-    found = api.listed("compute.list_instances")
+    """Return the machines: see `Cloud.instances`."""
+    views = api.listed("compute.list_instances")
     return tuple(
         as_instance(view)
-        for view in found
+        for view in views
         if tags.is_ours(tags_of(view)) and cluster_id in (None, tags_of(view).get(tags.CLUSTER_ID))
     )
 
 
 def send(api: Api, request: Mapping[str, Any]) -> tuple[str, ...]:
-    """As `Cloud.send` says."""
+    """Launch a machine: see `Cloud.send`."""
     try:
         view = api.call("compute.launch_instance", request["details"], opc_retry_token=request["token"])
     except Quota as error:
@@ -76,9 +76,9 @@ def send(api: Api, request: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def with_addresses(api: Api, machines: Sequence[Instance]) -> tuple[Instance, ...]:
-    """As `Cloud.with_addresses` says; the machines' boot volumes get their tags on the way."""
-    found, _ = together(partial(_with_addresses, api, machines), partial(boot_volumes.tag, api, machines))
-    return found
+    """Return the machines with their addresses; their boot volumes get their tags at the same time."""
+    addressed, _ = together(partial(_with_addresses, api, machines), partial(boot_volumes.tag, api, machines))
+    return addressed
 
 
 def _with_addresses(api: Api, machines: Sequence[Instance]) -> tuple[Instance, ...]:
@@ -87,14 +87,16 @@ def _with_addresses(api: Api, machines: Sequence[Instance]) -> tuple[Instance, .
         return tuple(machines)
     only = {"instance_id": next(iter(alive))} if len(alive) == 1 else {}
     attachments = [
-        one
-        for one in api.listed("compute.list_vnic_attachments", **only)
-        if one["instanceId"] in alive and one.get("vnicId") and one["lifecycleState"] in _HELD
+        attachment
+        for attachment in api.listed("compute.list_vnic_attachments", **only)
+        if attachment["instanceId"] in alive
+        and attachment.get("vnicId")
+        and attachment["lifecycleState"] in _HELD
     ]
-    vnics = values(run_all(lambda one: _vnic(api, one["vnicId"]), attachments))
+    vnics = values(run_all(lambda attachment: _vnic(api, attachment["vnicId"]), attachments))
     of: dict[str, Json] = {}
     for attachment, vnic in zip(attachments, vnics, strict=True):
-        # A machine can have more of them; the primary one is that of its launch.
+        # A machine can have several; the primary one is that of its launch.
         if vnic is not None and vnic.get("isPrimary", True):
             of[attachment["instanceId"]] = vnic
     return tuple(
@@ -110,31 +112,37 @@ def _with_addresses(api: Api, machines: Sequence[Instance]) -> tuple[Instance, .
 
 
 def failure(api: Api, instance: Instance) -> Exception | None:
-    """As `Cloud.failure` says: the errors of the work requests that were about the machine."""
+    """Return the most telling error of the machine's work requests: see `Cloud.failure`."""
     try:
         requests = api.listed("work.list_work_requests", resource_id=instance.id)
-        failed = [one for one in requests if one["status"] == "FAILED"]
-        told = values(run_all(lambda one: api.list_all("work.list_work_request_errors", one["id"]), failed))
+        failed = [request for request in requests if request["status"] == "FAILED"]
+        errors_of = values(
+            run_all(lambda request: api.list_all("work.list_work_request_errors", request["id"]), failed)
+        )
     except (Denied, Gone):
-        return None  # who may not look is told nothing
+        return None  # the account may not list work requests
     errors = [
-        from_message(str(error.get("code") or ""), str(error.get("message") or ""), str(one["operationType"]))
-        for one, listed in zip(failed, told, strict=True)
+        from_message(
+            str(error.get("code") or ""), str(error.get("message") or ""), str(request["operationType"])
+        )
+        for request, listed in zip(failed, errors_of, strict=True)
         for error in listed
     ]
-    # Of several, one that we know the meaning of says most.
+    # Of several errors, one of a known class explains most.
     return min(errors, key=lambda error: type(error) is CloudError, default=None)
 
 
 def terminate(api: Api, ids: Sequence[str]) -> None:
-    """Begin to end machines; all are asked for before an error is raised.
+    """Begin to end machines; the first error is raised after all calls.
 
-    Members of an instance pool are ended by it: it would make others in place of those that end without it.
+    Members of an instance pool end through it: it would replace members that end otherwise.
     """
     in_pools = end_members(api, ids)
     ids = [machine_id for machine_id in ids if machine_id not in in_pools]
-    outcomes = run_all(lambda one: _terminate(api, one), ids)
-    missing = [one for one, outcome in zip(ids, outcomes, strict=True) if isinstance(outcome, Gone)]
+    outcomes = run_all(lambda machine_id: _terminate(api, machine_id), ids)
+    missing = [
+        machine_id for machine_id, outcome in zip(ids, outcomes, strict=True) if isinstance(outcome, Gone)
+    ]
     if error := first_error([outcome for outcome in outcomes if not isinstance(outcome, Gone)]):
         raise error
     if missing:
@@ -150,10 +158,8 @@ def _vnic(api: Api, vnic_id: str) -> Json | None:
 
 
 def _terminate(api: Api, instance_id: str) -> None:
-    """Ask for its end until the cloud takes it: the call has no token, and does nothing the second time."""
-    deadline = api.clock.now() + TERMINATE_PATIENCE_S
-    waits = PollWaits()
-    while True:
+    """Terminate a machine, again until OCI takes it: the call has no token, and does nothing the second time."""
+    for passed_s in poll(api.clock):
         try:
             api.call(
                 "compute.terminate_instance",
@@ -164,32 +170,28 @@ def _terminate(api: Api, instance_id: str) -> None:
             )
             return
         except Blocked as error:
-            # The answer for what is being made, and for what is being ended already.
+            # OCI's answer for a machine that it is making, and for one that it is ending already.
             view: Json = api.call("compute.get_instance", instance_id)
-            if view["lifecycleState"] in GOING | GONE:
+            if view["lifecycleState"] in ENDING | ENDED:
                 return
-            if api.clock.now() > deadline:
+            if passed_s > TERMINATE_PATIENCE_S:
                 raise CloudError(
                     f"Instance {instance_id} is {view['lifecycleState']} and can't be ended: {error} Look at "
                     "it in the console; it is billed.",
                     operation=error.operation,
                     code=error.code,
                 ) from error
-        api.clock.sleep(waits.next())
 
 
 def _must_have_ended(api: Api, ids: Sequence[str]) -> None:
-    """Raise Denied where the list still has what could not be found by its id, once it had time to settle."""
-    deadline = api.clock.now() + UNLISTED_PATIENCE_S
-    waits = PollWaits()
-    while True:
+    """Raise Denied if the list still has machines that a call does not find, once it had time to settle."""
+    for _ in poll(api.clock, UNLISTED_PATIENCE_S):
         states = {view["id"]: view["lifecycleState"] for view in api.listed("compute.list_instances")}
-        hidden = [one for one in ids if states.get(one, "TERMINATED") not in GOING | GONE]
+        hidden = [
+            machine_id for machine_id in ids if states.get(machine_id, "TERMINATED") not in ENDING | ENDED
+        ]
         if not hidden:
             return
-        if api.clock.now() > deadline:
-            break
-        api.clock.sleep(waits.next())
     raise Denied(
         f"OCI lists {', '.join(hidden)}, but says that they can't be found when they are to be ended. They "
         "are billed. This policy statement is probably missing: "

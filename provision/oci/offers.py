@@ -1,4 +1,4 @@
-"""What OCI says of a cluster before anything is made: shape, image, price, and where to try.
+"""The offer of OCI for a cluster, before anything is made: shape, image, price, and domains.
 
 Reports of capacity and of limits are hints: they order the zones, and their failure changes nothing.
 """
@@ -24,22 +24,22 @@ from provision.rented.planning.drivers import driver_plan
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """One availability domain, as far as it matters for a shape."""
+    """One availability domain, with its state for a shape."""
 
     name: str
     fault_domains: tuple[str, ...]
     shape: Json | None
-    """As the domain lists it; None: it has no such shape."""
+    """The domain's view of the shape. None: the domain has no such shape."""
     capacity: bool | None
-    """What the capacity report says. None: nothing."""
+    """Whether the capacity report shows machines. None: no report."""
     left: int | None
-    """What the account's limit leaves there, in GPUs. None: not known."""
+    """GPUs that the account's limit leaves. None: not known."""
     unknown: str = ""
-    """Why there is no report."""
+    """Reason for the missing report."""
 
 
 def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = None) -> Offer:
-    """As `Cloud.offer` says; `refused` as `choice.find` does."""
+    """Return the offer: see `Cloud.offer`. `refused`: see `choice.find`."""
     shapes.refuse_not_launched(cluster.shape)
     domains, image_if_any, subnet = together(
         partial(find_domains, api, cluster.shape),
@@ -49,7 +49,7 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
     shape = next((domain.shape for domain in domains if domain.shape), None)
     if shape is None:
         raise UnknownShape(shapes.missing(api, cluster.shape))
-    image = image_if_any()  # only now, as no image fits a shape that is not there
+    image = image_if_any()  # only now, as no image fits a missing shape
     if cluster.spot and cluster.shape.startswith("BM."):
         raise InvalidInput(
             f"OCI has no preemptible bare-metal machines, and {cluster.shape} is one. Leave out --spot."
@@ -81,7 +81,7 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
         ),
         terms=image.terms,
         from_marketplace=image.listing is not None,
-        image_there=image.there,
+        image_there=image.exists,
         boot_commands=image.boot_commands,
         user=image.user,
         disk_gb=lookup.disk_gb(cluster.disk_gb, image),
@@ -107,7 +107,7 @@ def _rdma_notes(cluster: CloudCluster, facts: Mapping[str, Any], image_note: str
 
 
 def ordered_zones(domains: Sequence[Domain]) -> tuple[Zone, ...]:
-    """Each domain as a whole, the likelier ones first; then each fault domain by itself."""
+    """Return each domain as a whole, the likelier ones first; then each fault domain alone."""
     likely = sorted((domain for domain in domains if domain.shape is not None), key=_unlikely)
     whole = [Zone(name=domain.name) for domain in likely]
     parts = [
@@ -119,23 +119,23 @@ def ordered_zones(domains: Sequence[Domain]) -> tuple[Zone, ...]:
 
 
 def _unlikely(domain: Domain) -> tuple[bool, bool, int]:
-    """The higher, the later: no room for one machine, no capacity, less room for more of them."""
+    """Return a sort key; higher for no room for one machine, no capacity, less room for more machines."""
     needed = int((domain.shape or {}).get("gpus") or 1)
     left = needed if domain.left is None else domain.left
     return left < needed, domain.capacity is not True, -left
 
 
 def availability_domains(api: Api) -> list[str]:
-    """Their names, in the account's order."""
-    found = api.list_all("identity.list_availability_domains", api.tenancy)
-    return [str(domain["name"]) for domain in found]
+    """Return the names of the availability domains, in the account's order."""
+    domains = api.list_all("identity.list_availability_domains", api.tenancy)
+    return [str(domain["name"]) for domain in domains]
 
 
 def _image(
     api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None
 ) -> Callable[[], lookup.Image]:
-    """What gives the image, or raises why there is none: what is wrong with the shape is said first."""
-    (outcome,) = run_all(lambda one: choice.find(api, one, terms=terms, refused=refused), [cluster])
+    """Return a function that returns the image or raises its error: an error of the shape is raised first."""
+    (outcome,) = run_all(lambda request: choice.find(api, request, terms=terms, refused=refused), [cluster])
     return lambda: values([outcome])[0]
 
 
@@ -150,23 +150,23 @@ def _subnet(api: Api, cluster: CloudCluster) -> Json | None:
 
 
 def find_domains(api: Api, shape: str) -> list[Domain]:
-    """What there is of a shape in each availability domain."""
+    """Return the state of each availability domain for a shape."""
     names = availability_domains(api)
     return values(run_all(lambda name: _domain(api, name, shape), names))
 
 
 def _domain(api: Api, name: str, shape: str) -> Domain:
-    found, fault_domains, (capacity, unknown) = together(
+    listed, fault_domains, (capacity, unknown) = together(
         partial(shapes.in_domain, api, name, shape),
         partial(api.list_all, "identity.list_fault_domains", api.tenancy, name),
         partial(_report, api, name, shape),
     )
-    limit = machine_limit((found or {}).get("quotaNames") or ())
+    limit = machine_limit((listed or {}).get("quotaNames") or ())
     left = available(api, limit, name) if limit else None
     return Domain(
         name=name,
         fault_domains=tuple(str(domain["name"]) for domain in fault_domains),
-        shape=found,
+        shape=listed,
         capacity=capacity,
         left=left,
         unknown=unknown,
@@ -174,7 +174,7 @@ def _domain(api: Api, name: str, shape: str) -> Domain:
 
 
 def _report(api: Api, zone: str, shape: str) -> tuple[bool | None, str]:
-    """Whether a capacity report says that there are machines, and why there is none."""
+    """Return whether a capacity report shows machines, and the reason for a missing report."""
     body = requests.capacity_report(api.tenancy, zone, shape)
     try:
         answer = api.hint("compute.create_compute_capacity_report", body)
@@ -182,5 +182,7 @@ def _report(api: Api, zone: str, shape: str) -> tuple[bool | None, str]:
         raise
     except CloudError as error:
         return None, str(error)
-    states = [one.get("availabilityStatus") for one in answer.get("shapeAvailabilities") or ()]
+    states = [
+        availability.get("availabilityStatus") for availability in answer.get("shapeAvailabilities") or ()
+    ]
     return ("AVAILABLE" in states if states else None), ""

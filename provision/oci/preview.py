@@ -20,24 +20,24 @@ def preview(
     compartment: str,
     let_in: Sequence[str] = (),
 ) -> Preview:
-    """As `Cloud.preview` says."""
-    found = Previewer(cluster, resources)
+    """Return the preview: see `Cloud.preview`."""
+    previewer = Previewer(cluster, resources)
     zone = offer.zones[0]
     ids = {"public_key": "<public key>"}
     if offer.terms is not None:
         listing, version = offer.facts["listing"]
         terms = {"listingId": listing, "listingResourceVersion": version, "signature": "<signature>"}
-        found.call(("CreateAppCatalogSubscription", requests.subscription(compartment, terms)))
+        previewer.call(("CreateAppCatalogSubscription", requests.subscription(compartment, terms)))
     if cluster.subnet_id:
         vcn = "<vcn>"
-        ids["subnet"] = found.add("subnet", cluster.subnet_id, detail="an existing one")
+        ids["subnet"] = previewer.add("subnet", cluster.subnet_id, detail="an existing one")
     else:
-        vcn, ids["subnet"] = _network(found, cluster, compartment)
-    ids["nsg"] = _firewall(found, cluster, compartment, vcn, let_in)
+        vcn, ids["subnet"] = _network(previewer, cluster, compartment)
+    ids["nsg"] = _firewall(previewer, cluster, compartment, vcn, let_in)
     if requests.in_compute_cluster(cluster, offer.facts):
-        ids["compute_cluster"] = found.add(
+        ids["compute_cluster"] = previewer.add(
             "compute-cluster",
-            found.own("compute-cluster"),
+            previewer.of_cluster("compute-cluster"),
             ("CreateComputeCluster", requests.compute_cluster(cluster, compartment, zone.name)),
             detail=f"RDMA network in {zone.name}",
             placeholder="<compute cluster>",
@@ -47,14 +47,14 @@ def preview(
             cluster, offer, Infrastructure(ids=ids), zone, "<launch>", machine, compartment
         )
         request["details"]["metadata"]["user_data"] = "<user data>"
-        found.call(("LaunchInstance", request["details"]))
+        previewer.call(("LaunchInstance", request["details"]))
     if cluster.expires_at and machines and not pool_refusal(cluster):
-        _scheduled_end(found, cluster, offer, Infrastructure(ids=ids), zone, len(machines), compartment)
-    return found.preview()
+        _scheduled_end(previewer, cluster, offer, Infrastructure(ids=ids), zone, len(machines), compartment)
+    return previewer.preview()
 
 
 def outline(cluster: CloudCluster) -> Offer:
-    """An offer without an account: what the catalog does not tell stands in <…>."""
+    """Return an offer without an account: unknown values stand in <…>."""
     shapes.refuse_not_launched(cluster.shape)
     shape = SHAPES.get(cluster.shape)
     virtual = cluster.shape.startswith("VM.")
@@ -81,7 +81,7 @@ def outline(cluster: CloudCluster) -> Offer:
 
 
 def _scheduled_end(
-    found: Previewer,
+    previewer: Previewer,
     cluster: CloudCluster,
     offer: Offer,
     infrastructure: Infrastructure,
@@ -95,9 +95,9 @@ def _scheduled_end(
         cluster, configuration, "<instance configuration>", infrastructure.ids, zone
     )
     end = acts_at(cluster)
-    pool_id = found.add(
+    pool_id = previewer.add(
         "instance-pool",
-        found.own("instance-pool"),
+        previewer.of_cluster("instance-pool"),
         ("CreateInstanceConfiguration", configuration),
         ("CreateInstancePool", pool),
         (
@@ -110,67 +110,69 @@ def _scheduled_end(
     )
     for _ in range(count):
         body = {"instancePoolId": pool_id, "instanceId": "<instance>"}
-        found.call(("AttachInstancePoolInstance", body))
+        previewer.call(("AttachInstancePoolInstance", body))
 
 
-def _network(found: Previewer, cluster: CloudCluster, compartment: str) -> tuple[str, str]:
-    """The ids of the shared VCN and of its public or private subnet."""
+def _network(previewer: Previewer, cluster: CloudCluster, compartment: str) -> tuple[str, str]:
+    """Add the shared network. Returns the ids of the VCN and of its public or private subnet."""
     owner = cluster.owner
     kind = "public" if cluster.public_ip else "private"
     body: dict[str, Any] = requests.vcn(owner, compartment)
-    vcn = found.add(
-        "vcn", found.shared("vcn"), ("CreateVcn", body), name=_name(body), detail=requests.VCN_CIDR
+    vcn = previewer.add(
+        "vcn", previewer.shared("vcn"), ("CreateVcn", body), name=_name(body), detail=requests.VCN_CIDR
     )
     if cluster.public_ip:
         body = requests.internet_gateway(owner, compartment, vcn)
-        gateway = _gateway(found, "internet-gateway", "CreateInternetGateway", body)
+        gateway = _gateway(previewer, "internet-gateway", "CreateInternetGateway", body)
         routes = requests.public_routes(gateway)
     else:
         nat = _gateway(
-            found, "nat-gateway", "CreateNatGateway", requests.nat_gateway(owner, compartment, vcn)
+            previewer, "nat-gateway", "CreateNatGateway", requests.nat_gateway(owner, compartment, vcn)
         )
         body = requests.service_gateway(owner, compartment, vcn, "<all services>")
-        services = _gateway(found, "service-gateway", "CreateServiceGateway", body)
+        services = _gateway(previewer, "service-gateway", "CreateServiceGateway", body)
         routes = requests.private_routes(nat, services, "<all services>")
     body = requests.security_list(owner, compartment, vcn)
-    security = _gateway(found, "security-list", "CreateSecurityList", body)
+    security = _gateway(previewer, "security-list", "CreateSecurityList", body)
     body = requests.route_table(owner, compartment, vcn, kind, routes)
-    table = _named(found, "route-table", "CreateRouteTable", body)
+    table = _named(previewer, "route-table", "CreateRouteTable", body)
     body = requests.subnet(owner, compartment, vcn, kind, table, security)
-    return vcn, _named(found, "subnet", "CreateSubnet", body, detail=requests.SUBNET_CIDRS[kind])
+    return vcn, _named(previewer, "subnet", "CreateSubnet", body, detail=requests.SUBNET_CIDRS[kind])
 
 
-def _gateway(found: Previewer, kind: str, operation: str, body: dict[str, Any]) -> str:
-    """A part of which the network has one."""
+def _gateway(previewer: Previewer, kind: str, operation: str, body: dict[str, Any]) -> str:
+    """Add a part of which the network has one."""
     placeholder = f"<{kind.replace('-', ' ')}>"
-    return found.add(kind, found.shared(kind), (operation, body), name=_name(body), placeholder=placeholder)
+    return previewer.add(
+        kind, previewer.shared(kind), (operation, body), name=_name(body), placeholder=placeholder
+    )
 
 
-def _named(found: Previewer, kind: str, operation: str, body: dict[str, Any], detail: str = "") -> str:
-    """A part of which the public and the private machines have one each."""
+def _named(previewer: Previewer, kind: str, operation: str, body: dict[str, Any], detail: str = "") -> str:
+    """Add a part of which the public and the private machines have one each."""
     name = _name(body)
-    there = found.shared(kind, lambda resource: resource.name == name)
+    existing = previewer.shared(kind, lambda resource: resource.name == name)
     placeholder = f"<{kind.replace('-', ' ')}>"
-    return found.add(kind, there, (operation, body), name=name, detail=detail, placeholder=placeholder)
+    return previewer.add(kind, existing, (operation, body), name=name, detail=detail, placeholder=placeholder)
 
 
 def _firewall(
-    found: Previewer, cluster: CloudCluster, compartment: str, vcn: str, let_in: Sequence[str]
+    previewer: Previewer, cluster: CloudCluster, compartment: str, vcn: str, let_in: Sequence[str]
 ) -> str:
-    """The cluster's group; of one that is there, the rules that change."""
+    """Add the cluster's group; of an existing group, the changed rules."""
     body = requests.nsg(cluster, compartment, vcn)
-    there = found.own("nsg")
-    nsg = found.add("nsg", there, ("CreateNetworkSecurityGroup", body), name=_name(body))
-    new = [cidr for cidr in cluster.ssh_cidrs if there is None or cidr not in let_in]
+    existing = previewer.of_cluster("nsg")
+    nsg = previewer.add("nsg", existing, ("CreateNetworkSecurityGroup", body), name=_name(body))
+    new = [cidr for cidr in cluster.ssh_cidrs if existing is None or cidr not in let_in]
     rules = requests.nsg_rules(nsg, new, cluster.ssh_port)
-    if there is not None:
+    if existing is not None:
         rules = rules[: len(new)]
     if rules:
-        found.call(("AddNetworkSecurityGroupSecurityRules", {"securityRules": rules}))
-    old = [cidr for cidr in let_in if there is not None and cidr not in cluster.ssh_cidrs]
+        previewer.call(("AddNetworkSecurityGroupSecurityRules", {"securityRules": rules}))
+    old = [cidr for cidr in let_in if existing is not None and cidr not in cluster.ssh_cidrs]
     if old:
         body = {"securityRuleIds": [f"<SSH from {cidr}>" for cidr in old]}
-        found.call(("RemoveNetworkSecurityGroupSecurityRules", body))
+        previewer.call(("RemoveNetworkSecurityGroupSecurityRules", body))
     return nsg
 
 

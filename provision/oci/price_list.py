@@ -9,7 +9,7 @@ from provision.pricing.price_list import NotUsable, document, price_of, used
 from provision.waiting import Say
 
 URL_VARIABLE = "GPUCTL_OCI_PRICE_URL"
-"""Names another address for it."""
+"""Variable with another address for the list."""
 URL = "https://apexapps.oracle.com/pls/apex/cetools/api/v1/products/?currencyCode=USD"
 
 PARTS = {
@@ -37,13 +37,13 @@ licences are called almost the same."""
 
 
 def read(_region: str, _say: Say) -> PublicPrices:
-    """OCI's list, for the shapes of the catalog. Raises CloudError."""
+    """Return OCI's prices for the shapes of the catalog. Raises CloudError."""
     url = os.environ.get(URL_VARIABLE) or URL
     return PublicPrices(url=url, usd_per_hour=used("OCI", url, lambda: prices(document("OCI", url))))
 
 
 def prices(answer: object) -> dict[str, float]:
-    """Shape → USD an hour of the whole machine, of OCI's document. Raises NotUsable where none is in it."""
+    """Return shape → USD an hour of the whole machine, of OCI's document. Raises NotUsable for one without prices."""
     items = answer.get("items") if isinstance(answer, dict) else None
     if not isinstance(items, list):
         raise NotUsable("it has no list of products")
@@ -53,24 +53,26 @@ def prices(answer: object) -> dict[str, float]:
         price = _pay_as_you_go(item) if item.get("metricName") == "GPU Per Hour" else None
         if price is not None:
             a_gpu[str(item.get("partNumber"))] = price
-    found = {shape: round(a_gpu[part] * gpus[shape], 6) for shape, part in PARTS.items() if part in a_gpu}
-    if not found:
+    usd_per_hour = {
+        shape: round(a_gpu[part] * gpus[shape], 6) for shape, part in PARTS.items() if part in a_gpu
+    }
+    if not usd_per_hour:
         raise NotUsable("it has no price of any GPU that gpuctl knows")
-    return found
+    return usd_per_hour
 
 
 def _pay_as_you_go(item: dict[str, Any]) -> float | None:
-    """The one price in USD of a product of OCI's; None where there is none, or more than one."""
-    found = [
+    """Return the price in USD of a product. None: no price, or several."""
+    prices = [
         price.get("value")
         for place in _objects(item.get("currencyCodeLocalizations"))
         if place.get("currencyCode") == "USD"
         for price in _objects(place.get("prices"))
         if price.get("model") == "PAY_AS_YOU_GO"
     ]
-    return price_of(found[0]) if len(found) == 1 else None
+    return price_of(prices[0]) if len(prices) == 1 else None
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
-    """The objects in what should be a list of them."""
+    """Return the objects of a list. Empty: the value is no list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

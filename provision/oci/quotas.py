@@ -1,7 +1,6 @@
-"""Service limits: what is left of them in an availability domain, and whether another one has room.
+"""Service limits: the units left in an availability domain, and domains with room.
 
-The limits of machines with GPUs are counted by availability domain, and the refusal names the limit only, not
-the domain.
+OCI counts the limits of machines with GPUs by availability domain; its refusal names only the limit, not the domain.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,32 +16,29 @@ def machine_limit(names: Sequence[str]) -> str | None:
     """Return the limit that counts a shape's machines in an availability domain, of the `quotaNames` of the shape.
 
     A shape has a limit of GPUs or of OCPUs; a flexible shape also has one of memory, and some have limits of the
-    region, for which no availability domain can be asked.
+    region, which no availability domain has.
 
     Returns:
-        None where OCI names no limit of GPUs or OCPUs.
+        None: OCI names no limit of GPUs or OCPUs.
     """
     counting = [name for name in names if "gpu" in name or "-core-" in name]
     return min(counting, key=lambda name: "-regional-" in name, default=None)
 
 
 def units(offer: Offer, count: int) -> int:
-    """What so many machines take of their limit: GPUs, or OCPUs where they have none."""
+    """Return the units of the limit for `count` machines: GPUs, or OCPUs for machines without GPUs."""
     config = offer.facts.get("shape_config") or {}
     return count * int(offer.gpus or config.get("ocpus") or 1)
 
 
 def room_needed(offer: Offer, zone: Zone, count: int) -> dict[str, Any]:
-    """What a launch needs of its limit, and where else it could be tried; plain JSON, beside its requests."""
-    others = dict.fromkeys(other.name for other in offer.zones if other.name != zone.name)
-    return {"needed": units(offer, count), "elsewhere": list(others)}
+    """Return the units that a launch needs, and other domains to try, as plain JSON for its requests."""
+    other_zones = dict.fromkeys(other.name for other in offer.zones if other.name != zone.name)
+    return {"needed": units(offer, count), "elsewhere": list(other_zones)}
 
 
 def available(api: Api, limit: str, zone: str) -> int | None:
-    """How much of a compute limit is left in a domain. None: the service does not tell.
-
-    It does not for a limit that counts the region as a whole: asked for a domain, that is a wrong request.
-    """
+    """Return the units left of a compute limit in a domain. None: not known, as of a limit of the whole region."""
     try:
         answer = api.hint(
             "limits.get_resource_availability", "compute", limit, api.tenancy, availability_domain=zone
@@ -56,7 +52,7 @@ def available(api: Api, limit: str, zone: str) -> int | None:
 
 
 def refused(api: Api, error: Quota, room: Mapping[str, Any] | None) -> CloudError:
-    """What a refusal of a launch means: Capacity where another domain has room for all of it, else `error`."""
+    """Return the error for a refused launch: Capacity if another domain has room for all machines, else `error`."""
     if not error.named or room is None or error.code != "LimitExceeded":
         return error
     for zone in room["elsewhere"]:
@@ -70,6 +66,6 @@ def refused(api: Api, error: Quota, room: Mapping[str, Any] | None) -> CloudErro
 
 
 def _has_room(api: Api, names: Sequence[str], zone: str, needed: int) -> bool:
-    """Whether all of these limits leave room. What can't be found out is no room."""
+    """Return whether all of these limits leave room. An unknown limit counts as full."""
     left = run_all(lambda name: available(api, name, zone), names)
     return all(isinstance(free, int) and free >= needed for free in left)

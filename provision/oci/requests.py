@@ -1,6 +1,6 @@
-"""The bodies of what is asked of OCI, plain JSON by the API's own names. Pure: the same in a dry run.
+"""The bodies of requests to OCI, plain JSON by the API's own names. Pure: the same in a dry run.
 
-Everything that can carry tags carries them here, in its create call.
+All resources that can have tags get them in their create call.
 """
 
 import base64
@@ -22,22 +22,22 @@ RDMA_PLUGINS = ("Compute HPC RDMA Authentication", "Compute HPC RDMA Auto-Config
 
 
 def vcn(owner: str, compartment: str) -> Json:
-    """CreateVcn: the network that the clusters of a region share."""
+    """Return the body of CreateVcn: the network that the clusters of a region share."""
     return _shared(owner, compartment, "gpuctl") | {"cidrBlocks": [VCN_CIDR], "dnsLabel": "gpuctl"}
 
 
 def internet_gateway(owner: str, compartment: str, vcn_id: str) -> Json:
-    """CreateInternetGateway."""
+    """Return the body of CreateInternetGateway."""
     return _shared(owner, compartment, "gpuctl internet") | {"vcnId": vcn_id, "isEnabled": True}
 
 
 def nat_gateway(owner: str, compartment: str, vcn_id: str) -> Json:
-    """CreateNatGateway."""
+    """Return the body of CreateNatGateway."""
     return _shared(owner, compartment, "gpuctl nat") | {"vcnId": vcn_id}
 
 
 def service_gateway(owner: str, compartment: str, vcn_id: str, service_id: str) -> Json:
-    """CreateServiceGateway: Oracle's own services without the NAT gateway."""
+    """Return the body of CreateServiceGateway: Oracle's own services without the NAT gateway."""
     return _shared(owner, compartment, "gpuctl services") | {
         "vcnId": vcn_id,
         "services": [{"serviceId": service_id}],
@@ -45,17 +45,17 @@ def service_gateway(owner: str, compartment: str, vcn_id: str, service_id: str) 
 
 
 def route_table(owner: str, compartment: str, vcn_id: str, kind: str, routes: Sequence[Json]) -> Json:
-    """CreateRouteTable, `kind` public or private."""
+    """Return the body of CreateRouteTable, `kind` public or private."""
     return _shared(owner, compartment, f"gpuctl {kind}") | {"vcnId": vcn_id, "routeRules": list(routes)}
 
 
 def public_routes(internet_gateway_id: str) -> list[Json]:
-    """Everything goes through the internet gateway."""
+    """Return the default route through the internet gateway."""
     return [_route(ANYWHERE, "CIDR_BLOCK", internet_gateway_id)]
 
 
 def private_routes(nat_gateway_id: str, service_gateway_id: str, services: str) -> list[Json]:
-    """Oracle's services, by their CIDR label, through one gateway, everything else through the other."""
+    """Return the routes to Oracle's services, by their CIDR label, and to all other addresses."""
     return [
         _route(services, "SERVICE_CIDR_BLOCK", service_gateway_id),
         _route(ANYWHERE, "CIDR_BLOCK", nat_gateway_id),
@@ -63,9 +63,9 @@ def private_routes(nat_gateway_id: str, service_gateway_id: str, services: str) 
 
 
 def security_list(owner: str, compartment: str, vcn_id: str) -> Json:
-    """CreateSecurityList: what every machine of the network may, instead of the VCN's own list with port 22.
+    """Return the body of CreateSecurityList: the rules for all machines, instead of the VCN's own list with port 22.
 
-    Inwards only what path MTU discovery needs; the clusters' groups let in the rest.
+    Inwards only path MTU discovery is allowed; the clusters' groups admit the rest.
     """
     return _shared(owner, compartment, "gpuctl") | {
         "vcnId": vcn_id,
@@ -94,7 +94,7 @@ def security_list(owner: str, compartment: str, vcn_id: str) -> Json:
 def subnet(
     owner: str, compartment: str, vcn_id: str, kind: str, route_table_id: str, security_list_id: str
 ) -> Json:
-    """CreateSubnet: regional, `kind` public or private."""
+    """Return the body of CreateSubnet: regional, `kind` public or private."""
     return _shared(owner, compartment, f"gpuctl {kind}") | {
         "vcnId": vcn_id,
         "cidrBlock": SUBNET_CIDRS[kind],
@@ -106,12 +106,12 @@ def subnet(
 
 
 def nsg(cluster: CloudCluster, compartment: str, vcn_id: str) -> Json:
-    """CreateNetworkSecurityGroup: the cluster's own firewall."""
-    return _own(cluster, compartment) | {"vcnId": vcn_id}
+    """Return the body of CreateNetworkSecurityGroup: the cluster's own firewall."""
+    return _of_cluster(cluster, compartment) | {"vcnId": vcn_id}
 
 
 def nsg_rules(nsg_id: str, ssh_cidrs: Sequence[str], ssh_port: int) -> list[Json]:
-    """The rules of a cluster's group: SSH from these, everything among its machines, everything outwards."""
+    """Return the rules of a cluster's group: SSH from the ranges, all traffic among its machines and outwards."""
     ports = {"destinationPortRange": {"min": ssh_port, "max": ssh_port}}
     ssh = [
         {
@@ -156,13 +156,13 @@ def in_compute_cluster(cluster: CloudCluster, facts: Mapping[str, Any]) -> bool:
 
 
 def compute_cluster(cluster: CloudCluster, compartment: str, zone: str) -> Json:
-    """CreateComputeCluster: machines on one RDMA network."""
-    return _own(cluster, compartment) | {"availabilityDomain": zone}
+    """Return the body of CreateComputeCluster: machines on one RDMA network."""
+    return _of_cluster(cluster, compartment) | {"availabilityDomain": zone}
 
 
 def subscription(compartment: str, agreements: Mapping[str, Any]) -> Json:
-    """CreateAppCatalogSubscription, from what GetAppCatalogListingAgreements answered."""
-    kept = (
+    """Return the body of CreateAppCatalogSubscription, from GetAppCatalogListingAgreements' answer."""
+    fields = (
         "listingId",
         "listingResourceVersion",
         "oracleTermsOfUseLink",
@@ -170,11 +170,11 @@ def subscription(compartment: str, agreements: Mapping[str, Any]) -> Json:
         "timeRetrieved",
         "signature",
     )
-    return {"compartmentId": compartment} | {key: agreements[key] for key in kept if agreements.get(key)}
+    return {"compartmentId": compartment} | {key: agreements[key] for key in fields if agreements.get(key)}
 
 
 def capacity_report(tenancy: str, zone: str, shape: str) -> Json:
-    """CreateComputeCapacityReport, which takes no compartment but the root."""
+    """Return the body of CreateComputeCapacityReport, which takes no compartment but the root."""
     return {
         "compartmentId": tenancy,
         "availabilityDomain": zone,
@@ -191,7 +191,7 @@ def launch(
     machine: NewMachine,
     compartment: str,
 ) -> Json:
-    """One machine's request: its token and LaunchInstance's body."""
+    """Return one machine's request: its token and the body of LaunchInstance."""
     token = f"{launch_id}-{machine.rank}"
     assert len(token) <= MOST_TOKEN_CHARACTERS, token
     ids = infrastructure.ids
@@ -217,13 +217,13 @@ def launch(
 def instance_configuration(
     cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, compartment: str
 ) -> Json:
-    """Body of CreateInstanceConfiguration: the machines that are to be members of the cluster's pool.
+    """Return the body of CreateInstanceConfiguration: the members of the cluster's pool.
 
-    Nobody can log in to a machine that the pool makes of it: it has no keys, no user-data and no rank.
+    Nobody can log in to a machine that the pool makes by this body: it has no keys, no user-data and no rank.
     """
     of = cluster_tags(cluster) | {tags.POOL: tags.MEMBER}
     machine = _machine(cluster, offer, infrastructure.ids, of, compartment)
-    return _own(cluster, compartment) | {
+    return _of_cluster(cluster, compartment) | {
         "displayName": f"gpuctl {cluster.name} {cluster.shape} {offer.image_id[-8:]}",
         "source": "NONE",
         "instanceDetails": {"instanceType": "compute", "launchDetails": machine},
@@ -233,11 +233,11 @@ def instance_configuration(
 def instance_pool(
     cluster: CloudCluster, configuration: Json, configuration_id: str, ids: Mapping[str, str], zone: Zone
 ) -> Json:
-    """Body of CreateInstancePool: a pool without machines, which those of the zone can join."""
+    """Return the body of CreateInstancePool: a pool without machines, which machines of the zone can join."""
     placement: Json = {"availabilityDomain": zone.name, "primarySubnetId": ids["subnet"]}
     if "compute_cluster" in ids:
         placement["computeClusterId"] = ids["compute_cluster"]
-    return _own(cluster, configuration["compartmentId"]) | {
+    return _of_cluster(cluster, configuration["compartmentId"]) | {
         "displayName": f"{configuration['displayName']} {zone.name}",
         "instanceConfigurationId": configuration_id,
         "placementConfigurations": [placement],
@@ -246,8 +246,8 @@ def instance_pool(
 
 
 def autoscaling_configuration(cluster: CloudCluster, pool_id: str, end: datetime, compartment: str) -> Json:
-    """Body of CreateAutoScalingConfiguration: the pool has no machines from `end` on, a whole minute in UTC."""
-    return _own(cluster, compartment) | {
+    """Return the body of CreateAutoScalingConfiguration: no machines from `end` on, a whole minute in UTC."""
+    return _of_cluster(cluster, compartment) | {
         "resource": {"type": "instancePool", "id": pool_id},
         "isEnabled": True,
         "policies": [scheduled_policy(end)],
@@ -255,7 +255,7 @@ def autoscaling_configuration(cluster: CloudCluster, pool_id: str, end: datetime
 
 
 def scheduled_policy(end: datetime) -> Json:
-    """Policy that sets a pool to 0 machines once. `initial` is the size; `min` and `max` are not used.
+    """Return the policy that sets a pool to 0 machines once. `initial` is the size; `min` and `max` are not used.
 
     Source: https://docs.oracle.com/en-us/iaas/api/#/en/autoscaling/latest/datatypes/Capacity
     """
@@ -269,12 +269,12 @@ def scheduled_policy(end: datetime) -> Json:
 
 
 def cron(end: datetime) -> str:
-    """Quartz expression of one minute in UTC: `0 30 17 4 12 ? 2026` for 17:30 on 4 December 2026."""
+    """Return the Quartz expression of a minute in UTC: `0 30 17 4 12 ? 2026` for 17:30 on 4 December 2026."""
     return f"0 {end.minute} {end.hour} {end.day} {end.month} ? {end.year}"
 
 
 def read_cron(expression: str) -> datetime | None:
-    """Return the minute of an expression of `cron`. None: it is none."""
+    """Return the minute of an expression of `cron`. None: another expression."""
     fields = expression.split()
     if len(fields) != 7 or fields[0] != "0" or fields[5] != "?":
         return None
@@ -288,7 +288,7 @@ def read_cron(expression: str) -> datetime | None:
 def _machine(
     cluster: CloudCluster, offer: Offer, ids: Mapping[str, str], of: Mapping[str, str], compartment: str
 ) -> Json:
-    """Fields that LaunchInstance and an instance configuration share; `of` are the machine's tags."""
+    """Return the fields that LaunchInstance and an instance configuration share; `of` are the machine's tags."""
     machine: Json = {
         "compartmentId": compartment,
         "shape": cluster.shape,
@@ -322,13 +322,13 @@ def _machine(
 
 
 def cluster_tags(cluster: CloudCluster) -> dict[str, str]:
-    """What everything of a cluster carries."""
+    """Return the tags of the cluster's resources."""
     of = tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at)
     provider = cluster.target.provider
     return of if provider == "oci" else of | {tags.PROVIDER: provider}
 
 
-def _own(cluster: CloudCluster, compartment: str) -> Json:
+def _of_cluster(cluster: CloudCluster, compartment: str) -> Json:
     return {
         "compartmentId": compartment,
         "displayName": f"gpuctl {cluster.name}",

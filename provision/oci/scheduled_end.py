@@ -36,7 +36,7 @@ def schedule(
     """Have OCI terminate the machines at the end of the cluster's time. Idempotent.
 
     The schedule stands before the first machine joins its pool, so that each is guarded from then on.
-    Raises CloudError where OCI refuses a part of it; machines that joined before stay guarded.
+    Raises CloudError if OCI refuses a request; machines that joined before stay guarded.
     """
     if refusal := pool_refusal(cluster):
         raise CloudError(f"On OCI {refusal}.", operation="attach_instance_pool_instance")
@@ -96,7 +96,7 @@ def _join(api: Api, pool: InstancePool, machine: Instance) -> CloudError | None:
     """Add a machine to a pool. Returns the refusal, so that one machine keeps no other from its guard."""
     of = dict(machine.tags) | {tags.POOL: tags.MEMBER}
     try:
-        # Before it joins: who may not list pools has to know that there is one.
+        # Before it joins: the tag shows the pool to a user who may not list pools.
         api.call("compute.update_instance", machine.id, {"freeformTags": of}, again=True)
         pool.attach(machine.id)
     except BadCredentials:
@@ -171,7 +171,7 @@ def _ensure_schedule(api: Api, cluster: CloudCluster, pool_id: str, ensure: Ensu
 
 
 def _end_of(policy: Mapping[str, object]) -> datetime | None:
-    """Return the time at which a policy sets its pool to 0. None: it does not."""
+    """Return the time at which a policy sets its pool to 0. None: another policy."""
     capacity, schedule = policy.get("capacity"), policy.get("executionSchedule")
     if not isinstance(capacity, Mapping) or not isinstance(schedule, Mapping):
         return None

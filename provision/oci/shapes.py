@@ -1,4 +1,4 @@
-"""Shapes: what OCI says of one, and what requests need to know of it."""
+"""Shapes: OCI's view, facts for requests, price."""
 
 from typing import Any
 
@@ -11,25 +11,25 @@ from provision.oci.images.lookup import Image
 from provision.pricing.catalog import SHAPES
 
 FLEXIBLE_OCPUS = 2.0
-"""Of shapes that leave it to the request, which are none with GPUs."""
+"""OCPUs of flexible shapes, which have no GPUs."""
 
 
 def in_domain(api: Api, zone: str, shape: str) -> Json | None:
-    """The shape as a domain lists it. None: it does not, or says that there is no such name."""
+    """Return a domain's view of the shape. None: the domain has no such shape, or OCI no such name."""
     try:
         listed = api.listed("compute.list_shapes", availability_domain=zone, shape=shape)
     except (BadCredentials, Throttled, Unclear):
         raise
     except CloudError:
-        return None  # where it was about permissions, the list of all shapes says so
-    return next((one for one in listed if one["shape"] == shape), None)
+        return None  # if permissions are missing, the list of all shapes raises
+    return next((candidate for candidate in listed if candidate["shape"] == shape), None)
 
 
 def facts_of(name: str, shape: Json, image: Image) -> dict[str, Any]:
-    """What requests need to know of shape and image."""
+    """Return the facts of shape and image for requests."""
     virtual = name.startswith("VM.")
     known = SHAPES.get(name)
-    # A row of the catalog without networks knows nothing of RDMA.
+    # A row of the catalog without networks has no data on RDMA.
     rdma = known.compute_cluster if known and known.network else bool(shape.get("rdmaPorts"))
     return {
         "compute_cluster": rdma and not virtual,
@@ -41,7 +41,7 @@ def facts_of(name: str, shape: Json, image: Image) -> dict[str, Any]:
 
 
 def shape_config(shape: Json) -> dict[str, float] | None:
-    """OCPUs and memory for a flexible shape, which has none of its own."""
+    """Return OCPUs and memory for a flexible shape. None: the shape has its own."""
     if not shape.get("isFlexible"):
         return None
     ocpus, memory = shape.get("ocpuOptions") or {}, shape.get("memoryOptions") or {}
@@ -51,7 +51,7 @@ def shape_config(shape: Json) -> dict[str, float] | None:
 
 
 def hourly_usd(name: str, *, spot: bool) -> float | None:
-    """List price of one machine; None where it is not known."""
+    """Return the list price of one machine. None: not known."""
     known = SHAPES.get(name)
     price = known.usd_per_hour if known else None
     if price is None:
@@ -60,21 +60,21 @@ def hourly_usd(name: str, *, spot: bool) -> float | None:
 
 
 def refuse_not_launched(name: str) -> None:
-    """Raise InvalidInput for a shape that gpuctl launches no machines of."""
+    """Raise InvalidInput for a shape that gpuctl does not launch."""
     if reason := not_launched(name):
         raise InvalidInput(
             f"{name} is not launched by gpuctl: {reason}. Choose another shape: `gpuctl shapes` lists them."
         )
 
 
-def missing(api: Api, wanted: str) -> str:
-    """What to say of a shape that no domain lists."""
+def missing(api: Api, name: str) -> str:
+    """Return the message for a shape that no domain lists."""
     listed = api.listed("compute.list_shapes")
-    near = nearest(wanted, sorted({str(one["shape"]) for one in listed}))
+    near = nearest(name, sorted({str(shape["shape"]) for shape in listed}))
     region = api.credentials.region
     hint = f" Near it: {', '.join(near)}." if near else ""
-    where = "is in OCI, but not for your account" if wanted in SHAPES else "is no shape that OCI lists"
+    problem = "is in OCI, but not for your account" if name in SHAPES else "is no shape that OCI lists"
     return (
-        f"{wanted} {where} in {region}.{hint} `gpuctl shapes` lists the known ones; try another --region, or "
+        f"{name} {problem} in {region}.{hint} `gpuctl shapes` lists the known ones; try another --region, or "
         "ask for the shape's service limit in the console."
     )

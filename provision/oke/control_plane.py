@@ -1,7 +1,8 @@
-"""The control plane of a cluster: found by its tags, or made; its add-on, its address."""
+"""The control plane of a cluster: found by its tags, or created; its add-on, its API server."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -14,106 +15,111 @@ from provision.records import CloudCluster
 from provision.rented import tags
 from provision.rented.interface import Ensure
 from provision.rented.managed_kubernetes.api_server import ApiServer
-from provision.waiting import Clock, PollWaits, Say, once_unblocked, wait_until
+from provision.waiting import Clock, Say, first_result, once_unblocked, wait_until
 
 ACTIVE_WITHIN_S = 1800.0
 LISTED_WITHIN_S = 60.0
-"""After its call a cluster is made by a work request, whose answer names nothing yet."""
-WORKS = ("ACTIVE", "UPDATING")
+"""A work request makes the cluster after the call, whose answer has no id yet."""
+WORKING = ("ACTIVE", "UPDATING")
 TAKEN_WITHIN_S = 600.0
-"""While OKE changes a cluster, it may refuse the next change."""
-ADDON_IS_THERE = ("CREATING", "ACTIVE", "UPDATING", "NEEDS_ATTENTION")
+"""Longest time that OKE refuses the next change while it changes a cluster."""
+ADDON_EXISTS = ("CREATING", "ACTIVE", "UPDATING", "NEEDS_ATTENTION")
 
 
-def find(api: Api, cluster: CloudCluster) -> Json | None:
-    """What OKE lists of it. None: there is none that stays."""
-    mine = [
-        view
-        for view in list_kind(api, "kubernetes-cluster")
-        if tags_of(view).get(tags.CLUSTER_ID) == cluster.id and is_live(view)
-    ]
-    return min(mine, key=lambda view: str(view["id"]), default=None)
+@dataclass(frozen=True, kw_only=True)
+class ControlPlane:
+    """The control plane of a cluster."""
 
+    api: Api
+    clock: Clock
+    cluster: CloudCluster
+    say: Say
 
-def ensure(api: Api, clock: Clock, cluster: CloudCluster, body: Json, ensure: Ensure) -> str:
-    """Return its OCID; it may be seconds old."""
+    def find(self) -> Json | None:
+        """Return OKE's view of the cluster. None: OKE lists no live one."""
+        views = [
+            view
+            for view in list_kind(self.api, "kubernetes-cluster")
+            if tags_of(view).get(tags.CLUSTER_ID) == self.cluster.id and is_live(view)
+        ]
+        return min(views, key=lambda view: str(view["id"]), default=None)
 
-    def found() -> str | None:
-        view = find(api, cluster)
-        return None if view is None else str(view["id"])
+    def ensure(self, body: Json, ensure: Ensure) -> str:
+        """Find or create the control plane, without a wait. Returns its OCID."""
 
-    def create(token: str) -> str:
-        api.call("container.create_cluster", body, opc_retry_token=token)
-        return until_listed(clock, "the control plane", found)
+        def find() -> str | None:
+            view = self.find()
+            return None if view is None else str(view["id"])
 
-    return ensure("kubernetes-cluster", find=found, create=create)
+        def create(token: str) -> str:
+            self.api.call("container.create_cluster", body, opc_retry_token=token)
+            return wait_listed(self.clock, "the control plane", find)
 
+        return ensure("kubernetes-cluster", find=find, create=create)
 
-def until_listed(clock: Clock, what: str, find: Any) -> str:  # noqa: ANN401 - as Ensure has it
-    """Return the id of what a work request makes, once a list has it. Raises Unclear."""
-    deadline, waits = clock.now() + LISTED_WITHIN_S, PollWaits()
-    while (found := find()) is None:
-        if clock.now() > deadline:
-            raise Unclear(f"OKE took the request, and does not list {what} after {LISTED_WITHIN_S:.0f} s.")
-        clock.sleep(waits.next())
-    return str(found)
+    def wait_active(self, cluster_id: str) -> None:
+        """Wait until the control plane works. Raises CreateFailed."""
 
-
-def wait_active(api: Api, clock: Clock, cluster: CloudCluster, cluster_id: str, say: Say) -> None:
-    """Until it works. Raises CreateFailed."""
-
-    def look() -> tuple[bool | None, str]:
-        view: Mapping[str, Any] = api.call("container.get_cluster", cluster_id)
-        state = view["lifecycleState"]
-        if state == "FAILED":
-            raise CreateFailed(
-                f"OKE could not make the control plane: {view.get('lifecycleDetails') or 'it gives no reason'}. "
-                f"`gpuctl down --cluster {cluster.name}` removes what is there."
-            )
-        return (True if state in WORKS else None), f"its state is {state}"
-
-    what = "the control plane, which takes OKE about ten minutes"
-    wait_until(what, look, timeout_s=ACTIVE_WITHIN_S, clock=clock, say=say)
-
-
-def server(api: Api, cluster_id: str) -> ApiServer:
-    """Return where the API server is, as OKE writes it into a kubeconfig."""
-    answer = api.call(
-        "container.create_kubeconfig",
-        cluster_id,
-        again=True,
-        create_cluster_kubeconfig_content_details={"tokenVersion": "2.0.0", "endpoint": "PUBLIC_ENDPOINT"},
-    )
-    told = yaml.safe_load(answer.content)["clusters"][0]["cluster"]
-    authority = str(told.get("certificate-authority-data") or "")
-    base64.b64decode(authority, validate=True)
-    return ApiServer(url=told["server"], authority=authority)
-
-
-def ensure_addon(
-    api: Api, clock: Clock, cluster: CloudCluster, cluster_id: str, ensure: Ensure, say: Say
-) -> None:
-    """Have NVIDIA's device plug-in asked for."""
-
-    def found() -> str | None:
-        try:
-            view = api.call("container.get_addon", cluster_id, requests.GPU_ADDON)
-        except Gone:
-            return None
-        return requests.GPU_ADDON if view["lifecycleState"] in ADDON_IS_THERE else None
-
-    def create(token: str) -> str:
-        def install() -> None:
-            try:
-                api.call(
-                    "container.install_addon", cluster_id, requests.addon(cluster), opc_retry_token=token
+        def active() -> tuple[bool | None, str]:
+            view: Mapping[str, Any] = self.api.call("container.get_cluster", cluster_id)
+            state = view["lifecycleState"]
+            if state == "FAILED":
+                reason = view.get("lifecycleDetails") or "it gives no reason"
+                raise CreateFailed(
+                    f"OKE could not make the control plane: {reason}. `gpuctl down --cluster {self.cluster.name}` "
+                    "removes what is there."
                 )
-            except CloudError:  # OKE has several words for one that is there
-                if found() is None:
-                    raise
+            return (True if state in WORKING else None), f"its state is {state}"
 
-        what = f"OKE's acceptance of the add-on {requests.GPU_ADDON}"
-        once_unblocked(what, install, timeout_s=TAKEN_WITHIN_S, clock=clock, say=say)
-        return requests.GPU_ADDON
+        title = "the control plane, which takes OKE about ten minutes"
+        wait_until(title, active, timeout_s=ACTIVE_WITHIN_S, clock=self.clock, say=self.say)
 
-    ensure(f"add-on {requests.GPU_ADDON}", find=found, create=create)
+    def server(self, cluster_id: str) -> ApiServer:
+        """Return the API server, as OKE writes it into a kubeconfig."""
+        answer = self.api.call(
+            "container.create_kubeconfig",
+            cluster_id,
+            again=True,
+            create_cluster_kubeconfig_content_details={
+                "tokenVersion": "2.0.0",
+                "endpoint": "PUBLIC_ENDPOINT",
+            },
+        )
+        cluster = yaml.safe_load(answer.content)["clusters"][0]["cluster"]
+        authority = str(cluster.get("certificate-authority-data") or "")
+        base64.b64decode(authority, validate=True)
+        return ApiServer(url=cluster["server"], authority=authority)
+
+    def ensure_addon(self, cluster_id: str, ensure: Ensure) -> None:
+        """Install NVIDIA's device plug-in, unless it exists."""
+        name = requests.GPU_ADDON
+
+        def find() -> str | None:
+            try:
+                view = self.api.call("container.get_addon", cluster_id, name)
+            except Gone:
+                return None
+            return name if view["lifecycleState"] in ADDON_EXISTS else None
+
+        def create(token: str) -> str:
+            def install() -> None:
+                body = requests.addon(self.cluster)
+                try:
+                    self.api.call("container.install_addon", cluster_id, body, opc_retry_token=token)
+                except CloudError:  # OKE has several codes for an existing add-on
+                    if find() is None:
+                        raise
+
+            title = f"OKE's acceptance of the add-on {name}"
+            once_unblocked(title, install, timeout_s=TAKEN_WITHIN_S, clock=self.clock, say=self.say)
+            return name
+
+        ensure(f"add-on {name}", find=find, create=create)
+
+
+def wait_listed(clock: Clock, title: str, find: Callable[[], str | None]) -> str:
+    """Return the id of the resource of a work request, once a list has it. Raises Unclear."""
+    resource_id = first_result(clock, find, LISTED_WITHIN_S)
+    if resource_id is None:
+        raise Unclear(f"OKE took the request, and does not list {title} after {LISTED_WITHIN_S:.0f} s.")
+    return resource_id

@@ -1,4 +1,4 @@
-"""OKE, as it is described to the rest of gpuctl. Shapes, regions and prices of machines are OCI's."""
+"""The description of OKE, without an account. Shapes, regions and prices of machines are OCI's."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,9 +9,9 @@ from provision.pricing.spending import reap_command
 from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 
 CONTROL_PLANE_HOURLY_USD = 0.10
-"""Of an enhanced cluster. https://www.oracle.com/cloud/price-list/, 2026-11."""
+"""List price of an enhanced cluster. https://www.oracle.com/cloud/price-list/, 2026-11."""
 CPU_SHAPE, CPU_OCPUS, CPU_MEMORY_GB = "VM.Standard.E4.Flex", 2, 16
-"""Runs the operators and Ray's head: 4 vCPUs, 16 GB."""
+"""The machine of the operators and Ray's head: 4 vCPUs, 16 GB."""
 CPU_MACHINE_USD = CPU_OCPUS * 0.025 + CPU_MEMORY_GB * 0.0015
 """By the list price of its OCPUs and GB. https://www.oracle.com/cloud/price-list/, 2026-11."""
 
@@ -42,7 +42,7 @@ DESCRIPTION = replace(
     about="Kubernetes on Oracle's OKE with Ray, made and removed: --provider oke --shape VM.GPU.A10.2",
     control="provision.oke.cloud",
     base="oci",
-    provider="provision.oke.provider",
+    provider="provision.oke.service",
     shapes=(),
     default_user="ray",
     end_guards=_end_guards,

@@ -1,6 +1,7 @@
 """Node pools: one small machine for operators and Ray's head, and the machines with GPUs, in one domain."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -15,8 +16,8 @@ from provision.oci.resources.resource_types import (
     list_kind,
     tags_of,
 )
-from provision.oke import names, requests, work_requests
-from provision.oke.control_plane import TAKEN_WITHIN_S, until_listed
+from provision.oke import requests
+from provision.oke.control_plane import TAKEN_WITHIN_S, wait_listed
 from provision.records import CloudCluster, Resource
 from provision.rented import tags
 from provision.rented.interface import Ensure
@@ -27,197 +28,230 @@ from provision.waiting import Clock, Say, once_unblocked, wait_until
 POOL = "node-pool"
 POOL_WITHIN_S = 2400.0
 """A machine with GPUs takes up to half an hour to join."""
-SHOWS_WITHIN_S = 60.0
-"""What OKE tells of a pool may be of before the last change for so long."""
+OUTDATED_FOR_S = 60.0
+"""Longest time that OKE describes a pool as before the last change."""
+FAILED_REQUESTS = ("FAILED", "CANCELED")
 
 
-def find(api: Api, cluster: CloudCluster, name: str) -> Json | None:
-    """What OKE lists of the pool of that name. None: there is none that stays."""
-    return next((view for view in pools(api, cluster) if view["name"] == name), None)
+@dataclass(frozen=True, kw_only=True)
+class NodePools:
+    """The node pools of a cluster."""
 
+    api: Api
+    clock: Clock
+    cluster: CloudCluster
+    say: Say
 
-def pools(api: Api, cluster: CloudCluster) -> list[Json]:
-    """All pools of the cluster that stay, the lowest id first."""
-    found = [
-        view
-        for view in list_kind(api, POOL)
-        if tags_of(view).get(tags.CLUSTER_ID) == cluster.id and is_live(view)
-    ]
-    return sorted(found, key=lambda view: str(view["id"]))
+    def find(self, name: str) -> Json | None:
+        """Return OKE's view of the live pool of that name. None: not in OKE's list."""
+        return next((view for view in self._live() if view["name"] == name), None)
 
+    def with_gpus(self) -> list[Json]:
+        """Return the live pools of machines with GPUs."""
+        return [view for view in self._live() if view["name"] != requests.CPU_POOL]
 
-def with_gpus(api: Api, cluster: CloudCluster) -> list[Json]:
-    """The pools of machines with GPUs."""
-    return [view for view in pools(api, cluster) if view["name"] != names.CPU_POOL]
+    def ensure(self, body: Json, ensure: Ensure) -> str:
+        """Find or create a pool, without a wait. Returns its OCID."""
+        name = body["name"]
 
+        def find() -> str | None:
+            view = self.find(name)
+            return None if view is None else str(view["id"])
 
-def sizes(found: Iterable[Json]) -> dict[str, int]:
-    """How many machines each pool wants, by its name. Pure."""
-    return {view["name"]: int(view["nodeConfigDetails"]["size"]) for view in found}
+        def create(token: str) -> str:
+            self._once_unblocked(
+                f"OKE's acceptance of the node pool {name}",
+                lambda: self.api.call("container.create_node_pool", body, opc_retry_token=token),
+                TAKEN_WITHIN_S,
+            )
+            return wait_listed(self.clock, f"the node pool {name}", find)
 
+        return ensure(f"{POOL} {name}", find=find, create=create)
 
-def ensure_pool(api: Api, clock: Clock, cluster: CloudCluster, body: Json, ensure: Ensure, say: Say) -> str:
-    """Return the OCID of the pool; it may be seconds old."""
-    name = body["name"]
+    def scale(
+        self,
+        pool: Json,
+        count: int,
+        *,
+        staying_addresses: Callable[[], Collection[str]],
+        timeout_s: float = POOL_WITHIN_S,
+    ) -> None:
+        """Set the pool's size to `count`, and wait while OKE changes it.
 
-    def found() -> str | None:
-        view = find(api, cluster, name)
-        return None if view is None else str(view["id"])
+        Of too many machines, the newest end that are not at a staying address. OKE itself chooses among machines
+        that it could not start: they have no id. Raises CreateFailed for a machine that OKE began to end and could
+        not.
+        """
+        ending: set[str] = set()
+        work_requests: list[str] = []
+        title, update = pool["name"], "container.update_node_pool"
 
-    def create(token: str) -> str:
-        once_unblocked(
-            f"OKE's acceptance of the node pool {name}",
-            lambda: api.call("container.create_node_pool", body, opc_retry_token=token),
-            timeout_s=TAKEN_WITHIN_S,
-            clock=clock,
-            say=say,
-        )
-        return until_listed(clock, f"the node pool {name}", found)
-
-    return ensure(f"{POOL} {name}", find=found, create=create)
-
-
-def scale(
-    api: Api,
-    clock: Clock,
-    pool: Json,
-    count: int,
-    say: Say,
-    *,
-    stay: Callable[[], Collection[str]],
-    timeout_s: float = POOL_WITHIN_S,
-) -> None:
-    """Have the pool want so many machines; nothing where it does. Waits while OKE still changes it.
-
-    Where some are too many, those end that are not on an address that `stay` tells, the newest first. Which of those
-    that it could not start it gives up is OKE's choice: they have no id. Raises CreateFailed for one that OKE began
-    to end and could not.
-    """
-    told: set[str] = set()
-    ends: list[str] = []
-
-    def look() -> tuple[bool | None, str]:
-        view = api.call("container.get_node_pool", pool["id"])
-        size = view["nodeConfigDetails"]["size"]
-        if size == count:
-            return True, ""
-        there = [node for node in _there(view) if node.get("id") and node["lifecycleState"] != "DELETING"]
-        if told and (view["lifecycleState"] == "UPDATING" or any(node["id"] in told for node in there)):
-            for error in chain.from_iterable(work_requests.errors_of(api, end) for end in ends):
-                raise CreateFailed(
-                    f"OKE could not end a machine of the node pool {pool['name']}, which is still there and billed: "
-                    f"{error['message']}. `gpuctl up` tries again."
-                )
-            return None, f"{len(told)} of its machines end"  # the size follows
-        try:
-            if len(there) <= count or not count:
-                api.call("container.update_node_pool", pool["id"], requests.size(count), again=True)
+        def scaled() -> tuple[bool | None, str]:
+            view = self.api.call("container.get_node_pool", pool["id"])
+            size = view["nodeConfigDetails"]["size"]
+            if size == count:
                 return True, ""
-            if size > len(there):  # or it would start others for them
-                api.call("container.update_node_pool", pool["id"], requests.size(len(there)), again=True)
-                return None, f"{len(there) - count} machines have to end"
-            made = {one["id"]: _made(api, one["id"]) for one in there}
-            for one in surplus(there, count, stay(), made)[: size - count]:
-                with remembered(told, one):
-                    ended = api.response("container.delete_node", pool["id"], one, is_decrement_size=True)
-                if request := ended.headers.get("opc-work-request-id"):
-                    ends.append(request)
-        except (Blocked, Gone) as error:  # OKE changes it, or one has gone by itself
-            return None, str(error)
-        return None, f"{len(told)} of its machines end"
+            machines = [
+                node for node in _existing(view) if node.get("id") and node["lifecycleState"] != "DELETING"
+            ]
+            undecided = view["lifecycleState"] == "UPDATING" or any(node["id"] in ending for node in machines)
+            if ending and undecided:
+                for error in chain.from_iterable(map(self._errors_of, work_requests)):
+                    raise CreateFailed(
+                        f"OKE could not end a machine of the node pool {title}, which is still there and billed: "
+                        f"{error['message']}. `gpuctl up` tries again."
+                    )
+                return None, f"{len(ending)} of its machines end"  # the size follows
+            try:
+                if len(machines) <= count or not count:
+                    self.api.call(update, pool["id"], requests.size(count), again=True)
+                    return True, ""
+                if size > len(machines):  # or it would start others for the ending ones
+                    self.api.call(update, pool["id"], requests.size(len(machines)), again=True)
+                    return None, f"{len(machines) - count} machines have to end"
+                made = {node["id"]: self._made_at(node["id"]) for node in machines}
+                for machine in surplus(machines, count, staying_addresses(), made)[: size - count]:
+                    with remembered(ending, machine):
+                        ended = self.api.response(
+                            "container.delete_node", pool["id"], machine, is_decrement_size=True
+                        )
+                    if request := ended.headers.get("opc-work-request-id"):
+                        work_requests.append(request)
+            except (Blocked, Gone) as error:  # OKE changes it, or a machine has ended already
+                return None, str(error)
+            return None, f"{len(ending)} of its machines end"
 
-    wait_until(f"the change of the node pool {pool['name']}", look, timeout_s=timeout_s, clock=clock, say=say)
+        self._wait(f"the change of the node pool {title}", scaled, timeout_s)
+
+    def wait_gone(self, pool: Json, count: int) -> None:
+        """Wait until at most `count` machines of the pool exist."""
+
+        def ended() -> tuple[bool | None, str]:
+            existing = len(_existing(self.api.call("container.get_node_pool", pool["id"])))
+            return (True if existing <= count else None), f"{existing - count} of {existing} are still there"
+
+        self._wait(f"the end of machines of the node pool {pool['name']}", ended, POOL_WITHIN_S)
+
+    def wait_running(self, pool_id: str, name: str, count: int) -> None:
+        """Wait until all `count` machines are nodes, and excess machines have ended.
+
+        Raises Capacity or Quota as soon as OCI reports that it has no machine, CreateFailed for any other failure.
+        """
+        began = self.clock.now()
+
+        def running() -> tuple[bool | None, str]:
+            view = self.api.call("container.get_node_pool", pool_id)
+            state, size, machines = (
+                view["lifecycleState"],
+                view["nodeConfigDetails"]["size"],
+                _existing(view),
+            )
+            # Errors of machines that are being deleted are of an earlier try.
+            staying = [node for node in machines if node.get("lifecycleState") != "DELETING"]
+            for error in refusals(staying):
+                raise from_message(error.get("code", ""), error["message"], "create_node_pool")
+            active = sum(node.get("lifecycleState") == "ACTIVE" for node in machines)
+            # A user may have made the other pool larger.
+            fits = size == count or name == requests.CPU_POOL
+            if state == "ACTIVE" and active == len(machines) == size and fits:
+                return True, ""
+            if self.clock.now() - began > OUTDATED_FOR_S:
+                # Sometimes only a work request reports that OCI has no machine.
+                for error in self._newest_errors(pool_id):
+                    raise from_message(error["code"], error["message"], "create_node_pool")
+                if state in ("FAILED", "NEEDS_ATTENTION"):
+                    reason = view.get("lifecycleDetails") or "it gives no reason"
+                    raise CreateFailed(f"OKE could not make the node pool {name}: {reason}.")
+            excess = f", {len(machines) - count} have to go" if len(machines) > count else ""
+            return None, f"{active} of {count} machines are there{excess}, its state is {state}"
+
+        self._wait(f"the node pool {name}", running, POOL_WITHIN_S)
+
+    def remove(self, pool: Json) -> None:
+        """Remove a pool that can't have its machines, so that they come up in another domain or not at all."""
+        resource = Resource(
+            kind=POOL,
+            id=pool["id"],
+            name=pool["name"],
+            tags=tags_of(pool),
+            stage=KUBERNETES_KINDS[POOL].stage,
+        )
+        self._once_unblocked(
+            f"the end of node pool {pool['name']}",
+            lambda: deletion.delete(self.api, resource),
+            ENDS_WITHIN_S + BLOCKED_TIMEOUT_S,
+        )
+
+    def _live(self) -> list[Json]:
+        """Return all live pools of the cluster, the lowest id first."""
+        views = [
+            view
+            for view in list_kind(self.api, POOL)
+            if tags_of(view).get(tags.CLUSTER_ID) == self.cluster.id and is_live(view)
+        ]
+        return sorted(views, key=lambda view: str(view["id"]))
+
+    def _made_at(self, instance: str) -> str:
+        """Return the time of the machine's creation, ISO 8601. Empty: not known."""
+        try:
+            return str(self.api.hint("compute.get_instance", instance)["timeCreated"])
+        except CloudError:
+            return ""
+
+    def _errors_of(self, request: str) -> list[Json]:
+        """Return `code` and `message` of a failed work request's errors. Empty: it did not fail, or no answer."""
+        try:
+            if self.api.hint("container.get_work_request", request)["status"] not in FAILED_REQUESTS:
+                return []
+            errors = self.api.list_all("container.list_work_request_errors", self.api.compartment, request)
+        except CloudError:
+            return []
+        return errors or [{"code": "", "message": "it gives no reason"}]
+
+    def _newest_errors(self, pool: str) -> list[Json]:
+        """Return the errors of the pool's last work request."""
+        try:
+            listed = self.api.listed(
+                "container.list_work_requests", resource_id=pool, resource_type="NODEPOOL"
+            )
+        except CloudError:
+            return []
+        newest = max(listed, key=lambda request: str(request.get("timeAccepted") or ""), default=None)
+        return [] if newest is None else self._errors_of(newest["id"])
+
+    def _wait(self, title: str, read: Callable[[], tuple[bool | None, str]], timeout_s: float) -> None:
+        wait_until(title, read, timeout_s=timeout_s, clock=self.clock, say=self.say)
+
+    def _once_unblocked(self, title: str, do: Callable[[], object], timeout_s: float) -> None:
+        once_unblocked(title, do, timeout_s=timeout_s, clock=self.clock, say=self.say)
 
 
-def _made(api: Api, instance: str) -> str:
-    """When the machine was made, ISO 8601. Empty: Compute does not tell."""
-    try:
-        return str(api.hint("compute.get_instance", instance)["timeCreated"])
-    except CloudError:
-        return ""
+def sizes(pools: Iterable[Json]) -> dict[str, int]:
+    """Return the desired size of each pool, by its name. Pure."""
+    return {view["name"]: int(view["nodeConfigDetails"]["size"]) for view in pools}
 
 
 def surplus(
-    machines: Sequence[Json], count: int, stay: Collection[str], made: Mapping[str, str]
+    machines: Sequence[Json], count: int, staying_addresses: Collection[str], made: Mapping[str, str]
 ) -> list[str]:
-    """Return the ids of those that end where `count` stay. Pure.
+    """Return the ids of the machines to end, so that `count` stay. Pure.
 
-    Others go before those in `stay`, then those that fail, then the newest by `made`.
+    First machines at other addresses than the staying ones, then failing machines, then the newest by `made`.
     """
 
     def worth(machine: Json) -> tuple[bool, bool]:
-        return machine.get("privateIp") in stay, machine["lifecycleState"] not in ("FAILING", "FAILED")
+        healthy = machine["lifecycleState"] not in ("FAILING", "FAILED")
+        return machine.get("privateIp") in staying_addresses, healthy
 
-    newest = sorted(machines, key=lambda one: made.get(one["id"], ""), reverse=True)
+    newest = sorted(machines, key=lambda machine: made.get(machine["id"], ""), reverse=True)
     ordered = sorted(newest, key=worth)
-    return [str(one["id"]) for one in ordered[: max(0, len(machines) - count)]]
-
-
-def wait_gone(api: Api, clock: Clock, pool: Json, count: int, say: Say) -> None:
-    """Until no more than so many machines of the pool are there."""
-
-    def look() -> tuple[bool | None, str]:
-        there = len(_there(api.call("container.get_node_pool", pool["id"])))
-        return (True if there <= count else None), f"{there - count} of {there} are still there"
-
-    what = f"the end of machines of the node pool {pool['name']}"
-    wait_until(what, look, timeout_s=POOL_WITHIN_S, clock=clock, say=say)
-
-
-def _there(view: Json) -> list[Json]:
-    return [node for node in view.get("nodes") or [] if node.get("lifecycleState") != "DELETED"]
-
-
-def wait_pool(api: Api, clock: Clock, pool_id: str, name: str, count: int, say: Say) -> None:
-    """Until all of its `count` machines are nodes, and those that it has too many of have gone.
-
-    Raises Capacity or Quota as soon as OCI says that it has no machine, CreateFailed for anything else.
-    """
-    began = clock.now()
-
-    def look() -> tuple[bool | None, str]:
-        view = api.call("container.get_node_pool", pool_id)
-        state, wanted, there = view["lifecycleState"], view["nodeConfigDetails"]["size"], _there(view)
-        # Those on their way out tell of an earlier try.
-        for error in refusals([node for node in there if node.get("lifecycleState") != "DELETING"]):
-            raise from_message(error.get("code", ""), error["message"], "create_node_pool")
-        active = sum(node.get("lifecycleState") == "ACTIVE" for node in there)
-        # Somebody may have made the other pool larger.
-        fits = wanted == count or name == names.CPU_POOL
-        if state == "ACTIVE" and active == len(there) == wanted and fits:
-            return True, ""
-        if clock.now() - began > SHOWS_WITHIN_S:
-            # Where OCI has no machine, this may be told here alone.
-            for error in work_requests.newest_errors(api, pool_id):
-                raise from_message(error["code"], error["message"], "create_node_pool")
-            if state in ("FAILED", "NEEDS_ATTENTION"):
-                told = view.get("lifecycleDetails") or "it gives no reason"
-                raise CreateFailed(f"OKE could not make the node pool {name}: {told}.")
-        going = f", {len(there) - count} have to go" if len(there) > count else ""
-        return None, f"{active} of {count} machines are there{going}, its state is {state}"
-
-    wait_until(f"the node pool {name}", look, timeout_s=POOL_WITHIN_S, clock=clock, say=say)
+    return [str(machine["id"]) for machine in ordered[: max(0, len(machines) - count)]]
 
 
 def refusals(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """What OKE says of machines that could not be started. Pure."""
+    """Return OKE's errors of machines that it could not start. Pure."""
     return [error for node in nodes if (error := node.get("nodeError")) and error.get("message")]
 
 
-def remove(api: Api, clock: Clock, pool: Json, say: Say) -> None:
-    """Remove a pool that can't have its machines, so that they come in another domain or not at all."""
-    resource = Resource(
-        kind=POOL,
-        id=pool["id"],
-        name=pool["name"],
-        tags=tags_of(pool),
-        stage=KUBERNETES_KINDS[POOL].stage,
-    )
-
-    once_unblocked(
-        f"the end of node pool {pool['name']}",
-        lambda: deletion.delete(api, resource),
-        timeout_s=ENDS_WITHIN_S + BLOCKED_TIMEOUT_S,
-        clock=clock,
-        say=say,
-    )
+def _existing(view: Json) -> list[Json]:
+    return [node for node in view.get("nodes") or [] if node.get("lifecycleState") != "DELETED"]

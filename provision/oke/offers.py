@@ -1,4 +1,4 @@
-"""What OCI says of a cluster before anything is made: shape, domains, limits, Kubernetes' version, images."""
+"""The offer of OCI for a cluster, before anything is made: shape, domains, limits, Kubernetes' version, images."""
 
 import re
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from provision.oci.api import Api, Json
 from provision.oci.errors import STOPPED_COUNT
 from provision.oci.offers import find_domains, ordered_zones
 from provision.oke import requests
+from provision.oke.traits import DISK_GB
 from provision.parallel import together
 from provision.pricing.catalog import SHAPES, nvidia_by_name
 from provision.records import CloudCluster, Offer
 
-DISK_GB = 200
 ARM = ("BM.GPU.GB200.", "BM.GPU.GB300.")
 _IMAGE = re.compile(
     r"Oracle-Linux-(?P<release>[89])[.\d]*-(?P<gpu>Gen2-GPU-)?(?P<date>[\d.]+)-\d+-OKE-(?P<version>[\d.]+)-(?P<build>\d+)"
@@ -25,9 +25,9 @@ _IMAGE = re.compile(
 
 
 def find(api: Api, cluster: CloudCluster, *, version: str | None = None) -> Offer:
-    """Return the shape, where its machines can be, and what they boot. Raises UnknownShape and InvalidInput.
+    """Return the shape, the domains that have it, and the images. Raises UnknownShape and InvalidInput.
 
-    `version`: the control plane's, which its nodes have as well. None: there is none yet.
+    `version`: the control plane's, which its nodes have as well. None: no control plane yet.
     """
     domains, options, versions = together(
         partial(find_domains, api, cluster.shape),
@@ -52,7 +52,9 @@ def find(api: Api, cluster: CloudCluster, *, version: str | None = None) -> Offe
         raise InvalidInput(
             f"OCI has no preemptible bare-metal machines, and {cluster.shape} is one. Leave out --spot."
         )
-    version, gpu_image, cpu_image = choose(versions["kubernetesVersions"], options["sources"], rather=version)
+    version, gpu_image, cpu_image = choose(
+        versions["kubernetesVersions"], options["sources"], preferred=version
+    )
     known = SHAPES.get(cluster.shape)
     rdma = known.compute_cluster if known else bool(shape.get("rdmaPorts"))
     compute_cluster = rdma and cluster.shape.startswith("BM.")
@@ -82,46 +84,47 @@ def find(api: Api, cluster: CloudCluster, *, version: str | None = None) -> Offe
 
 
 def choose(
-    versions: Sequence[str], sources: Sequence[Json], *, rather: str | None = None
+    versions: Sequence[str], sources: Sequence[Json], *, preferred: str | None = None
 ) -> tuple[str, Json, Json]:
     """Return the newest version that has images, `v1.34.1`, its newest one with GPUs, and its newest without. Pure.
 
-    `rather`: the control plane's, which nodes may not be ahead of. Images of Oracle Linux 8 go before those of 9.
-    Raises CloudError where no version has any.
+    `preferred`: the control plane's version, which nodes may not be ahead of. Images of Oracle Linux 8 win over those
+    of 9. Raises CloudError if no version has images.
     """
-    found = [(source, match) for source in sources if (match := _IMAGE.fullmatch(source["sourceName"]))]
+    images = [(source, match) for source in sources if (match := _IMAGE.fullmatch(source["sourceName"]))]
     # A version that ends with .0 is a preview.
-    fit = [one for one in versions if _number(one)[-1]]
-    if rather:
-        listed = {f"v{match['version']}" for _, match in found}
-        fit = [rather, *(one for one in listed if _number(one) < _number(rather))]
-    for version in sorted(fit, key=_number, reverse=True):
-        fitting = [one for one in found if one[1]["version"] == version.removeprefix("v")]
+    candidates = [version for version in versions if _number(version)[-1]]
+    if preferred:
+        listed = {f"v{match['version']}" for _, match in images}
+        older = (version for version in listed if _number(version) < _number(preferred))
+        candidates = [preferred, *older]
+    for version in sorted(candidates, key=_number, reverse=True):
+        fitting = [image for image in images if image[1]["version"] == version.removeprefix("v")]
         newest = sorted(
             fitting,
-            key=lambda one: (one[1]["release"] == "8", _number(one[1]["date"]), int(one[1]["build"])),
+            key=lambda image: (image[1]["release"] == "8", _number(image[1]["date"]), int(image[1]["build"])),
             reverse=True,
         )
         with_gpus = [source for source, match in newest if match["gpu"]]
         without = [source for source, match in newest if not match["gpu"]]
         if with_gpus and without:
             return version, with_gpus[0], without[0]
-    which = (
-        f"image for Kubernetes {rather} or before" if rather else "version of Kubernetes that has an image"
-    )
-    raise CloudError(f"OKE lists no {which} with NVIDIA's driver.")
+    missing = "version of Kubernetes that has an image"
+    if preferred:
+        missing = f"image for Kubernetes {preferred} or before"
+    raise CloudError(f"OKE lists no {missing} with NVIDIA's driver.")
 
 
 def refuse_over_quota(cluster: CloudCluster, offer: Offer, count: int) -> None:
-    """Raise NoCapacity where the account's limit leaves room for so many machines in no availability domain."""
+    """Raise NoCapacity if the account's limit leaves no availability domain room for that many machines."""
     needed = quotas.units(offer, count)
     left = {zone.name: offer.room.get(zone.name) for zone in offer.zones}
     if any(free is None or free >= needed for free in left.values()):
         return
-    told = ", ".join(f"{free} in {zone}" for zone, free in left.items())
+    listed = ", ".join(f"{free} in {zone}" for zone, free in left.items())
     raise NoCapacity(
         f"{count} {cluster.shape} need {needed} GPUs in one availability domain, and the account's limits leave "
-        f"{told}. Nothing was created. Ask for a higher limit in the console, or take a smaller --count. "
+        f"{listed}. Nothing was created. Ask for a higher limit in the console, or take a smaller --count. "
         f"{STOPPED_COUNT}"
     )
 

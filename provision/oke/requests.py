@@ -1,4 +1,4 @@
-"""The bodies of what is asked of OKE, plain JSON by the API's own names. Pure: the same in a dry run."""
+"""Names and request bodies of OKE's resources, plain JSON by the API's own names. Pure: the same in a dry run."""
 
 import base64
 import json
@@ -7,12 +7,13 @@ from typing import Any
 
 from provision.kubernetes.objects import GPU, GROUP_LABEL
 from provision.oci.requests import cluster_tags
-from provision.oke import names
 from provision.oke.description import CPU_MEMORY_GB, CPU_OCPUS, CPU_SHAPE
 from provision.records import CloudCluster, Offer
 
 Json = dict[str, Any]
 
+PROVIDER = "oke"
+CPU_POOL = "cpu"
 API_PORT = 6443
 CPU_DISK_GB = 100
 GPU_ADDON = "NvidiaGpuPlugin"
@@ -23,9 +24,9 @@ curl --fail -H "Authorization: Bearer Oracle" -L0 http://169.254.169.254/opc/v2/
 /usr/libexec/oci-growfs -y
 bash /var/run/oke-init.sh
 """
-"""What OKE's nodes run first.
+"""First script of OKE's nodes.
 
-Oracle Linux leaves its root file system at 47 GB, however large the boot volume is; the kubelet looks when it starts.
+Oracle Linux leaves its root file system at 47 GB, however large the boot volume is; the kubelet measures it once.
 """
 COMPUTE_CLUSTER_POLICY = (
     "node pools may need this policy statement to use a compute cluster: `Allow any-user to "
@@ -35,14 +36,24 @@ PREEMPTIBLE = "oci.oraclecloud.com/oke-is-preemptible"
 """A taint of preemptible nodes."""
 
 
-def control_plane(cluster: CloudCluster, compartment: str, version: str, ids: Mapping[str, str]) -> Json:
-    """CreateCluster: an enhanced one, whose API server has a public address that the cluster's group guards.
+def cluster_name(cluster: CloudCluster) -> str:
+    """Return the name of the Kubernetes cluster. Its tags show the owner: names on OCI need not be unique."""
+    return f"gpuctl-{cluster.name}-{cluster.id}"
 
-    What controllers make of services and claims of volumes has our tags, too.
+
+def gpu_pool_name(zone: str) -> str:
+    """Return the name of the GPU node pool in an availability domain, `Uocm:EU-FRANKFURT-1-AD-1`."""
+    return f"gpu-{zone.rpartition(':')[2].lower()}"
+
+
+def control_plane(cluster: CloudCluster, compartment: str, version: str, ids: Mapping[str, str]) -> Json:
+    """Return the body of CreateCluster: an enhanced one, whose API server's public address the group guards.
+
+    Load balancers and volumes of its controllers get our tags, too.
     """
     of = cluster_tags(cluster)
     return {
-        "name": names.cluster_name(cluster),
+        "name": cluster_name(cluster),
         "compartmentId": compartment,
         "vcnId": ids["vcn"],
         "kubernetesVersion": version,
@@ -65,8 +76,8 @@ def control_plane(cluster: CloudCluster, compartment: str, version: str, ids: Ma
 def cpu_pool(
     cluster: CloudCluster, compartment: str, facts: Mapping[str, Any], zone: str, ids: Mapping[str, str]
 ) -> Json:
-    """CreateNodePool, of one machine."""
-    body = _pool(cluster, compartment, names.CPU_POOL, "cpu", facts, ids)
+    """Return the body of CreateNodePool for the machine without GPUs."""
+    body = _pool(cluster, compartment, CPU_POOL, "cpu", facts, ids)
     return body | {
         "nodeShape": CPU_SHAPE,
         "nodeShapeConfig": {"ocpus": float(CPU_OCPUS), "memoryInGBs": float(CPU_MEMORY_GB)},
@@ -78,14 +89,14 @@ def cpu_pool(
 def gpu_pool(
     cluster: CloudCluster, compartment: str, offer: Offer, count: int, zone: str, ids: Mapping[str, str]
 ) -> Json:
-    """CreateNodePool. OKE taints nodes with GPUs itself: `nvidia.com/gpu`, NoSchedule."""
+    """Return the body of CreateNodePool. OKE taints nodes with GPUs itself: `nvidia.com/gpu`, NoSchedule."""
     nodes = _nodes(cluster, count, zone, ids)
     if cluster.spot:
         action = {"type": "TERMINATE", "isPreserveBootVolume": False}
         nodes["placementConfigs"][0]["preemptibleNodeConfig"] = {"preemptionAction": action}
     if "compute_cluster" in ids:
         nodes["computeClusterId"] = ids["compute_cluster"]
-    body = _pool(cluster, compartment, names.gpu_pool(zone), "gpu", offer.facts, ids)
+    body = _pool(cluster, compartment, gpu_pool_name(zone), "gpu", offer.facts, ids)
     return body | {
         "nodeShape": cluster.shape,
         "nodeSourceDetails": _source(offer.image_id, offer.disk_gb),
@@ -94,12 +105,12 @@ def gpu_pool(
 
 
 def size(count: int) -> Json:
-    """UpdateNodePool: so many machines."""
+    """Return the body of UpdateNodePool for a number of machines."""
     return {"nodeConfigDetails": {"size": count}}
 
 
 def addon(cluster: CloudCluster) -> Json:
-    """InstallAddon: NVIDIA's device plug-in, by which Kubernetes knows of GPUs; in place of one that OKE brought."""
+    """Return the body of InstallAddon: NVIDIA's device plug-in, in place of OKE's own."""
     body: Json = {"addonName": GPU_ADDON, "isOverrideExisting": True}
     if cluster.spot:
         tolerated = [{"key": key, "operator": "Exists"} for key in (GPU, PREEMPTIBLE)]

@@ -1,21 +1,29 @@
-"""OKE as a `provision.rented.managed_kubernetes.service.KubernetesService`."""
+"""Provider `oke`: Kubernetes on Oracle's OKE, created and removed. A `KubernetesService`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from provision.errors import Capacity, CreateFailed, Quota
-from provision.findings import Finding
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InvalidInput
+from provision.errors import Capacity, CreateFailed, Denied, ProvisionError, Quota, Throttled, Unclear
+from provision.findings import Finding, run_checks
+from provision.oci import checks, rights
+from provision.oci.cloud import sdk
 from provision.oci.infrastructure import network, security_group
-from provision.oke import checks, control_plane, names, node_pools, offers, requests, tokens
+from provision.oci.resources.resource_types import KUBERNETES_KINDS, list_kind
+from provision.oke import offers, requests, tokens
 from provision.oke.cloud import OkeCloud
 from provision.oke.cloud import connect as connect_cloud
-from provision.oke.facts import FACTS
+from provision.oke.control_plane import WORKING, ControlPlane
+from provision.oke.node_pools import NodePools, sizes
+from provision.oke.traits import TRAITS
 from provision.records import CloudCluster, EndGuard, Offer, Target
 from provision.rented.managed_kubernetes.api_server import ApiServer
-from provision.rented.managed_kubernetes.service import Work
+from provision.rented.managed_kubernetes.provider import ManagedKubernetes
+from provision.rented.managed_kubernetes.service import CreateContext, KubernetesService
 from provision.rented.managed_kubernetes.zones import end_machines, in_first_zone
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
-from provision.waiting import Clock
+from provision.waiting import Clock, quiet
 
 COMMAND = "oke-token"
 """The command of gpuctl that prints a credential."""
@@ -24,145 +32,191 @@ COMMAND = "oke-token"
 class OkeService:
     """One account, in one region and compartment."""
 
-    facts = FACTS
+    traits = TRAITS
 
     def __init__(self, cloud: OkeCloud, clock: Clock) -> None:
         self.cloud = cloud
         self._clock = clock
         self._ids: dict[str, str] = {}
-        """By a cluster's id, the OCID of its control plane."""
+        """OCID of the control plane, by the cluster's id."""
 
     def offer(self, cluster: CloudCluster) -> Offer:
-        """As the protocol says."""
-        view = control_plane.find(self.cloud.api, cluster)
-        return offers.find(
-            self.cloud.api, cluster, version=None if view is None else view["kubernetesVersion"]
-        )
+        """Return the shape and the domains that have it."""
+        view = self._plane(cluster).find()
+        version = None if view is None else view["kubernetesVersion"]
+        return offers.find(self.cloud.api, cluster, version=version)
 
-    def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int, have: int) -> None:
-        """As the protocol says. What OCI tells is how much is left."""
-        offers.refuse_over_quota(cluster, offer, count - have)
+    def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int, running: int) -> None:
+        """Raise NoCapacity if the account's limits leave no room: OCI reports the number that is left."""
+        offers.refuse_over_quota(cluster, offer, count - running)
 
     def server(self, cluster: CloudCluster) -> ApiServer | None:
-        """As the protocol says."""
-        view = control_plane.find(self.cloud.api, cluster)
-        if view is None or view["lifecycleState"] not in control_plane.WORKS:
+        """Return the API server. None: no working control plane."""
+        plane = self._plane(cluster)
+        view = plane.find()
+        if view is None or view["lifecycleState"] not in WORKING:
             return None
         self._ids[cluster.id] = view["id"]
-        return control_plane.server(self.cloud.api, view["id"])
+        return plane.server(view["id"])
 
-    def lets_in(self, cluster: CloudCluster) -> tuple[str, ...] | None:
-        """As the protocol says."""
-        return security_group.lets_in(self.cloud.api, cluster, requests.API_PORT)
+    def allowed_cidrs(self, cluster: CloudCluster) -> tuple[str, ...] | None:
+        """Return the address ranges that reach the API server. None: no control plane yet."""
+        return security_group.allowed_cidrs(self.cloud.api, cluster, requests.API_PORT)
 
-    def make_control_plane(self, work: Work) -> ApiServer:
-        """As the protocol says."""
-        api, cluster = self.cloud.api, work.cluster
-        with work.network():
-            ids = self._network(work)
-        work.say(f"control plane {names.cluster_name(cluster)} …")
-        body = requests.control_plane(cluster, api.compartment, work.offer.facts["version"], ids)
-        cluster_id = control_plane.ensure(api, self._clock, cluster, body, work.ensure)
-        control_plane.wait_active(api, self._clock, cluster, cluster_id, work.say)
-        control_plane.ensure_addon(api, self._clock, cluster, cluster_id, work.ensure, work.say)
+    def make_control_plane(self, context: CreateContext) -> ApiServer:
+        """Make the network, the control plane and its add-on, in this order."""
+        api, cluster = self.cloud.api, context.cluster
+        plane = ControlPlane(api=api, clock=self._clock, cluster=cluster, say=context.say)
+        with context.network():
+            ids = self._network(context)
+        context.say(f"control plane {requests.cluster_name(cluster)} …")
+        body = requests.control_plane(cluster, api.compartment, context.offer.facts["version"], ids)
+        cluster_id = plane.ensure(body, context.ensure)
+        plane.wait_active(cluster_id)
+        plane.ensure_addon(cluster_id, context.ensure)
         self._ids[cluster.id] = cluster_id
-        return control_plane.server(api, cluster_id)
+        return plane.server(cluster_id)
 
-    def make_nodes(self, work: Work, count: int) -> None:
-        """As the protocol says."""
-        api, clock, cluster = self.cloud.api, self._clock, work.cluster
-        ids = {**self._network(work), "cluster": self._id(cluster)}
-        zone = work.offer.zones[0].name
-        body = requests.cpu_pool(cluster, api.compartment, work.offer.facts, zone, ids)
-        cpu = node_pools.ensure_pool(api, clock, cluster, body, work.ensure, work.say)
-        # First, as machines with GPUs cost more than waiting for it.
+    def make_nodes(self, context: CreateContext, count: int) -> None:
+        """Make both node pools with their machines."""
+        api, cluster, offer, ensure = self.cloud.api, context.cluster, context.offer, context.ensure
+        pools = self._pools(context)
+        ids = {**self._network(context), "cluster": self._id(cluster)}
+        body = requests.cpu_pool(cluster, api.compartment, offer.facts, offer.zones[0].name, ids)
+        cpu = pools.ensure(body, ensure)
+        # First, as machines with GPUs cost more than the wait for this one.
         try:
-            node_pools.wait_pool(api, clock, cpu, names.CPU_POOL, 1, work.say)
+            pools.wait_running(cpu, requests.CPU_POOL, 1)
         except (Capacity, Quota, CreateFailed):
-            self.end_nodes(work, work.kept)
-            if not work.kept and (pool := node_pools.find(api, cluster, names.CPU_POOL)):
-                node_pools.remove(api, clock, pool, work.say)  # or it would start its machine later
+            self.end_nodes(context, context.staying)
+            if not context.staying and (pool := pools.find(requests.CPU_POOL)):
+                pools.remove(pool)  # or it would start its machine later
             raise
-        self._gpu_pool(work, count, ids)
-
-    def end_nodes(self, work: Work, count: int) -> None:
-        """As the protocol says."""
-        api, clock, say = self.cloud.api, self._clock, work.say
-        pools = {view["name"]: view for view in node_pools.with_gpus(api, work.cluster)}
-        end_machines(
-            node_pools.sizes(pools.values()),
-            count,
-            scale=lambda name, few: node_pools.scale(api, clock, pools[name], few, say, stay=work.stay),
-            wait_gone=lambda name, few: node_pools.wait_gone(api, clock, pools[name], few, say),
-        )
-
-    def ends(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:  # noqa: ARG002 - OKE has none
-        """Return the mechanisms that end the machines, with their state now. Empty: OKE has none."""
-        return ()
-
-    def token(self, cluster: CloudCluster) -> str:
-        """As the protocol says."""
-        return tokens.make(self.cloud.api.credentials, self._id(cluster))[0]
-
-    def token_command(self, cluster: CloudCluster) -> list[str]:
-        """As the protocol says."""
-        found = self.cloud.api.credentials
-        profile = ["--profile", found.profile] if found.profile else []
-        return [COMMAND, "--cluster-id", self._id(cluster), "--region", found.region, *profile]
-
-    def findings(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
-        """As the protocol says."""
-        return checks.check(self.cloud.api, cluster, count)
-
-    def _network(self, work: Work) -> Mapping[str, str]:
-        """Ids: `vcn`, `subnet`, `nsg`. The group lets in to the API server, and lets nodes meet each other."""
-        guarded = replace(work.cluster, ssh_port=requests.API_PORT)
-        return network.prepare(self.cloud.api, guarded, "", work.ensure).ids
-
-    def _gpu_pool(self, work: Work, count: int, ids: Mapping[str, str]) -> None:
-        """All machines with GPUs are in one domain: where there are some already, else the first that has them."""
-        api, clock, cluster, offer, say = self.cloud.api, self._clock, work.cluster, work.offer, work.say
 
         def make(zone: str) -> None:
-            name, own = names.gpu_pool(zone), dict(ids)
-            failed = node_pools.find(api, cluster, name)
-            if failed and failed["lifecycleState"] == "FAILED" and not work.kept:
-                node_pools.remove(api, clock, failed, say)  # so that it is made anew
+            name, zone_ids = requests.gpu_pool_name(zone), dict(ids)
+            failed = pools.find(name)
+            if failed and failed["lifecycleState"] == "FAILED" and not context.staying:
+                pools.remove(failed)
             if offer.facts["compute_cluster"]:
-                own["compute_cluster"] = network.compute_cluster(api, cluster, zone, work.ensure)
-            body = requests.gpu_pool(cluster, api.compartment, offer, count, zone, own)
-            pool = {"id": node_pools.ensure_pool(api, clock, cluster, body, work.ensure, say), "name": name}
-            node_pools.scale(api, clock, pool, count, say, stay=work.stay)
-            node_pools.wait_pool(api, clock, pool["id"], name, count, say)
+                zone_ids["compute_cluster"] = network.compute_cluster(api, cluster, zone, ensure)
+            body = requests.gpu_pool(cluster, api.compartment, offer, count, zone, zone_ids)
+            pool = {"id": pools.ensure(body, ensure), "name": name}
+            pools.scale(pool, count, staying_addresses=context.staying_addresses)
+            pools.wait_running(pool["id"], name, count)
 
-        def scale(name: str, few: int) -> None:
-            if pool := node_pools.find(api, cluster, name):
-                node_pools.scale(api, clock, pool, few, say, stay=work.stay, timeout_s=BLOCKED_TIMEOUT_S)
+        def scale(name: str, size: int) -> None:
+            if pool := pools.find(name):
+                staying = context.staying_addresses
+                pools.scale(pool, size, staying_addresses=staying, timeout_s=BLOCKED_TIMEOUT_S)
 
         def remove(name: str) -> None:
-            if pool := node_pools.find(api, cluster, name):
-                node_pools.remove(api, clock, pool, say)
+            if pool := pools.find(name):
+                pools.remove(pool)
 
         in_first_zone(
-            work,
-            node_pools.sizes(node_pools.with_gpus(api, cluster)),
-            names.gpu_pool,
+            context,
+            sizes(pools.with_gpus()),
+            requests.gpu_pool_name,
             count,
             make=make,
             scale=scale,
             remove=remove,
-            what=f"OCI has not {count} {offer.shape}",
+            lack=f"OCI has not {count} {offer.shape}",
         )
 
+    def end_nodes(self, context: CreateContext, count: int) -> None:
+        """Scale the pools with GPUs down to `count` machines, and wait until the others have ended."""
+        pools = self._pools(context)
+        views = {view["name"]: view for view in pools.with_gpus()}
+        end_machines(
+            sizes(views.values()),
+            count,
+            scale=lambda name, size: pools.scale(
+                views[name], size, staying_addresses=context.staying_addresses
+            ),
+            wait_gone=lambda name, size: pools.wait_gone(views[name], size),
+        )
+
+    def end_guards(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:  # noqa: ARG002
+        """Return nothing: OKE has no mechanism that ends the machines."""
+        return ()
+
+    def token(self, cluster: CloudCluster) -> str:
+        """Return a token for the API server, without a request."""
+        return tokens.make(self.cloud.api.credentials, self._id(cluster))[0]
+
+    def token_command(self, cluster: CloudCluster) -> list[str]:
+        """Return the words after `gpuctl` that print a credential."""
+        credentials = self.cloud.api.credentials
+        profile = ["--profile", credentials.profile] if credentials.profile else []
+        return [COMMAND, "--cluster-id", self._id(cluster), "--region", credentials.region, *profile]
+
+    def findings(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
+        """Return the findings of `doctor`, the plainest first."""
+        todo: dict[str, Callable[[], Finding]] = {
+            "permissions to read": self._reading,
+            "permissions to create": self._creating,
+            f"shape and limits for {count} {cluster.shape}": lambda: self._shape(cluster, count),
+        }
+        return (checks.sdk(), *run_checks(todo))
+
+    def _reading(self) -> Finding:
+        try:
+            for kind in KUBERNETES_KINDS:
+                list_kind(self.cloud.api, kind)
+        except Denied as error:
+            fix = "Ask whoever runs the tenancy to allow it."
+            return Finding(what="", ok=False, detail=str(error), fix=fix)
+        detail = "Clusters, node pools, load balancers and volumes can be listed."
+        return Finding(what="", ok=True, detail=detail)
+
+    def _creating(self) -> Finding:
+        """Return the statements that creating and deleting need, as OCI does not simulate calls."""
+        statements = checks.statements(self.cloud.api, rights.KUBERNETES)
+        return Finding(what="", ok=None, detail=f"OCI can't be asked. A group needs\n{statements}")
+
+    def _shape(self, cluster: CloudCluster, count: int) -> Finding:
+        try:
+            offer = offers.find(self.cloud.api, cluster)
+            offers.refuse_over_quota(cluster, offer, count)
+        except (ProvisionError, InvalidInput) as error:
+            ok = None if isinstance(error, Throttled | Unclear) else False
+            return Finding(what="", ok=ok, detail=str(error))
+        zones = ", ".join(str(zone) for zone in offer.zones)
+        version = offer.facts["version"]
+        return Finding(what="", ok=True, detail=f"{offer.gpus} GPUs each, in {zones}; Kubernetes {version}.")
+
+    def _network(self, context: CreateContext) -> Mapping[str, str]:
+        """Make the network, whose group admits the API server's clients and the nodes. Returns its ids."""
+        guarded = replace(context.cluster, ssh_port=requests.API_PORT)
+        return network.prepare(self.cloud.api, guarded, "", context.ensure).ids
+
+    def _plane(self, cluster: CloudCluster) -> ControlPlane:
+        return ControlPlane(api=self.cloud.api, clock=self._clock, cluster=cluster, say=quiet)
+
+    def _pools(self, context: CreateContext) -> NodePools:
+        return NodePools(api=self.cloud.api, clock=self._clock, cluster=context.cluster, say=context.say)
+
     def _id(self, cluster: CloudCluster) -> str:
-        """The OCID of the control plane, which is there."""
+        """Return the OCID of the existing control plane."""
         if cluster.id not in self._ids:
-            view = control_plane.find(self.cloud.api, cluster)
+            view = self._plane(cluster).find()
             assert view is not None, "it has a control plane"
             self._ids[cluster.id] = view["id"]
         return self._ids[cluster.id]
 
 
 def connect(target: Target, clock: Clock) -> OkeService:
-    """The account, region and compartment of `target`."""
+    """Return the account, region and compartment of `target`."""
     return OkeService(connect_cloud(target, clock=clock), clock)
+
+
+def provider(
+    folder: ClusterFolder,
+    *,
+    clock: Clock | None = None,
+    connect: Callable[[Target, Clock], KubernetesService] = connect,
+) -> ManagedKubernetes:
+    """Return the provider for one cluster."""
+    return ManagedKubernetes(TRAITS, folder, sdk, connect, clock=clock)

@@ -1,4 +1,4 @@
-"""Tokens that OKE's API servers take: the address of a request that is signed as for OCI itself."""
+"""Tokens for OKE's API servers: the address of a request that is signed as for OCI itself."""
 
 import base64
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ SIGNED = ("date", "authorization")
 
 
 def make(credentials: Credentials, cluster: str) -> tuple[str, datetime]:
-    """Return a token for the cluster of that OCID, and when it ends. Asks nobody. Raises BadCredentials."""
+    """Return a token for the cluster of that OCID, and its end, without a request. Raises BadCredentials."""
     import oci
     import requests
 

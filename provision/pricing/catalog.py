@@ -1,7 +1,7 @@
-"""The shapes that gpuctl knows, by the names that their clouds give them: GPUs, networks, list prices.
+"""The catalog of shapes by their cloud's names: GPUs, networks, list prices.
 
-A shape that is not listed here can still be used where its cloud knows it: `provider_by_name` tells from the
-name alone whose it would be. Prices that were asked for since are in `provision.pricing.prices`.
+A shape outside the catalog can still be used if its cloud knows it: `provider_by_name` finds the cloud by the name
+alone. Refreshed prices are in `provision.pricing.prices`.
 """
 
 import re
@@ -10,11 +10,11 @@ from inventories.text import nearest
 from provision.clouds import Shape, descriptions
 
 SHAPES: dict[str, Shape] = {shape.name: shape for cloud in descriptions() for shape in cloud.shapes}
-"""By name."""
+"""Shapes by name."""
 
 
 def nvidia_by_name(name: str) -> bool:
-    """Whether machines of that shape have NVIDIA GPUs, as far as the name tells."""
+    """Return whether machines of that shape have NVIDIA GPUs, by the catalog or the pattern of the name."""
     known = SHAPES.get(name)
     if known is not None:
         return known.gpus > 0
@@ -22,11 +22,7 @@ def nvidia_by_name(name: str) -> bool:
 
 
 def last_driver_branch(name: str) -> str | None:
-    """Return the last branch of NVIDIA's driver that runs the shape's GPUs, as the catalog has it.
-
-    Returns:
-        None: the newest branch runs them, or the catalog does not have the shape.
-    """
+    """Return the last branch of NVIDIA's driver that runs the shape's GPUs. None: the newest, or not known."""
     known = SHAPES.get(name)
     return known.last_driver if known else None
 
@@ -38,14 +34,14 @@ def gpus_of(shape: str) -> int | None:
 
 
 def nearest_shapes(name: str) -> list[str]:
-    """The names most like `name`, best first, `local` among them; none where nothing is like it."""
+    """Return the names most similar to `name`, best first, `local` among them. Empty: no similar name."""
     return nearest(name, ["local", *SHAPES])
 
 
 def provider_by_name(name: str) -> str | None:
-    """Whose shape a name is, or looks like where it is not listed: `oci`, `aws`. None: nobody's.
+    """Return the cloud of a shape, by the catalog or the pattern of the name: `oci`, `aws`. None: no cloud's.
 
-    That a name looks like one does not mean that there is such a shape: only the cloud knows.
+    A name that matches a cloud's pattern may still be unknown to the cloud.
     """
     if name in SHAPES:
         return SHAPES[name].provider

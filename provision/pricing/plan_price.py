@@ -1,7 +1,7 @@
-"""What a plan costs by the hour, part by part: machines, disks, public addresses, the network. Pure.
+"""The hourly price of a plan, part by part: machines, disks, public addresses, the network. Pure.
 
-List prices, in USD, without taxes, traffic and an account's own discounts. A price that nobody stated for a region
-is not known (None), and then the whole is not known either. Machines' prices are in `provision.pricing.prices`.
+List prices, in USD, without taxes, traffic and an account's own discounts. A price without a source for the region is
+not known (None), and then neither is the sum. Prices of machines are in `provision.pricing.prices`.
 """
 
 from dataclasses import dataclass
@@ -12,28 +12,28 @@ HOURS_A_MONTH = 730.0
 
 @dataclass(frozen=True, kw_only=True)
 class PlanPrice:
-    """USD an hour of everything that a cluster is billed for by the hour. None: not known."""
+    """USD an hour of all resources of a cluster that are billed by the hour. None: not known."""
 
     machines_usd: float | None = 0.0
     disks_usd: float | None = 0.0
     addresses_usd: float | None = 0.0
     network_usd: float | None = 0.0
-    """Of the network that clusters share, a NAT gateway: in whole, as it is billed while any of them lives."""
+    """The shared network's NAT gateway: the whole price, as it is billed while any cluster lives."""
     control_plane_usd: float | None = 0.0
-    """Of Kubernetes as a service, billed as long as the cluster is there, be there machines or none."""
+    """Kubernetes as a service, billed for the life of the cluster, with or without machines."""
     varies: bool = False
     """Whether the machines' price changes while they run, as that of AWS's spot machines does."""
     most_machines_usd: float | None = None
-    """Where it does: what they cost at most, their price on demand. None: not known, or it does not change."""
+    """Highest price of machines whose price varies, on demand. None: not known, or the price does not vary."""
 
     @property
     def hourly_usd(self) -> float | None:
-        """All of it together."""
+        """Return the sum."""
         return self._sum(self.machines_usd)
 
     @property
     def most_hourly_usd(self) -> float | None:
-        """What it can be at most; None where that is not known."""
+        """Return the highest sum. None: not known."""
         return self._sum(self.most_machines_usd if self.varies else self.machines_usd)
 
     def _sum(self, machines_usd: float | None) -> float | None:

@@ -1,6 +1,6 @@
 """Reading a vendor's public price list: a page or a file from the network, whole or line by line.
 
-No account and no key is needed; nothing is written here. What a list has in it is its cloud's to say.
+Needs no account and no key, and writes no file. The cloud's own package parses the list.
 """
 
 import http.client
@@ -17,23 +17,23 @@ from provision.errors import CloudError
 from provision.waiting import Say
 
 SILENCE_S = 30.0
-"""How long a server may say nothing."""
+"""Longest silence of a server."""
 DEADLINE_S = 1800.0
-"""How long one file may take."""
+"""Longest time for one file."""
 PIECE = 1 << 20
 LARGEST_DOCUMENT = 32 << 20
 LARGEST_FILE = 4 << 30
 LONGEST_LINE = 1 << 16
 MEGABYTE = 1_000_000
-TOLD_EVERY = 100 * MEGABYTE
+PROGRESS_BYTES = 100 * MEGABYTE
 
 
 class NotUsable(ValueError):
-    """A list that is not what we know such a list to be; the message is a clause."""
+    """A list of an unknown form; the message is a clause."""
 
 
 def price_of(value: object) -> float | None:
-    """A price above 0; None for anything else: reserved capacity is listed at 0."""
+    """Return a price above 0. None for all other values: reserved capacity is listed at 0."""
     try:
         price = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -42,7 +42,7 @@ def price_of(value: object) -> float | None:
 
 
 def used(vendor: str, url: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever `read` returns
-    """What `read` makes of a list. Raises CloudError where it is not usable."""
+    """Return the result of `read`. Raises CloudError for an unusable list."""
     try:
         return read()
     except NotUsable as error:
@@ -50,7 +50,7 @@ def used(vendor: str, url: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401
 
 
 def document(vendor: str, url: str) -> object:
-    """A JSON document from the network."""
+    """Fetch a JSON document."""
     body = b"".join(_pieces(vendor, url, LARGEST_DOCUMENT))
     try:
         return json.loads(body)
@@ -61,13 +61,13 @@ def document(vendor: str, url: str) -> object:
 
 
 def lines(vendor: str, url: str, say: Say) -> Iterator[bytes]:
-    """The lines of a file from the network; no more than a piece of it is held."""
+    """Fetch a file line by line, with one piece in memory."""
     rest = b""
-    got = told = 0
+    got = reported = 0
     for piece in _pieces(vendor, url, LARGEST_FILE):
         got += len(piece)
-        if got - told >= TOLD_EVERY:
-            told = got
+        if got - reported >= PROGRESS_BYTES:
+            reported = got
             say(f"{got // MEGABYTE} MB of {vendor}'s price list read …")
         *whole, rest = (rest + piece).split(b"\n")
         if len(rest) > LONGEST_LINE:
@@ -77,8 +77,8 @@ def lines(vendor: str, url: str, say: Say) -> Iterator[bytes]:
         yield rest
 
 
-def _pieces(vendor: str, url: str, most: int) -> Iterator[bytes]:
-    """The body of a page, in pieces. Raises CloudError unless it arrives whole."""
+def _pieces(vendor: str, url: str, max_bytes: int) -> Iterator[bytes]:
+    """Fetch the body of a page in pieces. Raises CloudError unless it arrives whole."""
 
     def failed(why: object) -> CloudError:
         return CloudError(f"{vendor}'s price list could not be read from {url}: {why}.", operation=url)
@@ -94,13 +94,13 @@ def _pieces(vendor: str, url: str, most: int) -> Iterator[bytes]:
             whole = int(length) if length.isdecimal() else None
             while got != whole and (piece := reply.read1(PIECE)):
                 got += len(piece)
-                if got > most:
-                    raise failed(f"it is larger than {most // MEGABYTE} MB")
+                if got > max_bytes:
+                    raise failed(f"it is larger than {max_bytes // MEGABYTE} MB")
                 if awake_s() > ends:
                     raise failed(f"it takes longer than {DEADLINE_S / 60:.0f} minutes")
                 yield piece
     except urllib.error.HTTPError as error:
-        error.close()  # it holds the connection
+        error.close()  # the error keeps the connection
         raise failed(f"the server answers {error.code} {error.reason}".rstrip()) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise failed(_why(error)) from error
@@ -109,7 +109,7 @@ def _pieces(vendor: str, url: str, most: int) -> Iterator[bytes]:
 
 
 def _why(error: Exception) -> str:
-    """The system's own words for what went wrong."""
+    """Return the system's own words for the error."""
     reason = getattr(error, "reason", error)
     if isinstance(reason, TimeoutError):
         return f"the server said nothing for {SILENCE_S:.0f} seconds"

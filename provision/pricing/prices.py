@@ -1,7 +1,7 @@
-"""What machines cost: the list prices that are shipped with gpuctl, and those that were asked for since.
+"""The prices of machines: list prices shipped with gpuctl, and refreshed ones.
 
-`refresh` asks the vendors and keeps the answers in `$GPUCTL_HOME/prices.json`; what is there wins over what was
-shipped. A price that nobody stated for a region is not known: AWS's differ by region, OCI's don't.
+`refresh` asks the vendors and keeps the answers in `$GPUCTL_HOME/prices.json`, which precede the shipped prices. A
+price without a source for the region is not known: AWS's differ by region, OCI's don't.
 """
 
 import math
@@ -25,13 +25,13 @@ REBUILD = "Remove the file, or replace it with `gpuctl shapes --refresh-prices`.
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What one machine costs, on demand."""
+    """The price of one machine, on demand."""
 
     usd_per_hour: float
     date: str
-    """When that was the price: `2026-07`, `2026-11-21`."""
+    """Day or month of the price: `2026-07`, `2026-11-21`."""
     source: str
-    """Who says so: an address, or `shipped with gpuctl`."""
+    """An address, or `shipped with gpuctl`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,77 +40,79 @@ class PriceList:
 
     provider: str
     region: str | None
-    """None: the same everywhere."""
+    """None: the same prices everywhere."""
     date: str
     source: str
     usd_per_hour: dict[str, float]
-    """By the shape's name."""
+    """Prices by the shape's name."""
     disk_usd_per_gb_month: float | None = None
-    """Of boot volumes. None: it was not asked for."""
+    """Price of boot volumes. None: not in the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """All answers there are, one for each provider and region."""
+    """The vendors' answers, one for each provider and region."""
 
     lists: tuple[PriceList, ...] = ()
 
     def of(self, shape: str, region: str | None) -> Price | None:
-        """A machine's price, as in `price_of`."""
+        """Return the price of a machine of the shape. See `price_of`."""
         provider = provider_by_name(shape)
         if provider is None:
             return None
-        where = price_region(provider, region)
+        place = price_region(provider, region)
         for answer in self.lists:
-            if (answer.provider, answer.region) == (provider, where) and shape in answer.usd_per_hour:
+            if (answer.provider, answer.region) == (provider, place) and shape in answer.usd_per_hour:
                 usd = answer.usd_per_hour[shape]
                 return Price(usd_per_hour=usd, date=answer.date, source=answer.source)
         shipped = SHAPES.get(shape)
         if (
             shipped is None
             or shipped.usd_per_hour is None
-            or where not in (None, describe(provider).price_region)
+            or place not in (None, describe(provider).price_region)
         ):
             return None
         return Price(usd_per_hour=shipped.usd_per_hour, date=shipped.priced_at, source=shipped.price_source)
 
     def disk_usd_per_gb_month(self, provider: str, region: str | None) -> float | None:
-        """What a GB of a boot volume costs a month, where that was asked for."""
-        where = price_region(provider, region)
-        found = (a.disk_usd_per_gb_month for a in self.lists if (a.provider, a.region) == (provider, where))
-        return next(found, None)
+        """Return the price of a GB of a boot volume a month. None: no answer has it."""
+        place = price_region(provider, region)
+        answers = (a.disk_usd_per_gb_month for a in self.lists if (a.provider, a.region) == (provider, place))
+        return next(answers, None)
 
-    def asked(self, provider: str, region: str | None) -> bool:
-        """Whether the provider was ever asked for its prices there."""
-        where = price_region(provider, region)
-        return any((answer.provider, answer.region) == (provider, where) for answer in self.lists)
+    def has_list(self, provider: str, region: str | None) -> bool:
+        """Return whether the provider's prices in that region were refreshed."""
+        place = price_region(provider, region)
+        return any((answer.provider, answer.region) == (provider, place) for answer in self.lists)
 
     def with_list(self, answer: PriceList) -> "Prices":
-        """These prices with one more answer, in the place of an older one."""
-        kept = [old for old in self.lists if (old.provider, old.region) != (answer.provider, answer.region)]
-        return Prices(lists=(*kept, answer))
+        """Return these prices with an answer, which replaces an older one of the provider and region."""
+        remaining = [
+            old for old in self.lists if (old.provider, old.region) != (answer.provider, answer.region)
+        ]
+        return Prices(lists=(*remaining, answer))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refreshed:
-    """What `refresh` got."""
+    """The result of `refresh`."""
 
     got: tuple[PriceList, ...] = ()
     failed: tuple[str, ...] = ()
-    """A sentence for each provider that could not be asked."""
+    """A sentence for each provider that gave no prices."""
 
 
 def price_of(home: Path, shape: str, region: str | None) -> Price | None:
-    """What one machine of that shape costs on demand. None: not known.
+    """Return the price of a machine of that shape on demand. None: not known, as spot prices are.
 
-    `region` is the provider's; None: where its list prices hold. Spot prices are not known here. Raises
-    CorruptFile or NewerFormat for a file of prices that can't be read.
+    `region` is the provider's. None: the region of its list prices. Raises CorruptFile or NewerFormat for an
+    unreadable file of prices.
     """
     return load(home).of(shape, region)
 
 
 def load(home: Path) -> Prices:
-    """The answers that are kept; none where nothing was ever asked. Raises CorruptFile or NewerFormat."""
+    """Return the refreshed prices. Raises CorruptFile or NewerFormat."""
     path = home / FILE_NAME
     text = files.read_bytes(path)
     if text is None:
@@ -127,11 +129,14 @@ def load(home: Path) -> Prices:
 
 
 def refresh(home: Path, providers: Iterable[str], region: str | None, now: datetime, say: Say) -> Refreshed:
-    """Ask the providers for their prices, those of one region where they differ, and keep each answer as it comes.
+    """Ask the providers for their prices, in one region if they differ, and write each answer as it comes.
 
-    One that can't be asked does not keep the others from it, and what was known of it stays. A file that is
-    torn is replaced by what is got; where that is nothing, CorruptFile is raised. Raises NewerFormat, and
-    NoAccess where nothing can be written.
+    A failed provider stops no other, and keeps its earlier prices. The answers replace a torn file.
+
+    Raises:
+        CorruptFile: the file is torn, and no provider answered.
+        NewerFormat: a newer gpuctl wrote the file.
+        NoAccess: the file can't be written.
     """
     prices, torn = Prices(), None
     try:
@@ -141,20 +146,20 @@ def refresh(home: Path, providers: Iterable[str], region: str | None, now: datet
     got: list[PriceList] = []
     failed: list[str] = []
     for provider in providers:
-        where = price_region(provider, region)
-        say(f"asking {provider.upper()} for its prices{f' in {where}' if where else ''} …")
+        place = price_region(provider, region)
+        say(f"asking {provider.upper()} for its prices{f' in {place}' if place else ''} …")
         try:
-            found = describe(provider).read_prices(where or "", say)
+            public = describe(provider).read_prices(place or "", say)
         except CloudError as error:
             failed.append(str(error))
             continue
         answer = PriceList(
             provider=provider,
-            region=where,
+            region=place,
             date=now.date().isoformat(),
-            source=found.url,
-            usd_per_hour=found.usd_per_hour,
-            disk_usd_per_gb_month=found.disk_usd_per_gb_month,
+            source=public.url,
+            usd_per_hour=public.usd_per_hour,
+            disk_usd_per_gb_month=public.disk_usd_per_gb_month,
         )
         prices = prices.with_list(answer)
         files.private_dir(home)

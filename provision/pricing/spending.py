@@ -1,4 +1,4 @@
-"""What a cluster may cost and how long it may live: plain arithmetic, no clock of its own."""
+"""Limits on the cost and the time of a cluster: plain arithmetic, without a clock."""
 
 import math
 import shlex
@@ -16,9 +16,9 @@ _UNITS_S = (("d", 86_400), ("h", 3600), ("m", 60))
 
 
 def expires_at(now: datetime, ttl_s: float) -> str:
-    """When machines end that are made at `now` for `ttl_s`: ISO 8601 in UTC, whole seconds.
+    """Return the end of machines made at `now` for `ttl_s`: ISO 8601 in UTC, whole seconds.
 
-    Raises InvalidInput where the calendar has no such day.
+    Raises InvalidInput for an end after the calendar's.
     """
     try:
         end = now.astimezone(UTC) + timedelta(seconds=math.ceil(ttl_s))
@@ -30,7 +30,7 @@ def expires_at(now: datetime, ttl_s: float) -> str:
 
 
 def reap_command(target: Target) -> str:
-    """The command that removes what is over its time, wherever it runs: it names where the machines are."""
+    """Return the command that removes expired clusters from the target, on any computer."""
     words = ["gpuctl", "reap", "--expired", "--yes", "--provider", target.provider]
     for option in ("region", "compartment", "profile"):
         value = getattr(target, option)
@@ -45,11 +45,17 @@ def refuse_over_max_cost(
     target: Target,
     least_s: float = 0.0,
 ) -> None:
-    """Raise RefusedPlan where a cluster of `hourly_usd` in all, at `target`, could cost more than that.
+    """Refuse a cluster that could cost more than the limit. An unknown price is refused, and so is no time limit.
 
-    `least_s`: shortest time that its machines are billed for.
+    Args:
+        hourly_usd: Sum of its prices. None: not known.
+        ttl_s: Its time. None: no limit.
+        max_cost_usd: The limit. None: no limit.
+        target: Its account and region.
+        least_s: Shortest time that its machines are billed for.
 
-    What is not known is refused as well: an unknown price (None), or no time limit on what costs something.
+    Raises:
+        RefusedPlan: with the longest time that the limit allows.
     """
     if max_cost_usd is None or hourly_usd == 0:
         return
@@ -86,25 +92,25 @@ def refuse_over_max_cost(
 def cost_so_far(
     each_usd: float | None, since: Iterable[str], now: datetime, least_s: float = 0.0
 ) -> float | None:
-    """Return what machines of `each_usd` an hour have cost, each since its ISO 8601 time, by list price.
+    """Return the cost of machines of `each_usd` an hour, each since its ISO 8601 time, by list price.
 
     `least_s`: shortest time that each is billed for. None: not known.
     """
-    began = [read_time(one) for one in since]
+    began = [read_time(begin) for begin in since]
     if each_usd is None or None in began:
         return None
-    ages_s = (max((now - one).total_seconds(), least_s) for one in began if one is not None)
+    ages_s = (max((now - begin).total_seconds(), least_s) for begin in began if begin is not None)
     return each_usd * sum(ages_s) / 3600
 
 
 def ttl_text(seconds: float) -> str:
-    """`8h`, `90m`, `1d2h30m`: as somebody may have typed it."""
+    """Return `8h`, `90m`, `1d2h30m`: a value of --ttl."""
     minutes = seconds / 60
     return f"{minutes:.0f}m" if minutes < 120 and minutes % 60 else _duration(seconds)
 
 
 def _duration(seconds: float) -> str:
-    """`1d2h30m`, as --ttl takes it, rounded down to minutes; empty below one."""
+    """Return `1d2h30m`, a value of --ttl, rounded down to minutes. Empty: less than a minute."""
     rest = int(seconds)
     parts = []
     for unit, unit_s in _UNITS_S:
@@ -114,7 +120,7 @@ def _duration(seconds: float) -> str:
 
 
 def _amount(usd: float) -> str:
-    """`4`, `12.50`, `0.0042`: as --max-cost takes it."""
+    """Return `4`, `12.50`, `0.0042`: a value of --max-cost."""
     if usd == int(usd):
         return f"{usd:.0f}"
     return f"{usd:.2f}" if usd >= 0.1 else f"{usd:.2g}"

@@ -1,4 +1,4 @@
-"""The end of a cluster's time: which mechanisms act, and whether they are armed. Pure."""
+"""The end of a cluster's time: its mechanisms, and whether they are armed. Pure."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
@@ -49,8 +49,8 @@ def guards(
     """Return the planned mechanisms with their state, as the cloud's schedules show it.
 
     `machines`: ids of the machines that are alive. `late`: ids of those that should have ended. `unreadable`: reason
-    why the schedules could not be read. A schedule that was not planned counts where it covers all machines. The
-    state of timers on the machines is not known here.
+    why the schedules could not be read. An unplanned schedule counts if it covers all machines. The state of timers
+    on the machines is not known here.
     """
     states = [EndGuard(**asdict(end), armed=None) for end in planned]
     bare = not_scheduled(cluster, schedules, machines)

@@ -1,7 +1,7 @@
-"""Making a part of a cloud once, whatever crashed before: the intent is written first, the tag found again.
+"""Creation of a resource once, whatever crashed before: the journal has the intent, the cloud's list the tag.
 
-Most of AWS's create calls take no token, so a crash between the call and its reply leaves a part of which
-only its tag tells. OCI's take one, which is used again.
+Most of AWS's create calls take no token, so after a crash between the call and its reply only a tag shows the
+resource. OCI's calls take a token, which is used again.
 """
 
 import secrets
@@ -11,7 +11,7 @@ from typing import Any
 
 from inventories.disk.store import Journal
 from provision.errors import CloudError, TokenSpent, Unclear
-from provision.waiting import Clock, PollWaits, Say, quiet
+from provision.waiting import Clock, Say, first_result, quiet
 
 TOKEN_LIFE_S = 20 * 3600.0
 """OCI forgets a token after 24 hours."""
@@ -21,10 +21,16 @@ class JournaledEnsure:
     """`provision.rented.interface.Ensure` with a journal of the cluster and one of the shared network."""
 
     def __init__(
-        self, own: Journal, shared: Journal, *, clock: Clock, consistency_s: float, say: Say = quiet
+        self,
+        cluster_journal: Journal,
+        shared: Journal,
+        *,
+        clock: Clock,
+        consistency_s: float,
+        say: Say = quiet,
     ) -> None:
         self.say = say
-        self._own = own
+        self._own = cluster_journal
         self._shared = shared
         self._clock = clock
         self._consistency_s = consistency_s
@@ -37,24 +43,24 @@ class JournaledEnsure:
         create: Callable[[str], str],
         shared: bool = False,
     ) -> str:
-        """As `Ensure` says."""
+        """Return the id of the resource: found, or created. See `Ensure`."""
         journal = self._shared if shared else self._own
-        found = find()
+        resource_id = find()
         last = _last_entries(journal).get(kind)
         begun = last is not None and last["event"] == "making"
-        if found is not None:
+        if resource_id is not None:
             if begun:
-                journal.append("made", kind=kind, id=found)
-            return found
+                journal.append("made", kind=kind, id=resource_id)
+            return resource_id
         if last is not None and _age_s(last) < self._consistency_s:
-            # It may be there, or is: the list lags behind.
-            found = self._await(find, self._consistency_s - _age_s(last))
-        if found is None:
+            # The resource may exist: the list lags behind.
+            resource_id = self._await(find, self._consistency_s - _age_s(last))
+        if resource_id is None:
             again = last is not None and begun and _age_s(last) <= TOKEN_LIFE_S
             token = str(last["token"]) if last is not None and again else secrets.token_hex(16)
-            found = self._make(journal, kind, token, find, create)
-        journal.append("made", kind=kind, id=found)
-        return found
+            resource_id = self._make(journal, kind, token, find, create)
+        journal.append("made", kind=kind, id=resource_id)
+        return resource_id
 
     def _make(
         self,
@@ -75,35 +81,28 @@ class JournaledEnsure:
             if not isinstance(error, Unclear):
                 journal.append("refused", kind=kind, token=token)
                 raise
-            # It may be there: a second one is made only when the list has had time to show the first.
-            found = self._await(find, self._consistency_s)
-            return found if found is not None else create(token)
+            # The resource may exist: a second one is made only when the list has had time to show the first.
+            resource_id = self._await(find, self._consistency_s)
+            return resource_id if resource_id is not None else create(token)
 
     def _await(self, find: Callable[[], str | None], seconds: float) -> str | None:
-        deadline = self._clock.now() + seconds
-        waits = PollWaits()
-        while self._clock.now() < deadline:
-            self._clock.sleep(min(waits.next(), max(0.0, deadline - self._clock.now())))
-            found = find()
-            if found is not None:
-                return found
-        return None
+        return first_result(self._clock, find, seconds)
 
 
 def recent_makings(journal: Journal, within_s: float) -> list[tuple[str | None, float]]:
-    """What was begun or made so lately that lists may lack it: its id, None where that is not known, and its age."""
-    found = [(entry.get("id"), _age_s(entry)) for entry in _last_entries(journal).values()]
-    return [(made and str(made), age_s) for made, age_s in found if age_s < within_s]
+    """Return id and age of the resources that lists may not have yet. None: the id is not known."""
+    entries = [(entry.get("id"), _age_s(entry)) for entry in _last_entries(journal).values()]
+    return [(made and str(made), age_s) for made, age_s in entries if age_s < within_s]
 
 
 def all_gone(journal: Journal) -> None:
-    """Note that everything that the journal tells of has been removed: nobody has to wait for it any more."""
+    """Note that all resources of the journal are removed, so that no command waits for them."""
     if _last_entries(journal):
         journal.append("gone")
 
 
 def _last_entries(journal: Journal) -> dict[str, dict[str, Any]]:
-    """The last entry of each kind of resource that may be there."""
+    """Return the last entry of each kind of resource that may exist."""
     last: dict[str, dict[str, Any]] = {}
     for entry in journal.read():
         if entry["event"] == "gone":

@@ -1,7 +1,7 @@
-"""What a cloud implements, so that machines can be launched, shown and removed: the interface of a new cloud.
+"""The interface of a cloud, and the clouds of this build by name.
 
-A cloud's own package translates these few questions into its SDK's calls, and the SDK's errors into
-`provision.errors`. Whatever decides about machines (how many, where, what is undone) is written once, in this folder.
+A cloud's own package translates these calls into its SDK's, and the SDK's errors into `provision.errors`. All
+decisions about machines (number, zone, rollback) are in this folder, once.
 """
 
 import importlib
@@ -28,7 +28,7 @@ from provision.waiting import Clock, SystemClock
 
 
 class Ensure(Protocol):
-    """Finds a resource or creates it, once, whatever crashed before."""
+    """Find or create a resource, once, whatever crashed before."""
 
     say: Callable[[str], None]
     """Takes a line of progress, for resources that take minutes."""
@@ -41,38 +41,39 @@ class Ensure(Protocol):
         create: Callable[[str], str],
         shared: bool = False,
     ) -> str:
-        """The id of the resource: found, or created. `kind` names one, as in `subnet us-east-1a`.
+        """Return the id of the resource: found, or created.
 
-        `shared`: it belongs to the network of all clusters, not to this one.
-
-        `find` asks the cloud, by tag. `create` takes a token, which is on the disk by then, and returns the
-        new id; where it raises Unclear, `find` is asked until it tells or the cloud's listing has settled.
+        Args:
+            kind: Name of the resource, as in `subnet us-east-1a`.
+            find: Searches the cloud's list, by tag.
+            create: Takes a token, which is on the disk by then, and returns the new id. After Unclear, `find` is
+                called until it has a result or the cloud's list has settled.
+            shared: The resource belongs to the network of all clusters, not to this cluster.
         """
 
 
 class Cloud(Protocol):
     """One account in one region.
 
-    Every method is patient: throttling, and unclear outcomes of what may be repeated, are retried to a
-    deadline before they are raised. Lists are whole, all pages; a list that can't be read raises, as an
-    error never means that there is nothing.
+    Every method retries throttled calls, and unclear ones that may be repeated, up to a deadline. Lists have all
+    pages; a list that can't be read raises, as an error never means an empty list.
     """
 
     name: str
     target: Target
-    """Region, profile and compartment as they were found."""
+    """The region, profile and compartment in use."""
     consistency_s: float
-    """How long a list may lag behind what was made."""
+    """Longest time that a list may lack a new resource."""
     one_user_data: bool
     """True: the machines of a launch are made by one request and share their user-data."""
     all_or_none: bool
-    """True: a launch's request makes all of its machines or none."""
+    """True: a failed request makes no machine."""
 
     def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:
-        """Read-only. Raises UnknownShape, InvalidInput for an image that is not there, BadCredentials.
+        """Return the offer. Read-only. Raises UnknownShape, InvalidInput for a missing image, BadCredentials.
 
-        `terms`: whether an image may be taken whose terms nobody has accepted yet, as they will be. Without, the
-        next default image is taken; one that was asked for by name is refused with InvalidInput.
+        `terms`: an image whose terms are not accepted yet may be chosen, as they will be. Without, the next default
+        image is chosen; a requested image is refused with InvalidInput.
         """
 
     def preview(
@@ -83,24 +84,23 @@ class Cloud(Protocol):
         resources: Sequence[Resource],
         let_in: Sequence[str] = (),
     ) -> Preview:
-        """The requests that would be sent for these machines at the offer's first zone, and what they are about.
+        """Return the requests for these machines in the offer's first zone, and their resources.
 
-        `resources`: all of ours in the region; what is there already is used, and no request is made for it.
-        `let_in`: from where SSH is let in already. Pure: made by the functions that make the real ones.
+        `resources`: all of ours in the region; existing ones need no request. `let_in`: ranges that reach SSH
+        already. Pure: made by the functions that make the real requests.
         """
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
-        """Network, firewall, key; the terms of `offer` are accepted. Idempotent: what is there with our tags is
-        used, and its rules are mended.
+        """Make network, firewall and key, and accept the terms of the offer. Idempotent.
 
-        Raises TermsRefused, and then a new offer has another image; Exists where something of that name is
-        there that isn't ours.
+        Existing resources with our tags are used, and their rules corrected. Raises TermsRefused, after which a new
+        offer has another image; Exists for a resource of that name that is not ours.
         """
 
     def prepare_zone(
         self, cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, zone: Zone, ensure: Ensure
     ) -> Infrastructure:
-        """`infrastructure` with what one zone needs: its subnet, an RDMA compute cluster. Idempotent."""
+        """Make a zone's subnet and RDMA compute cluster, and return their ids with the others. Idempotent."""
 
     def requests(
         self,
@@ -111,52 +111,52 @@ class Cloud(Protocol):
         launch: str,
         machines: Sequence[NewMachine],
     ) -> tuple[dict[str, Any], ...]:
-        """The launch's requests, plain JSON with their tokens, tags and user-data. Pure."""
+        """Return the launch's requests, plain JSON with their tokens, tags and user-data. Pure."""
 
     def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
-        """Send one request of `requests`; the ids of its machines. The same request never makes them twice.
+        """Send one request of `requests`, and return the ids of its machines. A second sending makes no more.
 
-        Raises Capacity, Quota, TokenSpent, Denied, Gone (some of the infrastructure is not there), …
+        Raises Capacity, Quota, TokenSpent, Denied, Gone (infrastructure is missing), …
         """
 
     def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
-        """All machines of a cluster, or of all of ours, also those that have ended and are still listed.
+        """Return the machines of a cluster, or of all of ours, also ended ones that are still listed.
 
         Addresses may be missing: see `with_addresses`.
         """
 
     def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-        """The instances with their addresses, where they have any by now."""
+        """Return the instances with the addresses that they have by now."""
 
     def failure(self, instance: Instance) -> Exception | None:
-        """Why a machine ended that never ran: Capacity, Quota or CloudError. None: the cloud doesn't say."""
+        """Return the error of a machine that ended before it ran: Capacity, Quota, CloudError. None: not known."""
 
     def console(self, instance_id: str) -> str | None:
-        """The end of a machine's serial console, at most 64 kB of printable lines. None: it shows nothing yet.
+        """Return the end of a machine's serial console, at most 64 kB of printable lines. None: no output yet.
 
-        Takes a minute or so at most, with less patience than other calls. Raises CloudError.
+        Takes a minute or so at most, with fewer retries than other calls. Raises CloudError.
         """
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """Begin to end these machines; returns as soon as the cloud has understood. Gone ones are no error."""
+        """Begin to end these machines; returns as soon as the cloud took it. Missing machines are no error."""
 
     def resources(self) -> tuple[Resource, ...]:
-        """Everything of ours in the region that is no instance."""
+        """Return our resources in the region that are no instances."""
 
     def delete(self, resource: Resource) -> None:
-        """Remove a resource and wait until it is gone, at most some seconds. One that is gone is no error.
+        """Remove a resource and wait until it is gone, at most some seconds. A missing resource is no error.
 
-        Raises Blocked while something uses it.
+        Raises Blocked while it is in use.
         """
 
     def regions(self) -> tuple[str, ...]:
-        """The regions that the account can use."""
+        """Return the regions that the account can use."""
 
     def compartments(self) -> tuple[str, ...]:
-        """The parts of the account that resources can be in, where the cloud has such: OCI's compartments."""
+        """Return the parts of the account that resources can be in: OCI's compartments. Empty: no such parts."""
 
     def check(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
-        """What would make `up` fail: credentials, permissions, quota, clock, image, shape. Read-only."""
+        """Return the findings on credentials, permissions, quota, clock, image and shape. Read-only."""
 
 
 @runtime_checkable
@@ -171,19 +171,19 @@ class SchedulesEnd(Protocol):
         machines: Sequence[Instance],
         ensure: Ensure,
     ) -> None:
-        """Have the cloud terminate these machines at the end of the cluster's time. Idempotent. Raises CloudError."""
+        """Schedule the end of these machines for the end of the cluster's time. Idempotent. Raises CloudError."""
 
     def scheduled_ends(self, cluster_id: str) -> tuple[ScheduledEnd, ...]:
         """Return the schedules for a cluster's machines, as the cloud describes them now. Raises CloudError."""
 
     def forget_ended(self, cluster_id: str, alive: Sequence[str], say: Callable[[str], None]) -> None:
-        """Keep the cloud from making machines in place of dead ones of the cluster.
+        """Keep the cloud from replacing dead machines of the cluster.
 
         A machine that it is making already is listed when this returns. Raises CloudError.
         """
 
     def end_pools(self, cluster_ids: Collection[str] | None) -> None:
-        """Begin to end what keeps the number of these clusters' machines, with the machines. None: of all clusters.
+        """Begin to end the pools that replace these clusters' machines, with the machines. None: of all clusters.
 
         Raises CloudError.
         """

@@ -1,7 +1,7 @@
-"""Where `reap` looks: accounts, regions, compartments; and what of that could not be looked at.
+"""The places that `reap` scans: accounts, regions, compartments; and the failures.
 
-A cloud that nobody has set up on this computer is passed over. Whatever else keeps us from looking is told, since
-what was not looked at is not known to be empty. Nothing is changed in here.
+A cloud that is not set up on this computer is passed over. All other failures are reported, as an unscanned place may
+have machines. Read-only.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,24 +15,24 @@ from provision.records import Target
 from provision.rented.interface import Cloud, configured, connect
 from provision.rented.tagged_clusters import Price, RegionContents, list_clusters
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """Where to look. Empty: every cloud that is set up here, in its configured region."""
+    """The places to scan. Empty: every cloud that is set up here, in its configured region."""
 
     providers: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
     all_regions: bool = False
     profile: str | None = None
     compartment: str | None = None
-    """None: every compartment that may be looked into."""
+    """None: every accessible compartment."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """Somewhere that was looked at."""
+class Scanned:
+    """A scanned place, with its contents."""
 
     cloud: Cloud
     contents: RegionContents
@@ -43,12 +43,12 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """Somewhere that could not be looked at."""
+    """A place that could not be scanned."""
 
     target: Target
     error: CloudError | InvalidInput
     passed_over: bool = False
-    """True: nobody asked for it, and nothing of ours is to be expected there."""
+    """True: the user did not name it, and no machine of ours is expected there."""
 
     def __str__(self) -> str:
         return f"{name_of(self.target)}: {self.error}"
@@ -56,73 +56,76 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class ScanResult:
-    """All that there was to look at."""
+    """The results of all places."""
 
-    found: tuple[Found, ...]
+    scanned: tuple[Scanned, ...]
     failed: tuple[Failed, ...]
 
     @property
     def problems(self) -> tuple[Failed, ...]:
-        """Where something of ours may be that we don't know of."""
-        return tuple(one for one in self.failed if not one.passed_over)
+        """The failures that may hide machines of ours."""
+        return tuple(failure for failure in self.failed if not failure.passed_over)
 
     @property
     def passed_over(self) -> tuple[Failed, ...]:
-        """The others."""
-        return tuple(one for one in self.failed if one.passed_over)
+        """The other failures."""
+        return tuple(failure for failure in self.failed if failure.passed_over)
 
 
 def name_of(target: Target) -> str:
-    """`aws us-east-1`, and the compartment where it is not the whole account's."""
+    """Return `aws us-east-1`, with the compartment if it is not the whole account."""
     compartment = None if target.compartment == target.account else target.compartment
     return " ".join(part for part in (target.provider, target.region, compartment) if part)
 
 
 def scan(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
-    """Look everywhere. `price` tells what machines cost there.
+    """Scan all places. `price` returns the prices of machines there.
 
-    Raises what kept us from it where nothing could be looked at.
+    Raises the first failure if no place could be scanned.
     """
     names = scope.providers or [name for name in CLOUDS if installed(name)]
     connected = values(run_all(lambda name: _connect_all(name, scope), names))
     if not scope.providers:
         connected += [_services(cloud) for clouds, _ in connected for cloud in clouds]
     regions = {cloud.target.region for clouds, _ in connected for cloud in clouds}
-    found: list[Found] = []
+    scanned: list[Scanned] = []
     failed: list[Failed] = []
     for clouds, not_connected in connected:
         listed, refused = _list_all(clouds, price, listed=scope.compartment is None)
-        found += listed
-        # A region is one cloud's alone, and the others don't know it.
+        scanned += listed
+        # A region belongs to one cloud, and the others don't know it.
         failed += [
-            replace(one, passed_over=isinstance(one.error, InvalidInput) and one.target.region in regions)
-            for one in not_connected
+            replace(
+                failure,
+                passed_over=isinstance(failure.error, InvalidInput) and failure.target.region in regions,
+            )
+            for failure in not_connected
         ]
         failed += (
             refused
             if listed or _all_services(refused)
-            else [replace(one, passed_over=False) for one in refused]
+            else [replace(failure, passed_over=False) for failure in refused]
         )
     if not scope.providers:
         failed = _without_strangers(failed)
-    result = ScanResult(found=tuple(found), failed=tuple(failed))
-    if not found:
+    result = ScanResult(scanned=tuple(scanned), failed=tuple(failed))
+    if not scanned:
         _raise(result.problems or result.failed)
     return result
 
 
 def _all_services(failed: Sequence[Failed]) -> bool:
-    return all(one.target.provider in KUBERNETES for one in failed)
+    return all(failure.target.provider in KUBERNETES for failure in failed)
 
 
 def _services(cloud: Cloud) -> tuple[list[Cloud], list[Failed]]:
-    """The services of Kubernetes in the same account and region."""
+    """Return the services of Kubernetes in the same account and region."""
     names = [name for name in KUBERNETES if base_of(name) == cloud.name]
     return _connected([replace(cloud.target, provider=name) for name in names])
 
 
 def _connect_all(name: str, scope: Scope) -> tuple[list[Cloud], list[Failed]]:
-    """The regions and compartments of one cloud."""
+    """Return the regions and compartments of one cloud."""
     compartment = scope.compartment if describe(name).has_compartments else None
     target = Target(provider=name, profile=scope.profile, compartment=compartment)
     if scope.regions:
@@ -142,7 +145,9 @@ def _connect_all(name: str, scope: Scope) -> tuple[list[Cloud], list[Failed]]:
         return regions, [*failed, Failed(target=first.target, error=error)]
     if not compartments:
         return regions, failed
-    inner, more = _connected([replace(c.target, compartment=one) for c in regions for one in compartments])
+    inner, more = _connected(
+        [replace(c.target, compartment=failure) for c in regions for failure in compartments]
+    )
     return inner, failed + more
 
 
@@ -152,7 +157,7 @@ def _all_regions(first: Cloud) -> tuple[list[Cloud], list[Failed]]:
     except BadCredentials as error:
         return [], [Failed(target=first.target, error=error)]
     except CloudError as error:
-        # It is not known which others there are.
+        # The other regions are not known.
         return [first], [Failed(target=Target(provider=first.name), error=error)]
     return _connected([replace(first.target, region=region) for region in regions])
 
@@ -172,14 +177,14 @@ def _connected(targets: Sequence[Target]) -> tuple[list[Cloud], list[Failed]]:
 
 def _list_all(
     clouds: Sequence[Cloud], price: Callable[[Target], Price], *, listed: bool
-) -> tuple[list[Found], list[Failed]]:
-    """`listed`: the compartments are those that a list has, which also has some that we have no rights in."""
-    found: list[Found] = []
+) -> tuple[list[Scanned], list[Failed]]:
+    """List our clusters everywhere. `listed`: the compartments are from a list, also some without rights for us."""
+    scanned: list[Scanned] = []
     failed: list[Failed] = []
     outcomes = run_all(lambda cloud: list_clusters(cloud, price(cloud.target)), clouds)
     for cloud, outcome in zip(clouds, outcomes, strict=True):
         if isinstance(outcome, CloudError):
-            # Who may not look may not make anything there either.
+            # Without the right to list, the user could not make machines there either.
             partly = cloud.target.compartment is not None or cloud.name in KUBERNETES
             closed = listed and partly and isinstance(outcome, Denied | Gone)
             failed.append(Failed(target=cloud.target, error=outcome, passed_over=closed))
@@ -187,26 +192,29 @@ def _list_all(
             raise outcome
         else:
             if cloud.name in KUBERNETES and not outcome.clusters:
-                outcome = replace(outcome, network=())  # told with the machines of the same account
-            found.append(Found(cloud=cloud, contents=outcome))
+                outcome = replace(outcome, network=())  # reported with the machines of the same account
+            scanned.append(Scanned(cloud=cloud, contents=outcome))
             if outcome.error is not None:
                 failed.append(Failed(target=cloud.target, error=outcome.error))
-    return found, failed
+    return scanned, failed
 
 
 def _without_strangers(failed: Sequence[Failed]) -> list[Failed]:
-    """Pass over the clouds that nobody has set up here."""
-    of_setup = [one for one in failed if isinstance(one.error, BadCredentials | InvalidInput)]
-    strangers = {name for name in {one.target.provider for one in of_setup} if not configured(name)}
+    """Pass over the clouds that are not set up here."""
+    of_setup = [failure for failure in failed if isinstance(failure.error, BadCredentials | InvalidInput)]
+    providers = {failure.target.provider for failure in of_setup}
+    strangers = {name for name in providers if not configured(name)}
     return [
-        replace(one, passed_over=True) if one in of_setup and one.target.provider in strangers else one
-        for one in failed
+        replace(failure, passed_over=True)
+        if failure in of_setup and failure.target.provider in strangers
+        else failure
+        for failure in failed
     ]
 
 
 def _raise(failed: Sequence[Failed]) -> None:
-    """Raise the first error; its message has the others'."""
-    sentences = list(dict.fromkeys(str(one) for one in failed))
-    more = len(sentences) - MOST_NAMED
-    told = sentences[:MOST_NAMED] + [f"So it is at {more} other places."] * (more > 0)
-    raise type(failed[0].error)(" ".join(told)) from failed[0].error
+    """Raise the first error, whose message has the others'."""
+    sentences = list(dict.fromkeys(str(failure) for failure in failed))
+    more = len(sentences) - MAX_NAMED
+    listed = sentences[:MAX_NAMED] + [f"So it is at {more} other places."] * (more > 0)
+    raise type(failed[0].error)(" ".join(listed)) from failed[0].error

@@ -1,6 +1,6 @@
-"""A machine's serial console as text, what tells most of it, and how patient the calls for it are.
+"""A machine's serial console as text, its relevant lines, and short retries of the calls.
 
-It is asked for when something has gone wrong already, so it may neither take long nor hide that.
+It is read after another failure, so it may neither take long nor hide that.
 """
 
 import re
@@ -11,11 +11,11 @@ from provision.waiting import Clock, Retry
 
 T = TypeVar("T")
 
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 PATIENCE_S = 20.0
-MOST_LINES = 10
+MAX_LINES = 10
 LAST_LINES = 4
-"""Of them, those that are the last of all, whatever they say."""
+"""Number of last lines that are always included."""
 
 _LINE_ENDS = re.compile(r"\r*\n|\r+")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
@@ -35,15 +35,15 @@ _NOISE = re.compile(
 
 
 def end_of(raw: bytes | str) -> str | None:
-    """The last MOST_BYTES of what a console showed, printable and in lines. None: it has shown nothing."""
+    """Return the last MAX_BYTES of a console's output, printable and in lines. None: no output."""
     data = raw.encode(errors="replace") if isinstance(raw, str) else raw
-    text = data[-MOST_BYTES:].decode(errors="replace")
+    text = data[-MAX_BYTES:].decode(errors="replace")
     text = _CONTROLS.sub("", _ESCAPES.sub("", _LINE_ENDS.sub("\n", text))).strip("\n")
     return f"{text}\n" if text.strip() else None
 
 
-def telling(text: str, most: int = MOST_LINES) -> tuple[str, ...]:
-    """The lines of a console that tell most of why a machine is not ready: complaints, and the last ones."""
+def relevant_lines(text: str, max_lines: int = MAX_LINES) -> tuple[str, ...]:
+    """Return the console's lines that best explain why a machine is not ready: complaints, and the last lines."""
     lines: list[str] = []
     for line in (line.rstrip() for line in text.splitlines()):
         if line and not _NOISE.search(line) and line not in lines[-1:]:
@@ -51,13 +51,13 @@ def telling(text: str, most: int = MOST_LINES) -> tuple[str, ...]:
     last = lines[-LAST_LINES:]
     before = list(enumerate(lines[:-LAST_LINES]))
     complaints = [number for number, line in before if _COMPLAINT.search(line)]
-    others = [number for number, line in before if not _COMPLAINT.search(line)]
-    room = most - len(last)
+    plain = [number for number, line in before if not _COMPLAINT.search(line)]
+    room = max_lines - len(last)
     chosen = complaints[-room:]
-    chosen += others[len(others) - min(len(others), room - len(chosen)) :]
+    chosen += plain[len(plain) - min(len(plain), room - len(chosen)) :]
     return (*(lines[number] for number in sorted(chosen)), *last)
 
 
-def briefly(clock: Clock, do: Callable[[], T]) -> T:
-    """What `do` returns, which does no harm twice: patient for some seconds, not for the minutes of other calls."""
+def with_short_retry(clock: Clock, do: Callable[[], T]) -> T:
+    """Call `do`, which does no harm twice, with retries for some seconds, not for the minutes of other calls."""
     return Retry(clock=clock, throttled_for_s=PATIENCE_S, unclear_for_s=PATIENCE_S).call(do, again=True)

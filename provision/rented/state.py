@@ -1,13 +1,13 @@
-"""What a rented cluster keeps on this computer beside its inventory, in `clusters/<name>/`.
+"""The files of a rented cluster on this computer, in `clusters/<name>/` with its inventory.
 
-    cloud.json            the cluster as it was asked for
+    cloud.json            the request for the cluster
     launches/<token>.json each launch: its requests until they are settled, and its machines' public host keys
 
 Both are on the disk before the call that they are about.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,12 +18,23 @@ from inventories import codec
 from inventories.disk import files, lock
 from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile
-from provision.clouds import base_of
-from provision.records import CloudCluster, Target, Zone
+from inventories.machine import Machine, MachineState
+from provision.clouds import base_of, describe
+from provision.records import CloudCluster, Instance, InstanceState, Target, Zone
+from provision.rented.tags import LAUNCH
 
 NETWORK_LOCK_WAIT_S = 2700.0
 """More than the deadlines of a holder together: `up` may wait for two NAT gateways to come up, and for one of them
 and its address to go, each 10 minutes at most."""
+
+STATES: dict[InstanceState, MachineState] = {
+    "pending": "pending",
+    "running": "running",
+    "stopping": "stopped",
+    "stopped": "stopped",
+    "ending": "gone",
+    "ended": "gone",
+}
 
 REBUILD = (
     "`gpuctl reap` finds what the cluster left in the cloud by its tags and removes it; then remove the "
@@ -40,34 +51,34 @@ class Launch:
     zone: Zone = field(metadata=codec.key("place"))
     ranks: tuple[int, ...]
     user: str
-    """Who logs in there."""
+    """The login on its machines."""
     host_keys: tuple[str, ...]
     """Public host key of each machine, in the order of `ranks`."""
     requests: tuple[dict[str, Any], ...]
-    """What is sent, and sent again as it is after a crash. Empty once that can't happen any more: it holds
-    the host's private keys."""
+    """The requests, sent unchanged again after a crash. Empty once the launch is final: they hold the hosts' private
+    keys."""
     began_at: str
-    """When it was first sent, ISO 8601, UTC: its token lives from then on."""
+    """Time of the first sending, ISO 8601, UTC: the token's life begins then."""
     sent_at: str
-    """When it was last sent: what came of it may still be missing in the cloud's lists."""
+    """Time of the last sending: the cloud's lists may still lack its machines."""
     state: Literal["open", "undoing", "running", "undone"]
     """`open`: sent, or about to be; its machines may come up at any moment. `undoing`: to be removed whole."""
 
     @property
     def settled(self) -> bool:
-        """Whether nothing of it can come up any more."""
+        """Return whether the launch is final: no machine can come up any more."""
         return self.state in ("running", "undone")
 
     def host_key(self, rank: int) -> str | None:
-        """Public host key of the machine of that rank."""
+        """Return the public host key of the machine of that rank."""
         return dict(zip(self.ranks, self.host_keys, strict=True)).get(rank)
 
     def sent(self, now: datetime) -> "Launch":
-        """The launch, sent at that time."""
+        """Return the launch as sent at that time."""
         return replace(self, sent_at=now.isoformat(timespec="milliseconds"))
 
     def ended(self, state: Literal["running", "undone"]) -> "Launch":
-        """The launch, settled: nothing is sent again, and its secrets are forgotten."""
+        """Return the launch as final: without its requests, which have secrets."""
         return replace(self, state=state, requests=())
 
 
@@ -81,7 +92,7 @@ class CloudState:
 
     @property
     def name(self) -> str:
-        """The cluster's name."""
+        """Name of the cluster."""
         return self.cluster_folder.name
 
     @property
@@ -91,13 +102,13 @@ class CloudState:
 
     @property
     def networks(self) -> Path:
-        """Where the journals and locks of the shared networks are."""
+        """Folder of the shared networks' journals and locks."""
         return self.home / "networks"
 
     def load(self) -> CloudCluster | None:
-        """The cluster; None where nothing was asked of a cloud yet.
+        """Return the cluster. None: no request was sent to a cloud yet.
 
-        Raises CorruptFile or NewerFormat, also where the record is gone and other files tell of machines.
+        Raises CorruptFile or NewerFormat, also if the record is missing and other files show that machines exist.
         """
         data = files.read_bytes(self._record)
         if data is not None:
@@ -115,11 +126,15 @@ class CloudState:
         files.write_atomic(self._record, codec.dump(cluster))
 
     def launches(self) -> tuple[Launch, ...]:
-        """All launches, oldest first. Raises CorruptFile or NewerFormat."""
-        return tuple(sorted(self._read_launches(), key=lambda launch: (launch.began_at, launch.id)))
+        """Return all launches, oldest first. Raises CorruptFile or NewerFormat."""
+        texts = [(path, files.read_bytes(path)) for path in sorted(self._launches.glob("*.json"))]
+        launches = [
+            codec.load(Launch, data, str(path), rebuild=REBUILD) for path, data in texts if data is not None
+        ]
+        return tuple(sorted(launches, key=lambda launch: (launch.began_at, launch.id)))
 
     def open_launches(self) -> tuple[Launch, ...]:
-        """Those that are not settled, oldest first."""
+        """Return the launches that are not final, oldest first."""
         return tuple(launch for launch in self.launches() if not launch.settled)
 
     def save_launch(self, launch: Launch) -> None:
@@ -128,7 +143,7 @@ class CloudState:
         files.write_atomic(self._launches / f"{launch.id}.json", codec.dump(launch))
 
     def network_journal(self, target: Target) -> Journal:
-        """What was made of the network that the clusters of this region share."""
+        """Return the journal of the network that the clusters of this region share."""
         return Journal(self.networks / f"{network_name(target)}.jsonl")
 
     def network_lock(
@@ -144,14 +159,34 @@ class CloudState:
             on_wait=on_wait,
         )
 
-    def _read_launches(self) -> Iterator[Launch]:
-        for path in sorted(self._launches.glob("*.json")):
-            data = files.read_bytes(path)
-            if data is not None:
-                yield codec.load(Launch, data, str(path), rebuild=REBUILD)
-
 
 def network_name(target: Target) -> str:
-    """The name on this computer of the network that the clusters of an account's region share."""
+    """Return this computer's name for the network that the clusters of an account's region share."""
     account = hashlib.sha256(f"{target.account} {target.compartment}".encode()).hexdigest()[:8]
     return f"{base_of(target.provider)}-{target.region}-{account}"
+
+
+def machine_of(
+    instance: Instance, files: CloudState, cluster: CloudCluster, *, gpus: int | None, python: str | None
+) -> Machine:
+    """Return an instance as a machine of the inventory, with its keys from the cluster's files."""
+    assert instance.rank is not None
+    token = instance.tags.get(LAUNCH)
+    launch = next((launch for launch in files.launches() if launch.id == token), None)
+    return Machine(
+        name=f"{cluster.name}-{instance.rank}",
+        rank=instance.rank,
+        state=STATES[instance.state],
+        host=(instance.private_ip if cluster.bastion else instance.public_ip) or instance.private_ip or "",
+        port=cluster.ssh_port,
+        user=launch.user if launch else describe(cluster.target.provider).default_user,
+        private_ip=instance.private_ip or "",
+        gpus=gpus,
+        id=instance.id,
+        shape=instance.shape,
+        key_file=files.cluster_folder.key_path,
+        python=python,
+        host_key=launch.host_key(instance.rank) if launch else None,
+        bastion=cluster.bastion,
+        launched_at=instance.launched_at,
+    )

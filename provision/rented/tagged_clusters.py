@@ -1,4 +1,4 @@
-"""Finding every cluster of ours in an account by its tags, with no file of ours, and removing those chosen."""
+"""The clusters of ours in an account by their tags, without files of ours, and their removal."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,12 +15,12 @@ from provision.rented.teardown import remove
 from provision.waiting import Clock, Say, SystemClock
 
 Price = Callable[[str], float | None]
-"""What a machine of a shape costs, USD an hour. None: not known."""
+"""Returns the price of a machine of a shape, USD an hour. None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCluster:
-    """A cluster, or what is left of one, as its tags tell it."""
+    """A cluster, or its remains, by its tags."""
 
     name: str
     id: str
@@ -28,27 +28,27 @@ class FoundCluster:
     provider: str
     region: str | None
     compartment: str | None = None
-    """OCI: where it is."""
+    """OCI: its compartment."""
     machines: tuple[str, ...]
-    """Ids of what is not ended."""
+    """Ids of the machines that have not ended."""
     resources: tuple[str, ...]
-    """Kinds and ids of what else there is."""
+    """Kinds and ids of its other resources."""
     since: str | None
-    """When its oldest machine was launched, ISO 8601, UTC."""
+    """Launch of its oldest machine, ISO 8601, UTC."""
     expires_at: str | None
-    """None: it has no time limit, or one that can't be read."""
+    """None: no time limit, or an unreadable one."""
     hourly_usd: float | None
     """List price of its machines together. None: not known, as that of spot machines."""
     launched: tuple[tuple[float | None, str], ...] = ()
-    """Of each machine: price an hour, and since when."""
+    """Price an hour and time of the launch of each machine."""
 
     def expired(self, now: datetime) -> bool:
-        """Whether the time that it was given is over."""
+        """Return whether the cluster's time is over."""
         end = read_time(self.expires_at)
         return end is not None and end <= now
 
     def cost_usd(self, now: datetime) -> float | None:
-        """What the machines that are there have cost, by list price. None: not known."""
+        """Return the cost of the existing machines until now, by list price. None: not known."""
         costs = [cost_so_far(each, [since], now) for each, since in self.launched]
         known = [cost for cost in costs if cost is not None]
         return sum(known) if len(known) == len(costs) else None
@@ -56,17 +56,17 @@ class FoundCluster:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionContents:
-    """Everything of ours in one region of an account."""
+    """Our resources in one region of an account."""
 
     clusters: tuple[FoundCluster, ...]
     network: tuple[str, ...]
     """Kinds and ids of the shared network's resources."""
     error: CloudError | None = None
-    """Why only machines could be looked at."""
+    """Reason why only machines could be listed. None: all resources are."""
 
 
 def list_clusters(cloud: Cloud, price: Price) -> RegionContents:
-    """Look, and change nothing. Raises CloudError; not where machines of ours were seen before it."""
+    """Return our clusters. Read-only. Raises CloudError, unless machines of ours were listed before it."""
 
     def is_own(of: Mapping[str, str]) -> bool:
         return tags.is_of(of, cloud.name)
@@ -80,14 +80,14 @@ def list_clusters(cloud: Cloud, price: Price) -> RegionContents:
         if not instances:
             raise
         failed = error
-    own = [resource for resource in resources if is_own(resource.tags)]
-    owned = [*(machine.tags for machine in instances), *(resource.tags for resource in own)]
+    of_clusters = [resource for resource in resources if is_own(resource.tags)]
+    owned = [*(machine.tags for machine in instances), *(resource.tags for resource in of_clusters)]
     ids = sorted({of[tags.CLUSTER_ID] for of in owned})
     clusters = [
         _cluster(
             cloud,
             [machine for machine in instances if machine.tags[tags.CLUSTER_ID] == cluster_id],
-            [resource for resource in own if resource.tags[tags.CLUSTER_ID] == cluster_id],
+            [resource for resource in of_clusters if resource.tags[tags.CLUSTER_ID] == cluster_id],
             price,
         )
         for cluster_id in ids
@@ -102,7 +102,7 @@ def _cluster(
     cloud: Cloud, machines: Sequence[Instance], resources: Sequence[Resource], price: Price
 ) -> FoundCluster:
     every = [*(machine.tags for machine in machines), *(resource.tags for resource in resources)]
-    # What is paid for a spot machine changes by the hour.
+    # The price of a spot machine changes by the hour.
     prices = [None if machine.spot else price(machine.shape) for machine in machines]
     return FoundCluster(
         name=every[0][tags.CLUSTER],
@@ -121,10 +121,10 @@ def _cluster(
 
 
 def _expires_at(every: Sequence[Mapping[str, str]]) -> str | None:
-    """The latest end that the tags tell; None where one of them can't be read: somebody meant something."""
-    told = {of[tags.EXPIRES] for of in every if tags.EXPIRES in of}
-    ends = {text: end for text in told if (end := read_time(text)) is not None}
-    return max(ends, key=lambda text: ends[text]) if ends and len(ends) == len(told) else None
+    """Return the latest end in the tags. None: no end, or an unreadable one, which a user may have set on purpose."""
+    texts = {of[tags.EXPIRES] for of in every if tags.EXPIRES in of}
+    ends = {text: end for text in texts if (end := read_time(text)) is not None}
+    return max(ends, key=lambda text: ends[text]) if ends and len(ends) == len(texts) else None
 
 
 def reap(
@@ -138,7 +138,7 @@ def reap(
 ) -> tuple[Leftover, ...]:
     """Remove these clusters (None: all), and the shared network with the last of them.
 
-    `network` keeps our other commands off the network meanwhile, and while `network_gone` is told of its end.
+    `network` keeps our other commands off the network during its removal and `network_gone`, which follows it.
     """
     removed = remove(
         cloud,

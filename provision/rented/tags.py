@@ -1,34 +1,35 @@
-"""The tags that everything of ours carries from its create call: they are the truth about what is ours.
+"""The tags of our resources, set by their create call: they decide which resources are ours.
 
-OCI's freeform tags and AWS's tags alike. A resource without our tags is never touched, whatever its name; the
-tag `gpuctl` alone may be somebody else's word for something.
+OCI's freeform tags and AWS's tags alike. A resource without our tags is never changed, whatever its name; the tag
+`gpuctl` alone may be another program's.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from provision.clouds import KUBERNETES
+from provision.records import Instance
 
 CLUSTER = "gpuctl"
-"""The cluster's name; NETWORK on what all clusters of a region share."""
+"""The cluster's name; NETWORK on the parts that all clusters of a region share."""
 NETWORK = "@network"
-"""No cluster can be called so."""
+"""No cluster can have this name."""
 CLUSTER_ID = "gpuctl-cluster-id"
-"""Tells clusters of one name apart: another person's, or one whose files were lost."""
+"""Distinguishes clusters of one name: another user's, or one whose files were lost."""
 OWNER = "gpuctl-owner"
-"""Who made it, user@host: for people."""
+"""The maker, user@host, for people."""
 LAUNCH = "gpuctl-launch"
-"""The launch that a machine came from."""
+"""The launch of a machine."""
 RANKS = "gpuctl-ranks"
 """Node ranks of the machines of one request, as `ranks_text` writes them."""
 EXPIRES = "gpuctl-expires"
-"""When the cluster's time is over, ISO 8601, UTC."""
+"""End of the cluster's time, ISO 8601, UTC."""
 IMAGE = "gpuctl-image"
-"""The image as it was asked for."""
+"""The requested image."""
 TIER = "gpuctl-tier"
-"""PRIVATE on the parts of the shared network that only private clusters use, and on what such a cluster has."""
+"""PRIVATE on the parts of the shared network for private clusters, and on resources of such a cluster."""
 PRIVATE = "private"
 PROVIDER = "gpuctl-provider"
-"""The provider, on what is none of the cloud's virtual machines alone: `eks` shares AWS's account and network."""
+"""The provider, on resources of a Kubernetes service: `eks` shares AWS's account and network."""
 
 
 POOL = "gpuctl-pool"
@@ -39,13 +40,13 @@ MEMBER = "member"
 def of_cluster(
     name: str, cluster_id: str, owner: str, expires_at: str | None = None, *, private: bool = False
 ) -> dict[str, str]:
-    """Tags of what belongs to one cluster; `private`: it needs the network's private parts."""
+    """Return the tags of a cluster's resources. `private`: it needs the network's private parts."""
     expires = {EXPIRES: expires_at} if expires_at else {}
     return {CLUSTER: name, CLUSTER_ID: cluster_id, OWNER: owner} | expires | _tier(private)
 
 
 def of_network(owner: str, *, private: bool = False) -> dict[str, str]:
-    """Tags of what the clusters of a region share; `private`: the private ones among them."""
+    """Return the tags of the shared network. `private`: of its private parts."""
     return {CLUSTER: NETWORK, OWNER: owner} | _tier(private)
 
 
@@ -54,32 +55,49 @@ def _tier(private: bool) -> dict[str, str]:
 
 
 def is_private(tags: Mapping[str, str]) -> bool:
-    """Whether it is a private part of the network, or of a cluster that needs those."""
+    """Return whether it is a private part of the network, or of a cluster that needs one."""
     return tags.get(TIER) == PRIVATE
 
 
 def is_ours(tags: Mapping[str, str]) -> bool:
-    """Whether gpuctl made it: for a cluster, whose id it carries, or for the network that clusters share."""
+    """Return whether gpuctl made it: for a cluster, whose id it has, or for the shared network."""
     return is_shared(tags) or is_clusters(tags)
 
 
 def is_clusters(tags: Mapping[str, str]) -> bool:
-    """Whether it is some cluster's of ours."""
+    """Return whether it belongs to a cluster of ours."""
     return bool(tags.get(CLUSTER) and tags.get(CLUSTER_ID)) and not is_shared(tags)
 
 
 def is_of(tags: Mapping[str, str], provider: str) -> bool:
-    """Whether it is some cluster's of that provider: what belongs to a service of Kubernetes says so."""
+    """Return whether it belongs to a cluster of that provider."""
     return is_clusters(tags) and tags.get(PROVIDER) == (provider if provider in KUBERNETES else None)
 
 
 def is_shared(tags: Mapping[str, str]) -> bool:
-    """Whether it belongs to the network that clusters share."""
+    """Return whether the resource belongs to the network that clusters share."""
     return tags.get(CLUSTER) == NETWORK
 
 
+def without_managed_nodes(
+    machines: Sequence[Instance], provider: str, managed: Callable[[], Collection[str | None]]
+) -> tuple[Instance, ...]:
+    """Return the machines without the nodes of a Kubernetes service that a live cluster manages.
+
+    `managed` returns the ids of the live clusters; it is called only if there are nodes.
+    """
+    if not any(is_of(machine.tags, provider) for machine in machines):
+        return tuple(machines)
+    live = managed()
+    return tuple(
+        machine
+        for machine in machines
+        if not is_of(machine.tags, provider) or machine.tags.get(CLUSTER_ID) not in live
+    )
+
+
 def ranks_text(ranks: Iterable[int]) -> str:
-    """`0-3,7` for 0, 1, 2, 3, 7: short enough for a tag, in order."""
+    """Return `0-3,7` for 0, 1, 2, 3, 7: short enough for a tag, in order."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][1] + 1:
@@ -90,7 +108,7 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def read_ranks(text: str) -> tuple[int, ...]:
-    """The ranks of `ranks_text`. Raises ValueError for anything else."""
+    """Return the ranks of a text of `ranks_text`. Raises ValueError for another text."""
     ranks: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -99,7 +117,7 @@ def read_ranks(text: str) -> tuple[int, ...]:
 
 
 def rank_at(tags: Mapping[str, str], index: int) -> int | None:
-    """The rank of the machine that was the `index`-th of its request; None where the tags don't tell."""
+    """Return the rank of the machine that was the `index`-th of its request. None: not in the tags."""
     try:
         return read_ranks(tags.get(RANKS, ""))[index]
     except (ValueError, IndexError):

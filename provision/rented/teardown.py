@@ -1,7 +1,7 @@
-"""Removing clusters from a cloud by their tags: machines, then resources in dependency order, then the network.
+"""The removal of clusters by their tags: machines, then resources in dependency order, then the network.
 
-Works from the cloud's own lists alone, so it needs no file of ours. Nothing without our tags is touched. One
-resource that can't be removed hides no other: all of them are tried, and what is left is named.
+Uses only the cloud's own lists, so it needs no file of ours, and changes no resource without our tags. A resource
+that can't be removed stops no other: all are tried, and the rest is named.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,24 +14,24 @@ from provision.provider import Leftover
 from provision.records import Instance, Resource
 from provision.rented import tags
 from provision.rented.interface import Cloud, SchedulesEnd
-from provision.waiting import Clock, PollWaits, Progress, Reminders, Say
+from provision.waiting import Clock, Progress, Reminders, Say, poll
 
 ENDED_TIMEOUT_S = 1800.0
 """Bare-metal machines take long to end."""
 BLOCKED_TIMEOUT_S = 300.0
-"""How long a resource may be held by what is going away, such as a network interface of an ended machine."""
+"""Longest time that an ending resource may block another, as a network interface of an ended machine."""
 
 User = tuple[Mapping[str, str], Collection[str]]
-"""Tags of something of another cluster, and the networks that the cluster is in; none: not known."""
+"""Tags of another cluster's resource, and the networks of that cluster. Empty: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """What became of a teardown."""
+    """The result of a teardown."""
 
     leftovers: tuple[Leftover, ...]
     network_users: tuple[str, ...] = ()
-    """Names of other clusters, for which the shared network stays."""
+    """Names of other clusters that need the shared network."""
 
 
 def remove(
@@ -45,12 +45,20 @@ def remove(
     watch_s: float = 0.0,
     blocked_timeout_s: float = BLOCKED_TIMEOUT_S,
 ) -> Removed:
-    """Remove clusters (None: every one of ours) and, where no other cluster uses it, the shared network.
+    """Remove clusters and, unless another cluster uses it, the shared network. Idempotent.
 
-    `network` keeps our other commands off the shared network while resources of it go, and while `network_gone`
-    is told that all of it went. `watch_s`: how long to go on looking for machines of a launch that was
-    interrupted. Idempotent. Raises LeftBehind, which lists what is live, where the cloud stops answering in
-    the middle.
+    Args:
+        cloud: The account.
+        cluster_ids: None for all clusters of ours.
+        clock: The time.
+        say: Takes lines of progress.
+        network: Keeps our other commands off the shared network during its removal and `network_gone`.
+        network_gone: Called after the removal of the whole network.
+        watch_s: Time to watch for machines of an interrupted launch.
+        blocked_timeout_s: Longest wait for a blocked resource.
+
+    Raises:
+        LeftBehind: the cloud stopped answering; the message lists the live resources.
     """
     teardown = _Teardown(cloud, cluster_ids, clock, say, blocked_timeout_s)
     return teardown.run(watch_s, network, network_gone)
@@ -71,9 +79,9 @@ class _Teardown:
         self._say = say
         self._blocked_timeout_s = blocked_timeout_s
         self._live: dict[str, str] = {}
-        """What is known to be there: id → what it is."""
+        """Existing resources: id → kind."""
         self._networks: dict[str, str] = {}
-        """The network that a resource was in when it was last told: id → id."""
+        """The last known network of each resource: id → id."""
 
     def run(
         self,
@@ -84,16 +92,16 @@ class _Teardown:
         try:
             leftovers = self._end_machines(watch_s)
             if leftovers:
-                # What holds the rest is still there; trying would only wait for it.
+                # The machines still block the rest; a try would only wait for them.
                 return Removed(leftovers=(*leftovers, *self._held_by(leftovers)))
             leftovers = self._delete(lambda resource: self._ours(resource.tags))
             if any(left.kind == "instance" for left in leftovers):
-                told = {left.id for left in leftovers}
-                held = [left for left in self._held_by(leftovers) if left.id not in told]
+                known = {left.id for left in leftovers}
+                held = [left for left in self._held_by(leftovers) if left.id not in known]
                 return Removed(leftovers=(*leftovers, *held))
             with network():
                 if leftovers:
-                    # Without machines nothing needs the way out of the private network, which may cost money.
+                    # Without machines nothing needs the private network's gateway, which may cost money.
                     return Removed(leftovers=(*leftovers, *self._delete(_is_private_network)))
                 removed = self._delete_network()
                 if not removed.leftovers and not removed.network_users:
@@ -102,21 +110,21 @@ class _Teardown:
         except CloudError as error:
             if not self._live:
                 raise
-            listed = ", ".join(f"{what} {name}" for name, what in sorted(self._live.items()))
+            listed = ", ".join(f"{kind} {resource_id}" for resource_id, kind in sorted(self._live.items()))
             fix = "" if isinstance(error, BadCredentials) else " Run the command again."
             raise LeftBehind(f"{error} What may still be there, and billed: {listed}.{fix}") from error
 
     def _delete_network(self) -> Removed:
         """Delete the shared network as far as no other cluster needs it."""
-        # Somebody else's cluster may come in between at any moment; then the network is theirs.
-        # What was made just before its cluster's end may be listed only now, and holds the network.
+        # Another user's cluster may begin at any moment; then the network is theirs.
+        # A resource that was made just before its cluster's end may be listed only now, and blocks the network.
         leftovers = self._delete(lambda resource: self._ours(resource.tags) or tags.is_shared(resource.tags))
-        users = tuple(sorted({user[tags.CLUSTER] for user, _ in self._others()}))
+        users = tuple(sorted({user[tags.CLUSTER] for user, _ in self._other_users()}))
         return Removed(leftovers=leftovers, network_users=users)
 
     def _held_by(self, machines: Sequence[Leftover]) -> list[Leftover]:
-        """What stays because these machines do: resources of theirs, and of the network what they alone need."""
-        users = self._others()
+        """Return the resources that these machines block: their own, and parts of the network for them alone."""
+        users = self._other_users()
         reason = f"Instance {next(left.id for left in machines if left.kind == 'instance')} is still there."
         return [
             _left(resource, reason)
@@ -131,26 +139,25 @@ class _Teardown:
         return self._cluster_ids is None or of.get(tags.CLUSTER_ID) in self._cluster_ids
 
     def _machines(self) -> list[Instance]:
-        one = next(iter(self._cluster_ids)) if self._cluster_ids and len(self._cluster_ids) == 1 else None
-        found = [machine for machine in self._cloud.instances(one) if self._ours(machine.tags)]
-        for machine in found:
+        cluster_id = (
+            next(iter(self._cluster_ids)) if self._cluster_ids and len(self._cluster_ids) == 1 else None
+        )
+        machines = [machine for machine in self._cloud.instances(cluster_id) if self._ours(machine.tags)]
+        for machine in machines:
             if machine.state == "ended":
                 self._live.pop(machine.id, None)
             else:
                 self._live[machine.id] = "instance"
-        return found
+        return machines
 
     def _end_machines(self, watch_s: float) -> tuple[Leftover, ...]:
-        """End them all and wait. Returns those that did not end."""
-        began = self._clock.now()
-        waits = PollWaits()
+        """End all machines and wait. Returns the machines that did not end."""
         progress = Progress(self._clock, self._say)
         reminders = Reminders(self._clock)
         refused: dict[str, str] = {}
         watching = False
-        while True:
+        for passed_s in poll(self._clock):
             left = [machine for machine in self._machines() if machine.state != "ended"]
-            passed_s = self._clock.now() - began
             if not left and passed_s >= watch_s:
                 return ()
             if left and (passed_s > ENDED_TIMEOUT_S or all(machine.id in refused for machine in left)):
@@ -168,10 +175,10 @@ class _Teardown:
                 self._say(
                     f"an `up` was interrupted: watching {watch_s - passed_s:.0f} s for what may still come of it …"
                 )
-            self._clock.sleep(waits.next())
+        raise AssertionError("polls without a deadline do not end")
 
     def _terminate(self, ids: Sequence[str], reminders: Reminders) -> dict[str, str]:
-        """Ask for all; those that are refused, one by one, so that one does not keep the others."""
+        """Terminate all; after a refusal one by one, so that one machine does not keep the others."""
         try:
             if isinstance(self._cloud, SchedulesEnd):
                 self._cloud.end_pools(self._cluster_ids)
@@ -181,35 +188,33 @@ class _Teardown:
         except BadCredentials:
             raise
         except (Throttled, Unclear):
-            return {}  # the next look tells whether it was heard
+            return {}  # the next poll shows the effect
         except CloudError as error:
             if len(ids) == 1:
                 return {ids[0]: str(error)}
         refused: dict[str, str] = {}
-        for outcome in run_all(lambda one: self._terminate([one], reminders), ids):
+        for outcome in run_all(lambda machine_id: self._terminate([machine_id], reminders), ids):
             if isinstance(outcome, Exception):
                 raise outcome
             refused |= outcome
         return refused
 
-    def _delete(self, wanted: Callable[[Resource], bool]) -> tuple[Leftover, ...]:
-        """Delete resources stage by stage. What is blocked is tried again until the deadline.
+    def _delete(self, selected: Callable[[Resource], bool]) -> tuple[Leftover, ...]:
+        """Delete resources stage by stage. Blocked ones are tried again until the deadline.
 
-        What another cluster needs of the shared network stays, and is not left over.
+        Parts of the shared network that another cluster needs stay, and are no leftovers.
         """
         began = self._clock.now()
         timeout_s = self._blocked_timeout_s
-        waits = PollWaits()
         progress = Progress(self._clock, self._say)
-        looked_again = False
-        while True:
-            resources = [resource for resource in self._resources() if wanted(resource)]
+        for _ in poll(self._clock):
+            resources = [resource for resource in self._resources() if selected(resource)]
             self._live |= {resource.id: resource.kind for resource in resources}
             problems, needed = self._delete_by_stage(resources)
             resources = [resource for resource in resources if resource.id not in needed]
             if not resources:
                 return ()
-            # What waits for a slow end may itself be held for as long as ever after it.
+            # A resource that waits for a slow one may itself be blocked for the whole time after it.
             slowest_s = max(resource.ends_within_s for resource in resources)
             timeout_s = max(timeout_s, self._blocked_timeout_s + slowest_s)
             late = self._clock.now() > began + timeout_s
@@ -218,7 +223,7 @@ class _Teardown:
             if left and (final or late):
                 first = next(resource for resource in left if resource.id in problems)
                 waiting = f"The {first.kind} {first.id} has to go first."
-                users = self._others()
+                users = self._other_users()
                 return tuple(
                     _left(resource, str(problems.get(resource.id, waiting)))
                     for resource in left
@@ -231,7 +236,7 @@ class _Teardown:
             if problems:
                 minutes = timeout_s / 60
                 progress.tell(f"waiting, at most {minutes:.0f} minutes: {next(iter(problems.values()))}")
-                # A machine of ours that the lists did not show before holds on to it.
+                # A machine of ours that the lists did not show before may block it.
                 if stuck := self._end_machines(0.0):
                     return (
                         *stuck,
@@ -240,22 +245,20 @@ class _Teardown:
                             for resource in left
                         ),
                     )
-            if problems or looked_again:
-                self._clock.sleep(waits.next())
-            looked_again = not problems
+        raise AssertionError("polls without a deadline do not end")
 
     def _delete_by_stage(self, resources: Sequence[Resource]) -> tuple[dict[str, Exception], set[str]]:
-        """Try all of a stage, and go on to the next one if all of it went.
+        """Delete the resources of a stage, and continue with the next stage if all were deleted.
 
-        Returns what went wrong, by id, and the ids of what other clusters need of the shared network; before
-        each of its stages they are looked for.
+        Returns the errors by id, and the ids of the parts of the shared network that other clusters need; these are
+        searched before each of its stages.
         """
         problems: dict[str, Exception] = {}
         needed: set[str] = set()
         for stage in sorted({resource.stage for resource in resources}):
             now = [resource for resource in resources if resource.stage == stage]
             if any(tags.is_shared(resource.tags) for resource in now):
-                users = self._others()
+                users = self._other_users()
                 needed |= {resource.id for resource in now if _is_needed(resource, users)}
                 now = [resource for resource in now if resource.id not in needed]
             for resource, outcome in zip(now, run_all(self._cloud.delete, now), strict=True):
@@ -270,33 +273,33 @@ class _Teardown:
         return problems, needed
 
     def _resources(self) -> list[Resource]:
-        """All of ours, each with the network that it was in: what is freed of it still belongs there."""
+        """Return our resources, each with its last known network: a detached one still belongs to it."""
         resources = self._cloud.resources()
         self._networks |= {
             resource.id: resource.network for resource in resources if resource.network is not None
         }
         return [replace(resource, network=self._networks.get(resource.id)) for resource in resources]
 
-    def _others(self) -> list[User]:
-        """What there is of clusters of ours other than those that go."""
+    def _other_users(self) -> list[User]:
+        """Return the tags of resources of our other clusters, with their networks."""
         resources = [resource for resource in self._resources() if tags.is_clusters(resource.tags)]
         networks: dict[str, set[str]] = {}
         for resource in resources:
             if resource.network is not None:
                 networks.setdefault(resource.tags[tags.CLUSTER_ID], set()).add(resource.network)
-        found = [resource.tags for resource in resources]
-        found += [machine.tags for machine in self._cloud.instances() if machine.state != "ended"]
+        tag_sets = [resource.tags for resource in resources]
+        tag_sets += [machine.tags for machine in self._cloud.instances() if machine.state != "ended"]
         return [
             (of, networks.get(of[tags.CLUSTER_ID], set()))
-            for of in found
+            for of in tag_sets
             if tags.is_clusters(of) and not self._ours(of)
         ]
 
 
 def _is_needed(resource: Resource, users: Sequence[User]) -> bool:
-    """Whether other clusters need a part of a shared network: its private parts, only private ones.
+    """Return whether other clusters need a part of a shared network: its private parts, only private clusters.
 
-    A race may have made several networks: a cluster needs the one that it is in, as far as that is known.
+    A race may have made several networks: a cluster needs its own, as far as that is known.
     """
     if not tags.is_shared(resource.tags):
         return False

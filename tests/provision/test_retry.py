@@ -7,7 +7,7 @@ import pytest
 from clocks import StepClock
 
 from provision.errors import Denied, Throttled, Unclear
-from provision.waiting import THROTTLED_FOR_S, UNCLEAR_FOR_S, PollWaits, Reminders, Retry
+from provision.waiting import THROTTLED_FOR_S, UNCLEAR_FOR_S, Reminders, Retry, poll
 
 
 def failing(times: int, error: Exception) -> tuple[Callable[[], str], list[int]]:
@@ -58,15 +58,18 @@ def test_retry_does_not_repeat_other_errors() -> None:
     assert len(tries) == 1
 
 
-def test_poll_waits_grow_with_elapsed_time() -> None:
-    waits = PollWaits()
-    first = [waits.next() for _ in range(100)]
-    assert first[0] == 0.2
-    assert first == sorted(first)
-    passed_s = list(itertools.accumulate(first))
-    assert {wait for wait, after in zip(first[1:], passed_s, strict=False) if 10 < after < 40} == {5.0}
-    assert all(wait <= max(5.0, after / 8) for wait, after in zip(first[1:], passed_s, strict=False))
-    assert sum(after < 1800 for after in passed_s) < 50
+def test_polls_come_at_growing_intervals() -> None:
+    clock = StepClock()
+    passed_s = list(poll(clock, 1800))
+    waits = [after - before for before, after in itertools.pairwise(passed_s)]
+    assert (passed_s[0], waits[0]) == (0.0, 0.2)
+    assert all(wait <= following + 1e-9 for wait, following in itertools.pairwise(waits))
+    assert {round(wait, 6) for wait, before in zip(waits, passed_s, strict=False) if 10 < before < 40} == {
+        5.0
+    }
+    assert all(wait <= max(5.0, before / 8) + 1e-9 for wait, before in zip(waits, passed_s, strict=False))
+    assert 1800 < passed_s[-1] < 2100
+    assert len(passed_s) <= 50
 
 
 def test_reminders_come_due_at_growing_intervals() -> None:

@@ -18,7 +18,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.machine import Machine
 from inventories.text import did_you_mean, plural
-from provision.errors import UNHEARD, OtherAccount, ProvisionError
+from provision.errors import API_UNAVAILABLE, OtherAccount, ProvisionError
 from provision.provider import Leftover
 
 
@@ -44,7 +44,7 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
         except (CorruptFile, NewerFormat) as error:  # to remove them it is not needed
             app.output.say(f"note: {error}")
             machines, unreadable = (), str(error)
-        except (OtherAccount, *UNHEARD) as error:
+        except (OtherAccount, *API_UNAVAILABLE) as error:
             if name != "kubernetes":
                 raise
             if forget:

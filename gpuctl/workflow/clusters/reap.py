@@ -85,7 +85,7 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
     result = scan(scope, _prices(app))
     rows = [
         describe(cluster, now) | {"chosen": selection.wants(cluster, now)}
-        for region in result.found
+        for region in result.scanned
         for cluster in region.contents.clusters
     ]
     _show(app, rows, result)
@@ -97,7 +97,7 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
             clusters=tuple(c for c in region.contents.clusters if selection.wants(c, now)),
             network=region.contents.network,
         )
-        for region in result.found
+        for region in result.scanned
         if any(selection.wants(c, now) for c in region.contents.clusters)
         or selection.wants_network(region.contents)
     ]
@@ -110,7 +110,7 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
             app.output.say(f"{plural(len(outcome.removed), 'cluster')} removed; results stay")
     return {
         "clusters": rows,
-        "networks": [part for region in result.found for part in region.contents.network],
+        "networks": [part for region in result.scanned for part in region.contents.network],
         "removed": outcome.removed,
         "leftovers": leftover_rows(outcome.leftovers),
         "failed": outcome.failed,
@@ -170,7 +170,7 @@ def _prices(app: App) -> Callable[[Target], Price]:
 
 
 def _looked_at(result: ScanResult) -> str:
-    places = dict.fromkeys(f"{region.cloud.name} {region.cloud.target.region}" for region in result.found)
+    places = dict.fromkeys(f"{region.cloud.name} {region.cloud.target.region}" for region in result.scanned)
     return "in " + ", ".join(places)
 
 
@@ -181,7 +181,7 @@ def _show(app: App, rows: Sequence[dict[str, Any]], result: ScanResult) -> None:
         app.output.table(found_table(rows))
     if not rows:
         app.output.say(f"no cluster of ours {_looked_at(result)}")
-    for region in result.found:
+    for region in result.scanned:
         if region.contents.network:
             app.output.say(f"the shared network in {region}: {plural(len(region.contents.network), 'part')}")
     for place in result.passed_over:

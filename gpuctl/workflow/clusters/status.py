@@ -17,7 +17,7 @@ from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
 from provision.clouds import RENTED
 from provision.clouds import describe as describe_cloud
-from provision.errors import UNHEARD, ProvisionError
+from provision.errors import API_UNAVAILABLE, ProvisionError
 from provision.pricing import spending
 from provision.pricing.prices import price_of
 from provision.provider import Provider
@@ -147,7 +147,9 @@ def _refreshed(
 ) -> tuple[Machine, ...]:
     """Return each machine as the provider describes it; unknown if its API does not answer, which is reported."""
     outcomes = fan_out(provider.refresh, {machine.name: machine for machine in machines})
-    silent = {outcome.node: str(outcome.error) for outcome in outcomes if isinstance(outcome.error, UNHEARD)}
+    silent = {
+        outcome.node: str(outcome.error) for outcome in outcomes if isinstance(outcome.error, API_UNAVAILABLE)
+    }
     for why in dict.fromkeys(silent.values()):
         say(why)
     refreshed = values([outcome for outcome in outcomes if outcome.node not in silent])

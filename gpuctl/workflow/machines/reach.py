@@ -349,7 +349,7 @@ def _may_show_on_console(error: "RemoteError") -> bool:
 def _read_console(
     folder: ClusterFolder, machine: Machine, console: Callable[[Machine], str | None]
 ) -> _Console:
-    from provision.rented.serial_console import telling
+    from provision.rented.serial_console import relevant_lines
 
     text = console(machine)
     if text is None:
@@ -360,4 +360,4 @@ def _read_console(
         where = f"all of it is in {path}"
     except InventoryError as error:
         where = f"it could not be kept: {error}"
-    return _Console(lines=telling(text), note=f"The end of its console; {where}:")
+    return _Console(lines=relevant_lines(text), note=f"The end of its console; {where}:")

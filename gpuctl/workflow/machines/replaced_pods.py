@@ -50,11 +50,11 @@ class ReplacedPods:
         Raises GpuctlError, and Locked while another command holds the cluster.
         """
         pods = self._pods()
-        if pods is None or not pods.in_place(self._folder.load().machines):
+        if pods is None or not pods.replacements(self._folder.load().machines):
             return
         with self._folder.lock("train"):
             inventory = self._folder.load()
-            machines = pods.take_in(inventory.machines)
+            machines = pods.replace_lost(inventory.machines)
             new = [now for was, now in zip(inventory.machines, machines, strict=True) if was.id != now.id]
             if not new:
                 return
@@ -80,7 +80,7 @@ class ReplacedPods:
                     return
                 self.take_in(say)
                 machines = self._folder.load().machines
-                ready, waits = pods.how_far(machines)
+                ready, waits = pods.readiness(machines)
                 answering = _answering(self._folder, [machine for machine in ready if machine.id in silent])
                 present = [
                     machine for machine in ready if machine.id not in silent or machine.name in answering
@@ -119,7 +119,7 @@ class ReplacedPods:
         """Name the lost machines of a Ray driver's job: Ray continues without naming them."""
         try:
             pods = self._pods()
-            lost = () if pods is None else pods.gone(machines)
+            lost = () if pods is None else pods.lost(machines)
             known = {machine.id for machine in self._folder.load().machines}
         except GpuctlError as error:
             self._app.output.say(f"note: whether all pods are still there is not known: {error}")

@@ -1,8 +1,8 @@
-"""Which image machines boot from: that of the machines that are there, the one asked for, or the default.
+"""The image that machines boot from: the existing machines' image, the requested one, or the default.
 
-For NVIDIA GPUs the default is the newest Deep Learning Base image, which brings the driver; where the region has
-none, Ubuntu, on which gpuctl installs it. GPUs that only old drivers run get Ubuntu at once: AWS's newest image for
-them is Amazon Linux 2, whose glibc has no wheel of torch 2.6 or newer.
+For NVIDIA GPUs the default is the newest Deep Learning Base image, which brings the driver, else Ubuntu, on which
+gpuctl installs it. GPUs that only old drivers run get Ubuntu at once: AWS's newest image for them is Amazon Linux 2,
+whose glibc has no wheel of torch 2.6 or newer.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ ImageView = Mapping[str, Any]
 
 
 def unknown(cluster: CloudCluster) -> str:
-    """What stands for the image's id where no account can be asked."""
+    """Return the placeholder of the image's id for an unknown account."""
     if cluster.image is not None:
         return cluster.image
     last = last_driver_branch(cluster.shape)
@@ -31,9 +31,9 @@ def unknown(cluster: CloudCluster) -> str:
 
 
 def find(api: Api, cluster: CloudCluster, described: Mapping[str, Any]) -> tuple[ImageView, str, bool]:
-    """What DescribeImages says of the image, why it is that one, and whether it is still there.
+    """Return the image by DescribeImages, the reason for the choice, and whether it still exists.
 
-    Raises InvalidInput where there is none, or one for other processors than the type (`described`) has.
+    Raises InvalidInput for a missing image, or one for other processors than those of the type (`described`).
     """
     architecture = shapes.architecture(described)
     if cluster.boots_from is not None:
@@ -50,22 +50,22 @@ def find(api: Api, cluster: CloudCluster, described: Mapping[str, Any]) -> tuple
     elif last := shapes.last_driver(described):
         why = f"gpuctl installs driver {last}, the last branch that runs its GPUs"
     else:
-        found = lookup.published(api, lookup.with_driver(architecture), architecture)
-        if found is not None:
-            return found, "it brings the driver", True
+        image = lookup.published(api, lookup.with_driver(architecture), architecture)
+        if image is not None:
+            return image, "it brings the driver", True
         why = f"gpuctl installs the driver; AWS has no Deep Learning Base image for it in {api.region}"
-    return _there(api, plain, architecture), why, True
+    return _published(api, plain, architecture), why, True
 
 
-def _there(api: Api, source: Source, architecture: str) -> ImageView:
-    found = lookup.published(api, source, architecture)
-    if found is None:
+def _published(api: Api, source: Source, architecture: str) -> ImageView:
+    image = lookup.published(api, source, architecture)
+    if image is None:
         raise InvalidInput(lookup.missing(api.region, f"'{source.parameter or source.name}', the default"))
-    return found
+    return image
 
 
 def _booted(api: Api, image: BootImage, architecture: str) -> tuple[ImageView, str, bool]:
-    """The image of machines that are there, also where it can't be found any more."""
-    found = lookup.by_id(api, image.id)
-    known = found or {"ImageId": image.id, "Name": image.name or image.id, "Architecture": architecture}
-    return known, "the image of the machines that are there", found is not None
+    """Return the image of existing machines, even if AWS does not list it any more."""
+    listed = lookup.by_id(api, image.id)
+    known = listed or {"ImageId": image.id, "Name": image.name or image.id, "Architecture": architecture}
+    return known, "the image of the machines that are there", listed is not None

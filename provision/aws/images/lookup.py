@@ -1,4 +1,4 @@
-"""Machine images by id, by SSM parameter and by name; who logs in, and how large their disk is."""
+"""Machine images by id, by SSM parameter and by name; their login and disk."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from provision.rented.planning.drivers import System, system_of
 
 CANONICAL = "099720109477"
 OWNERS = ("self", "amazon", CANONICAL)
-"""Whose images are found by name: anybody may give an image any name."""
+"""Owners of images that are looked up by name: anybody may give an image any name."""
 MIN_DISK_GB = 200
-"""Deep-learning stacks and data sets need that much."""
+"""Size for deep-learning stacks and data sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where an image is looked for: an SSM parameter, else a name with its owners."""
+    """The source of an image: an SSM parameter, else a name with its owners."""
 
     parameter: str | None = None
     name: str | None = None
@@ -57,11 +57,11 @@ _USERS = (
 
 _AMAZON_LINUX_2 = re.compile(r"Amazon Linux 2\b|amzn2-ami")
 _NEWER_PYTHON = "amazon-linux-extras install -y python3.8 && ln -sf /usr/bin/python3.8 /usr/local/bin/python3"
-"""It has 3.7. Its own tools name /usr/bin/python3."""
+"""Amazon Linux 2 has Python 3.7. Its own tools name /usr/bin/python3."""
 
 
 def plain(architecture: str) -> Source:
-    """Ubuntu as Canonical publishes it, without a driver."""
+    """Return Ubuntu as Canonical publishes it, without a driver."""
     name = _PLAIN_NAMES[architecture]
     return Source(
         parameter=f"/aws/service/canonical/ubuntu/server/22.04/stable/current/{name}/hvm/ebs-gp2/ami-id",
@@ -76,16 +76,16 @@ def with_driver(architecture: str) -> Source:
 
 
 def source_of(text: str) -> Source:
-    """What a person wrote who asked for an image that is no id."""
+    """Return the source that a user's text means, if it is no id."""
     if text.startswith(("resolve:ssm:", "ssm:", "/")):
         return Source(parameter=text.removeprefix("resolve:").removeprefix("ssm:"))
     return Source(name=text)
 
 
 def named(api: Api, text: str, architecture: str) -> Mapping[str, Any]:
-    """What DescribeImages says of the image that was asked for: an id, an SSM parameter, a name.
+    """Return the requested image by DescribeImages: an id, an SSM parameter, a name.
 
-    Raises InvalidInput where there is none, or one for other processors.
+    Raises InvalidInput for a missing image, or one for other processors.
     """
     image = by_id(api, text) if text.startswith("ami-") else published(api, source_of(text), architecture)
     if image is None:
@@ -100,16 +100,16 @@ def named(api: Api, text: str, architecture: str) -> Mapping[str, Any]:
     return image
 
 
-def missing(region: str, what: str) -> str:
-    """The sentence for an image that is not there."""
+def missing(region: str, image: str) -> str:
+    """Return the message for a missing image."""
     return (
-        f"AWS has no image {what} in {region}. Give --image an id (ami-…) of that region, the name of an image of "
+        f"AWS has no image {image} in {region}. Give --image an id (ami-…) of that region, the name of an image of "
         "this account's, Amazon's or Ubuntu's, or an SSM parameter (/aws/service/…)."
     )
 
 
 def published(api: Api, source: Source, architecture: str) -> Mapping[str, Any] | None:
-    """The image of a source. None: there is none."""
+    """Return the image of a source. None: not found."""
     if source.parameter:
         try:
             answer = api.call("get_parameter", service="ssm", Name=source.parameter)
@@ -117,25 +117,25 @@ def published(api: Api, source: Source, architecture: str) -> Mapping[str, Any] 
         except Gone:
             image = None
         except Denied:
-            # Reading parameters is a permission of its own, and the name leads there as well.
+            # Reading parameters is a permission of its own, and the name finds the image as well.
             if source.name is None:
                 raise
             image = None
         if image is not None or source.name is None:
             return image
     assert source.name
-    wanted = source.name if set(source.name) & set("*?") else f"{source.name}*"
-    found = api.pages(
+    pattern = source.name if set(source.name) & set("*?") else f"{source.name}*"
+    images = api.pages(
         "describe_images",
         "Images",
         Owners=list(source.owners),
-        Filters=filters(name=wanted, state="available", architecture=architecture),
+        Filters=filters(name=pattern, state="available", architecture=architecture),
     )
-    return newest(found, source.name)
+    return newest(images, source.name)
 
 
 def newest(images: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
-    """The one of exactly that name, else the youngest."""
+    """Return the image of exactly that name, else the newest."""
     return max(
         images,
         key=lambda image: (image.get("Name") == name, image.get("CreationDate", ""), image["ImageId"]),
@@ -144,24 +144,24 @@ def newest(images: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] 
 
 
 def by_id(api: Api, image_id: str) -> Mapping[str, Any] | None:
-    """The image of that id. None: there is none."""
+    """Return the image of that id. None: not found."""
     try:
-        found = api.pages("describe_images", "Images", ImageIds=[image_id])
+        images = api.pages("describe_images", "Images", ImageIds=[image_id])
     except CloudError as error:
         if isinstance(error, Gone) or error.code == "InvalidAMIID.Malformed":
             return None
         raise
-    return found[0] if found else None
+    return images[0] if images else None
 
 
 def user_of(image: Mapping[str, Any]) -> str:
-    """Who logs in: the image's own user, as far as its name tells."""
+    """Return the login: the image's own user, by its name."""
     about = f"{image.get('Name', '')} {_about(image)}".lower()
     return next((user for word, user in _USERS if word in about), "ubuntu")
 
 
 def system(image: Mapping[str, Any]) -> System:
-    """What the image is, as far as its name and its description tell."""
+    """Return the image's system, by its name and its description."""
     return system_of(str(image.get("Name") or image["ImageId"]), _about(image))
 
 
@@ -170,31 +170,31 @@ def _about(image: Mapping[str, Any]) -> str:
 
 
 def boot_commands(image: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a machine of that image needs at its first boot."""
+    """Return the commands that a machine of that image needs at its first boot."""
     return (_NEWER_PYTHON,) if _AMAZON_LINUX_2.search(str(image.get("Name", ""))) else ()
 
 
 def facts(image: Mapping[str, Any]) -> dict[str, Any]:
-    """What the requests need to know of the image, plain JSON."""
+    """Return the image's facts for requests, plain JSON."""
     root = image.get("RootDeviceName", "/dev/sda1")
-    others = [m for m in image.get("BlockDeviceMappings", []) if "Ebs" in m and m["DeviceName"] != root]
+    mappings = [m for m in image.get("BlockDeviceMappings", []) if "Ebs" in m and m["DeviceName"] != root]
     return {
         "root_device": root,
-        "other_devices": [mapping["DeviceName"] for mapping in others],
-        "other_disks_gb": sum(int(mapping["Ebs"].get("VolumeSize", 0)) for mapping in others),
+        "other_devices": [mapping["DeviceName"] for mapping in mappings],
+        "other_disks_gb": sum(int(mapping["Ebs"].get("VolumeSize", 0)) for mapping in mappings),
     }
 
 
-def disk_gb(image: Mapping[str, Any], wanted: int | None) -> int:
-    """Size of the root disk. Raises InvalidInput for one that does not hold the image."""
+def disk_gb(image: Mapping[str, Any], requested_gb: int | None) -> int:
+    """Return the size of the root disk. Raises InvalidInput for a requested size that does not hold the image."""
     root = image.get("RootDeviceName", "/dev/sda1")
     mappings = [m for m in image.get("BlockDeviceMappings", []) if m["DeviceName"] == root and "Ebs" in m]
-    least = max((int(mapping["Ebs"].get("VolumeSize", 0)) for mapping in mappings), default=0)
-    if wanted is None:
-        return max(MIN_DISK_GB, least)
-    if wanted < least:
+    min_gb = max((int(mapping["Ebs"].get("VolumeSize", 0)) for mapping in mappings), default=0)
+    if requested_gb is None:
+        return max(MIN_DISK_GB, min_gb)
+    if requested_gb < min_gb:
         raise InvalidInput(
-            f"A disk of {wanted} GB is too small for the image {image['ImageId']}, which needs {least} GB. "
-            f"Give --disk-gb {least} or more."
+            f"A disk of {requested_gb} GB is too small for the image {image['ImageId']}, which needs {min_gb} GB. "
+            f"Give --disk-gb {min_gb} or more."
         )
-    return wanted
+    return requested_gb

@@ -1,4 +1,4 @@
-"""Finding what there is by its tags, and creating what is missing: what all of the infrastructure has in common."""
+"""Resources of the infrastructure: found by their tags, or created."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,7 +8,7 @@ from provision.aws.api import Api, Item
 from provision.aws.requests import Request
 from provision.errors import Exists
 from provision.rented.interface import Ensure
-from provision.waiting import Clock, PollWaits
+from provision.waiting import Clock, first_result
 
 Pick = Callable[[Sequence[Item]], Item | None]
 Read = Callable[[], list[Any]]
@@ -16,21 +16,21 @@ T = TypeVar("T")
 
 
 class ResourceMaker:
-    """Creates resources through `Ensure`, and adopts those that another process made in between."""
+    """Creates resources through `Ensure`, and adopts resources that another process made."""
 
     def __init__(self, api: Api, clock: Clock, consistency_s: float) -> None:
         self.api = api
         self.clock = clock
         self.consistency_s = consistency_s
 
-    def reader(self, operation: str, key: str, which: list[Request], **more: Any) -> Read:
-        """Reads a whole list, whenever it is called."""
-        return partial(self.api.pages, operation, key, Filters=which, **more)
+    def reader(self, operation: str, key: str, filters: list[Request], **more: Any) -> Read:
+        """Return a function that reads a whole list."""
+        return partial(self.api.pages, operation, key, Filters=filters, **more)
 
     def create(
         self, operation: str, request: Request, wrapped: str | None, field: str, *, again: bool = False
     ) -> str:
-        """The id in the answer to a creating call, which may be about something just made."""
+        """Make a creating call, which may name a new resource. Returns the id in its answer."""
         answer = self.api.call(operation, again=again, settle=True, **request)
         return str((answer[wrapped] if wrapped else answer)[field])
 
@@ -46,18 +46,18 @@ class ResourceMaker:
         create: Callable[[str], str],
         shared: bool = False,
     ) -> str:
-        """`ensure` for something listed: looked for in `known` first, later in what `read` returns."""
+        """Call `ensure` for a listed resource: searched in `known` first, later in the result of `read`."""
         first: list[Sequence[Item]] = [known]
 
         def find() -> str | None:
-            found = pick(first.pop() if first else read())
-            return None if found is None else str(found[field])
+            item = pick(first.pop() if first else read())
+            return None if item is None else str(item[field])
 
         def create_or_adopt(token: str) -> str:
             try:
                 return create(token)
             except Exists:
-                # Another process was faster, or the list lags behind what we made ourselves.
+                # Another process was faster, or the list lags behind our own call.
                 adopted = self.wait_for(find)
                 if adopted is None:
                     raise
@@ -66,21 +66,15 @@ class ResourceMaker:
         return ensure(kind, find=find, create=create_or_adopt, shared=shared)
 
     def wait_for(self, find: Callable[[], T | None]) -> T | None:
-        """What `find` returns once it does, or None when lists have had the time to settle."""
-        deadline = self.clock.now() + self.consistency_s
-        waits = PollWaits()
-        while True:
-            found = find()
-            if found is not None or self.clock.now() > deadline:
-                return found
-            self.clock.sleep(waits.next())
+        """Return the first result of `find`. None: no result until the lists had settled."""
+        return first_result(self.clock, find, self.consistency_s)
 
 
 def lowest(items: Sequence[Item], field: str) -> Item | None:
-    """All processes choose the same one where a race made several."""
+    """Return the item with the lowest id, so that all processes choose the same one after a race."""
     return min(items, key=lambda item: str(item[field]), default=None)
 
 
 def named(items: Sequence[Item], field: str, value: str) -> Item | None:
-    """The one whose `field` is `value`."""
+    """Return the item whose `field` is `value`."""
     return next((item for item in items if item.get(field) == value), None)

@@ -1,7 +1,7 @@
-"""The way out of private subnets: one NAT gateway a VPC with its Elastic IP, and a gateway endpoint for S3.
+"""The routes of private subnets: one NAT gateway a VPC with its Elastic IP, and a gateway endpoint for S3.
 
-Both kinds of gateway carry a token in their create call. A NAT gateway costs money from its creation to its end,
-so there is one for all zones, and it goes with the last private cluster.
+Both kinds of gateway have a token in their create call. A NAT gateway costs money from its creation to its end, so
+all zones share one, which is removed with the last private cluster.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +17,15 @@ from provision.aws.resources import deletion, listing
 from provision.errors import Blocked, CloudError, Exists, TokenSpent
 from provision.records import CloudCluster, Resource
 from provision.rented.interface import Ensure
-from provision.waiting import CLOSE_SHARE, PollWaits, Progress, Say, quiet
+from provision.waiting import CLOSE_SHARE, Progress, Say, poll, quiet, retry_while
 
 READY_TIMEOUT_S = 600.0
 """AWS takes one to three minutes."""
 GONE_TIMEOUT_S = 600.0
-TOLD_EVERY_S = 30.0
+PROGRESS_S = 30.0
 USABLE = ("pending", "available")
 ADDRESS_TAKEN = "Resource.AlreadyAssociated"
-"""The code of a gateway that failed as another one has its address."""
+"""The code of a gateway that failed because another gateway has its address."""
 
 
 def ensure_nat(
@@ -39,10 +39,10 @@ def ensure_nat(
     addresses: Read,
     public_subnets: Mapping[str, Callable[[], str]],
 ) -> tuple[str, bool]:
-    """The VPC's NAT gateway, which may be pending: see `wait_available`; and whether it was made now.
+    """Find or create the VPC's NAT gateway, which may be pending then. Returns its id, and whether it is new.
 
-    `public_subnets` make the subnet that a new one stands in, by their zones in the order in which they are
-    tried; neither it nor an address is made for one that is there.
+    `public_subnets`: functions that make the subnet of a new gateway, by their zones in the order of the tries. An
+    existing gateway needs neither a subnet nor an address.
     """
     made: set[str] = set()
 
@@ -80,7 +80,7 @@ def ensure_nat(
 
 
 def usable(items: Sequence[Item], vpc: str) -> list[str]:
-    """Ids of those that work, or will, the lowest first."""
+    """Return the ids of the VPC's gateways that work, or will, the lowest first."""
     return sorted(str(i["NatGatewayId"]) for i in items if i["VpcId"] == vpc and i["State"] in USABLE)
 
 
@@ -91,10 +91,10 @@ def _usable(items: Sequence[Item], vpc: str) -> Item | None:
 def agree(
     maker: ResourceMaker, nat: str, vpc: str, table: Item | None, *, made: bool, read: Read, say: Say = quiet
 ) -> str:
-    """The NAT gateway that everybody takes where a race has made several; it works.
+    """Return the working NAT gateway that all commands choose after a race.
 
-    That is the one that the route table leads to, as machines use it, else the lowest. `made`: `nat` is this
-    command's own; where it is not the one, it is removed with its address.
+    The route table's gateway wins, as machines use it, else the lowest id. `made`: `nat` is this command's own; if
+    another one wins, `nat` is removed with its address.
     """
     items = read()
     ids = usable(items, vpc)
@@ -109,29 +109,26 @@ def agree(
 
 
 def _remove(maker: ResourceMaker, nat: str, item: Item | None, say: Say) -> None:
-    """Remove a gateway that nothing uses, and its address. Where that fails it is told, and others use theirs."""
+    """Remove an unused gateway and its address. A failure is said, and does not stop the command."""
     say(f"another NAT gateway was made at the same time, and serves all: removing {nat} …")
     ids = [nat, *(str(a["AllocationId"]) for a in (item or {}).get("NatGatewayAddresses", []))]
     try:
-        found = {resource.id: resource for resource in listing.resources(maker.api)}
+        resources = {resource.id: resource for resource in listing.resources(maker.api)}
         for name in ids:
-            if name in found:
-                _delete(maker, found[name])
+            if name in resources:
+                _delete(maker, resources[name])
     except CloudError as error:
         say(f"{error} What is left of {', '.join(ids)} is billed until the last private cluster is removed.")
 
 
 def _delete(maker: ResourceMaker, resource: Resource) -> None:
-    """Raises Blocked at the deadline."""
-    deadline = maker.clock.now() + GONE_TIMEOUT_S
-    waits = PollWaits()
-    while True:
-        try:
-            return deletion.delete(maker.api, maker.clock, resource)
-        except Blocked:
-            if maker.clock.now() > deadline:
-                raise
-        maker.clock.sleep(waits.next())
+    """Delete a resource. Raises Blocked at the deadline."""
+    retry_while(
+        maker.clock,
+        lambda: deletion.delete(maker.api, maker.clock, resource),
+        lambda error: isinstance(error, Blocked),
+        GONE_TIMEOUT_S,
+    )
 
 
 def _create(maker: ResourceMaker, request: Request) -> str:
@@ -145,7 +142,7 @@ def _create(maker: ResourceMaker, request: Request) -> str:
 
 
 def _ensure_address(maker: ResourceMaker, cluster: CloudCluster, ensure: Ensure, read: Read) -> str:
-    """An Elastic IP of ours that nothing has."""
+    """Find or create a free Elastic IP of ours."""
     return maker.ensure(
         "elastic-ip",
         ensure,
@@ -159,16 +156,13 @@ def _ensure_address(maker: ResourceMaker, cluster: CloudCluster, ensure: Ensure,
 
 
 def wait_available(maker: ResourceMaker, nat: str, vpc: str, *, read: Read, say: Say = quiet) -> str:
-    """Wait until the NAT gateway works. Returns its id, or another's of ours that works where this one failed.
+    """Wait until the NAT gateway works. Returns its id, or that of another of ours if this one failed.
 
-    Raises CloudError with AWS's reason where it failed, and at the deadline.
+    Raises CloudError with AWS's reason for a failed gateway, and at the deadline.
     """
-    began = maker.clock.now()
-    waits = PollWaits(share=CLOSE_SHARE)
     progress: Progress | None = None
-    while True:
+    for passed_s in poll(maker.clock, READY_TIMEOUT_S, share=CLOSE_SHARE):
         items = read()
-        passed_s = maker.clock.now() - began
         item = named(items, "NatGatewayId", nat)
         if item is None and passed_s > maker.consistency_s:
             item = {"NatGatewayId": nat, "State": "gone"}
@@ -181,18 +175,16 @@ def wait_available(maker: ResourceMaker, nat: str, vpc: str, *, read: Read, say:
             if other is None:
                 raise _failed(item)
             nat = str(other["NatGatewayId"])
-        if passed_s > READY_TIMEOUT_S:
-            raise CloudError(
-                f"The NAT gateway {nat} was still pending after {READY_TIMEOUT_S / 60:.0f} minutes. It costs money: "
-                "run the command again, which continues with it, or `gpuctl down`, which removes it.",
-                operation="CreateNatGateway",
-                code="NotReady",
-            )
         if progress is None:
             say(f"waiting for the NAT gateway {nat}, which takes AWS one to three minutes …")
-            progress = Progress(maker.clock, say, every_s=TOLD_EVERY_S)
+            progress = Progress(maker.clock, say, every_s=PROGRESS_S)
         progress.tell(f"waiting for the NAT gateway {nat} …")
-        maker.clock.sleep(waits.next())
+    raise CloudError(
+        f"The NAT gateway {nat} was still pending after {READY_TIMEOUT_S / 60:.0f} minutes. It costs money: "
+        "run the command again, which continues with it, or `gpuctl down`, which removes it.",
+        operation="CreateNatGateway",
+        code="NotReady",
+    )
 
 
 def _failed(item: Item) -> CloudError:
@@ -215,12 +207,12 @@ def ensure_endpoint(
     *,
     read: Read,
 ) -> None:
-    """Let the table lead to S3 without the NAT gateway."""
-    seen = list(known)
+    """Give the table a route to S3 without the NAT gateway."""
+    latest = list(known)
 
     def read_again() -> list[Any]:
-        seen[:] = read()
-        return list(seen)
+        latest[:] = read()
+        return list(latest)
 
     def pick(items: Sequence[Item]) -> Item | None:
         service = requests.s3_service(cluster)
@@ -249,8 +241,8 @@ def ensure_endpoint(
         ),
         shared=True,
     )
-    item = named(seen, "VpcEndpointId", endpoint)
-    # One that was never seen has just been made for this table.
+    item = named(latest, "VpcEndpointId", endpoint)
+    # An endpoint that no list had is new, and made for this table.
     if item is not None and table not in item.get("RouteTableIds", []):
         try:
             maker.api.call(

@@ -1,7 +1,7 @@
-"""What machines stand on: the VPC that all clusters of a region share, and what a cluster needs in one zone.
+"""The network: the VPC that all clusters of a region share, and the resources of a cluster in one zone.
 
-AWS takes no token for most of these, so each is found again by its tags. All reads are made at once; what
-changes something is done one after the other.
+AWS takes no token for most of these, so each is found again by its tags. All reads are made at once; changes are made
+one after the other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,6 @@ from functools import partial
 from provision.aws import requests
 from provision.aws.api import Item
 from provision.aws.infrastructure.find_or_create import Read, ResourceMaker, lowest, named
-from provision.aws.infrastructure.key_pair import ensure_key
 from provision.aws.infrastructure.nat import (
     ADDRESS_TAKEN,
     agree,
@@ -19,39 +18,39 @@ from provision.aws.infrastructure.nat import (
     usable,
     wait_available,
 )
-from provision.aws.infrastructure.security_group import ensure_group
+from provision.aws.infrastructure.security_group import ensure_group, ensure_key
 from provision.aws.infrastructure.subnets import associate, ensure_subnet, ensure_table, leads_to, route
-from provision.aws.requests import filters, tagged, way_out
+from provision.aws.requests import filters, gateway_field, tagged
 from provision.errors import CloudError, Exists
 from provision.parallel import run_all, values
 from provision.records import CloudCluster, Infrastructure, Offer, Zone
 from provision.rented import tags
 from provision.rented.interface import Ensure
 
-Found = Mapping[str, Sequence[Item]]
-"""What each list had at the beginning, by the names of the reads."""
+Lists = Mapping[str, Sequence[Item]]
+"""The first answer of each list, by the names of the reads."""
 
 
 def prepare(
     maker: ResourceMaker, cluster: CloudCluster, offer: Offer, public_key: str | None, ensure: Ensure
 ) -> Infrastructure:
-    """Network, group, key: see `Cloud.prepare`. Without a public key there is no key pair."""
-    own = tagged(tags.CLUSTER_ID, cluster.id)
+    """Make network, group and key: see `Cloud.prepare`. Without a public key no key pair is made."""
+    of_cluster = tagged(tags.CLUSTER_ID, cluster.id)
     shared = tagged(tags.CLUSTER, tags.NETWORK)
     reads = {
-        "groups": maker.reader("describe_security_groups", "SecurityGroups", own),
+        "groups": maker.reader("describe_security_groups", "SecurityGroups", of_cluster),
     }
     if public_key is not None:
-        reads["keys"] = maker.reader("describe_key_pairs", "KeyPairs", own, IncludePublicKey=True)
+        reads["keys"] = maker.reader("describe_key_pairs", "KeyPairs", of_cluster, IncludePublicKey=True)
     if cluster.subnet_id is None:
         reads |= {
             "vpcs": maker.reader("describe_vpcs", "Vpcs", shared),
             "gateways": maker.reader("describe_internet_gateways", "InternetGateways", shared),
             "tables": maker.reader("describe_route_tables", "RouteTables", shared),
         }
-    found = _read_all(reads)
+    lists = _read_all(reads)
     if cluster.subnet_id is None:
-        ids = _shared_network(maker, cluster, ensure, found, reads)
+        ids = _shared_network(maker, cluster, ensure, lists, reads)
     else:
         ids = {"vpc": str(offer.facts["subnet"]["vpc"])}
     group = ensure_group(
@@ -59,13 +58,13 @@ def prepare(
         cluster,
         ids["vpc"],
         ensure,
-        found["groups"],
+        lists["groups"],
         read=reads["groups"],
         efa=bool(offer.facts["efa_cards"]),
     )
     ids |= {"security_group": group}
     if public_key is not None:
-        ids["key"] = ensure_key(maker, cluster, public_key, ensure, found["keys"], read=reads["keys"])
+        ids["key"] = ensure_key(maker, cluster, public_key, ensure, lists["keys"], read=reads["keys"])
     return Infrastructure(ids=ids)
 
 
@@ -77,7 +76,7 @@ def prepare_zone(
     zone: Zone,
     ensure: Ensure,
 ) -> Infrastructure:
-    """The zone's subnet with its way out, and a placement group if the cluster has one."""
+    """Make the zone's subnet with its route, and a placement group if the cluster has one."""
     reads: dict[str, Read] = {}
     grouped = requests.in_placement_group(cluster, offer.facts)
     if grouped:
@@ -85,20 +84,20 @@ def prepare_zone(
         reads["groups"] = maker.reader("describe_placement_groups", "PlacementGroups", usable)
     if cluster.subnet_id is None:
         reads |= _subnet_reads(maker, cluster)
-    found = _read_all(reads)
+    lists = _read_all(reads)
     ids = dict(infrastructure.ids) | {"subnet": cluster.subnet_id or ""}
     if cluster.subnet_id is None:
         make = _private_subnet if requests.is_private(cluster) else _public_subnet
         zones = (zone, *(other for other in offer.zones if other != zone))
-        ids["subnet"] = make(maker, cluster, ids, zones, ensure, found, reads)
+        ids["subnet"] = make(maker, cluster, ids, zones, ensure, lists, reads)
     if grouped:
         ids["placement_group"] = _ensure_placement_group(
-            maker, cluster, zone, ensure, found["groups"], read=reads["groups"]
+            maker, cluster, zone, ensure, lists["groups"], read=reads["groups"]
         )
     return Infrastructure(ids=ids)
 
 
-def _read_all(reads: Mapping[str, Read]) -> Found:
+def _read_all(reads: Mapping[str, Read]) -> Lists:
     answers = values(run_all(lambda read: read(), list(reads.values())))
     return dict(zip(reads, answers, strict=True))
 
@@ -121,16 +120,16 @@ def _public_subnet(
     ids: Mapping[str, str],
     zones: Sequence[Zone],
     ensure: Ensure,
-    found: Found,
+    lists: Lists,
     reads: Mapping[str, Read],
 ) -> str:
-    """The first zone's subnet, which leads to the internet gateway."""
+    """Make the first zone's subnet with its route to the internet gateway."""
     subnet = ensure_subnet(
-        maker, cluster, ids["vpc"], zones[0], ensure, found["subnets"], read=reads["subnets"]
+        maker, cluster, ids["vpc"], zones[0], ensure, lists["subnets"], read=reads["subnets"]
     )
-    had = associate(maker, subnet, ids["route_table"], found["tables"], read=reads["tables"])
-    if had is not None:  # `prepare` has seen to the route of the other one
-        route(maker, str(had["RouteTableId"]), way_out(ids["internet_gateway"]), [had])
+    had = associate(maker, subnet, ids["route_table"], lists["tables"], read=reads["tables"])
+    if had is not None:  # `prepare` has checked the route of the other table
+        route(maker, str(had["RouteTableId"]), gateway_field(ids["internet_gateway"]), [had])
     return subnet
 
 
@@ -140,12 +139,12 @@ def _private_subnet(
     ids: Mapping[str, str],
     zones: Sequence[Zone],
     ensure: Ensure,
-    found: Found,
+    lists: Lists,
     reads: Mapping[str, Read],
 ) -> str:
-    """The first zone's private subnet, which leads to the NAT gateway, and to S3 without it.
+    """Make the first zone's private subnet with its routes to the NAT gateway, and to S3 without it.
 
-    The gateway stands in that zone, or in the next one where AWS can make it.
+    The gateway is in that zone, or in the next zone in which AWS can make it.
     """
     vpc = ids["vpc"]
 
@@ -159,13 +158,13 @@ def _private_subnet(
             read=reads["nats"],
             addresses=maker.reader("describe_addresses", "Addresses", tagged(tags.CLUSTER, tags.NETWORK)),
             public_subnets={
-                zone.name: partial(_public_subnet, maker, cluster, ids, [zone], ensure, found, reads)
+                zone.name: partial(_public_subnet, maker, cluster, ids, [zone], ensure, lists, reads)
                 for zone in zones
             },
         )
 
-    nat, made = gateway(found["nats"])
-    tables, subnets = found["tables"], found["subnets"]
+    nat, made = gateway(lists["nats"])
+    tables, subnets = lists["tables"], lists["subnets"]
     table = ensure_table(maker, cluster, vpc, ensure, tables, read=reads["tables"], private=True)
     subnet = ensure_subnet(
         maker, cluster, vpc, zones[0], ensure, subnets, read=reads["subnets"], private=True
@@ -173,14 +172,14 @@ def _private_subnet(
     had = associate(maker, subnet, table, tables, read=reads["tables"])
     if had is not None:
         table, tables = str(had["RouteTableId"]), [had]
-    ensure_endpoint(maker, cluster, vpc, table, ensure, found["endpoints"], read=reads["endpoints"])
-    # All that does not need it is made while AWS brings it up.
+    ensure_endpoint(maker, cluster, vpc, table, ensure, lists["endpoints"], read=reads["endpoints"])
+    # While AWS brings the gateway up, all other resources are made.
     try:
         working = wait_available(maker, nat, vpc, read=reads["nats"], say=ensure.say)
     except CloudError as error:
         if error.code != ADDRESS_TAKEN:
             raise
-        # Another process, which made a VPC of its own, took the same free address: the next time it is not free.
+        # Another process, which made a VPC of its own, used the same free address: the next read shows it as used.
         ensure.say("another NAT gateway took the address at the same time: making one with its own …")
         nat, made = gateway(reads["nats"]())
         working = wait_available(maker, nat, vpc, read=reads["nats"], say=ensure.say)
@@ -190,10 +189,10 @@ def _private_subnet(
     nat = agree(maker, working, vpc, now, made=made, read=reads["nats"], say=ensure.say)
 
     def leads_out() -> bool:
-        there = named(reads["tables"](), "RouteTableId", table)
-        return there is not None and leads_to(there, usable(reads["nats"](), vpc))
+        used_vpcs = named(reads["tables"](), "RouteTableId", table)
+        return used_vpcs is not None and leads_to(used_vpcs, usable(reads["nats"](), vpc))
 
-    route(maker, table, way_out(nat, private=True), tables, is_good=leads_out)
+    route(maker, table, gateway_field(nat, private=True), tables, is_good=leads_out)
     return subnet
 
 
@@ -201,15 +200,15 @@ def _shared_network(
     maker: ResourceMaker,
     cluster: CloudCluster,
     ensure: Ensure,
-    found: Found,
+    lists: Lists,
     reads: Mapping[str, Read],
 ) -> dict[str, str]:
     vpc = maker.ensure(
         "vpc",
         ensure,
-        found["vpcs"],
+        lists["vpcs"],
         read=reads["vpcs"],
-        pick=partial(_vpc_for, groups=found["groups"]),
+        pick=partial(_vpc_for, groups=lists["groups"]),
         field="VpcId",
         create=lambda _: maker.create("create_vpc", requests.vpc(cluster), "Vpc", "VpcId"),
         shared=True,
@@ -217,7 +216,7 @@ def _shared_network(
     gateway = maker.ensure(
         "internet-gateway",
         ensure,
-        found["gateways"],
+        lists["gateways"],
         read=reads["gateways"],
         pick=partial(_gateway_for, vpc=vpc),
         field="InternetGatewayId",
@@ -229,20 +228,20 @@ def _shared_network(
         ),
         shared=True,
     )
-    gateway = _attach(maker, gateway, vpc, found["gateways"], read=reads["gateways"])
-    table = ensure_table(maker, cluster, vpc, ensure, found["tables"], read=reads["tables"])
-    route(maker, table, way_out(gateway), found["tables"])
+    gateway = _attach(maker, gateway, vpc, lists["gateways"], read=reads["gateways"])
+    table = ensure_table(maker, cluster, vpc, ensure, lists["tables"], read=reads["tables"])
+    route(maker, table, gateway_field(gateway), lists["tables"])
     return {"vpc": vpc, "internet_gateway": gateway, "route_table": table}
 
 
 def _vpc_for(items: Sequence[Item], groups: Sequence[Item]) -> Item | None:
-    """The VPC where the cluster is already, else the one that everybody would choose."""
-    there = {group.get("VpcId") for group in groups}
-    return lowest([item for item in items if item["VpcId"] in there] or items, "VpcId")
+    """Return the VPC of the cluster's groups, else the VPC that all commands choose."""
+    used_vpcs = {group.get("VpcId") for group in groups}
+    return lowest([item for item in items if item["VpcId"] in used_vpcs] or items, "VpcId")
 
 
 def _attach(maker: ResourceMaker, gateway: str, vpc: str, known: Sequence[Item], *, read: Read) -> str:
-    """Attach the gateway; returns the one that is attached, which may be another process's."""
+    """Attach the gateway. Returns the attached gateway, which may be another process's."""
     item = named(known, "InternetGatewayId", gateway)
     if item is not None and _is_attached(item, vpc):
         return gateway
@@ -268,7 +267,7 @@ def _is_attached(gateway: Item, vpc: str) -> bool:
 
 
 def _gateway_for(items: Sequence[Item], vpc: str) -> Item | None:
-    """The gateway that is attached to the VPC, else one that is attached to none."""
+    """Return the gateway that is attached to the VPC, else one that is attached to no VPC."""
     attached = [item for item in items if _is_attached(item, vpc)]
     return lowest(attached or [item for item in items if not item.get("Attachments")], "InternetGatewayId")
 
@@ -282,11 +281,11 @@ def _ensure_placement_group(
     *,
     read: Read,
 ) -> str:
-    wanted = requests.placement_group(cluster, zone.name)
-    name = str(wanted["GroupName"])
+    request = requests.placement_group(cluster, zone.name)
+    name = str(request["GroupName"])
 
     def create(_: str) -> str:
-        maker.api.call("create_placement_group", again=False, **wanted)
+        maker.api.call("create_placement_group", again=False, **request)
         return name
 
     return maker.ensure(

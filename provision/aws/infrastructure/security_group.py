@@ -1,4 +1,4 @@
-"""The cluster's security group, with exactly the rules asked for."""
+"""The cluster's security group, with exactly the requested rules; and its key pair."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -25,16 +25,16 @@ def ensure_group(
     read: Read,
     efa: bool,
 ) -> str:
-    """The cluster's security group in the VPC; SSH comes in from nowhere else than it is asked for."""
+    """Find or create the cluster's security group in the VPC, which admits SSH only from the requested ranges."""
 
     def in_vpc(items: Sequence[Item]) -> Item | None:
         return lowest([item for item in items if item.get("VpcId") == vpc], "GroupId")
 
-    seen = list(known)
+    latest = list(known)
 
     def read_again() -> list[Any]:
-        seen[:] = read()
-        return list(seen)
+        latest[:] = read()
+        return list(latest)
 
     group = maker.ensure(
         "security-group",
@@ -47,22 +47,22 @@ def ensure_group(
             "create_security_group", requests.security_group(cluster, vpc), None, "GroupId"
         ),
     )
-    # One that was never seen has just been made, and lets nothing in.
-    _mend_rules(maker, group, named(seen, "GroupId", group) or {}, cluster, efa=efa)
+    # A group that no list had is new, and admits nothing.
+    _mend_rules(maker, group, named(latest, "GroupId", group) or {}, cluster, efa=efa)
     return group
 
 
 def _mend_rules(maker: ResourceMaker, group: str, item: Item, cluster: CloudCluster, *, efa: bool) -> None:
-    """Add what is missing first, then revoke what is too much."""
-    wanted = requests.rules_in(cluster, group)
+    """Add missing rules first, then revoke excess ones."""
+    rules = requests.rules_in(cluster, group)
     have = single_rules(item.get("IpPermissions", []))
     out = single_rules(item.get("IpPermissionsEgress", []))
-    _authorize(maker, "authorize_security_group_ingress", group, [r for r in wanted if r not in have])
+    _authorize(maker, "authorize_security_group_ingress", group, [r for r in rules if r not in have])
     if efa:
-        # EFA's own traffic is let out by a rule that names the group, not by one for addresses.
-        own = [requests.group_rule(group)]
-        _authorize(maker, "authorize_security_group_egress", group, [r for r in own if r not in out])
-    if surplus := [rule for rule in have if rule not in wanted]:
+        # EFA's own traffic needs a rule that names the group, not one for addresses.
+        group_rules = [requests.group_rule(group)]
+        _authorize(maker, "authorize_security_group_egress", group, [r for r in group_rules if r not in out])
+    if surplus := [rule for rule in have if rule not in rules]:
         _revoke(maker, group, surplus)
 
 
@@ -73,7 +73,7 @@ def _authorize(maker: ResourceMaker, operation: str, group: str, rules: Sequence
     try:
         allow(IpPermissions=list(rules))
     except Exists:
-        # One that is there already keeps AWS from adding any of them.
+        # One existing rule keeps AWS from adding any of them.
         for rule in rules:
             try:
                 allow(IpPermissions=[rule])
@@ -88,7 +88,7 @@ def _revoke(maker: ResourceMaker, group: str, rules: Sequence[Request]) -> None:
     except Gone as error:
         if error.code != RULE_GONE:
             raise
-        # One that is gone keeps AWS from revoking any: somebody was faster, or our own reply was lost.
+        # One missing rule keeps AWS from revoking any: another process was faster, or our own reply was lost.
         for rule in rules:
             try:
                 revoke(IpPermissions=[rule])
@@ -98,7 +98,7 @@ def _revoke(maker: ResourceMaker, group: str, rules: Sequence[Request]) -> None:
 
 
 def single_rules(permissions: Sequence[Item]) -> list[Request]:
-    """What AWS says of a group's rules, as one request a rule: it joins those of the same ports."""
+    """Return a group's rules as one request a rule: AWS joins rules of the same ports."""
     rules: list[Request] = []
     for permission in permissions:
         ports = {key: permission[key] for key in ("IpProtocol", "FromPort", "ToPort") if key in permission}
@@ -110,3 +110,33 @@ def single_rules(permissions: Sequence[Item]) -> list[Request]:
         ):
             rules += [ports | {key: [{field: source[field]}]} for source in permission.get(key) or []]
     return rules
+
+
+def ensure_key(
+    maker: ResourceMaker,
+    cluster: CloudCluster,
+    public_key: str,
+    ensure: Ensure,
+    known: Sequence[Item],
+    *,
+    read: Read,
+) -> str:
+    """Find or create the cluster's key pair. Returns its name. Raises Exists if it exists with another key."""
+    name = requests.name_of(cluster)
+    item = named(known, "KeyName", name)
+    if item is not None and item.get("PublicKey", public_key).split()[:2] != public_key.split()[:2]:
+        raise Exists(
+            f"The key pair {name} in {maker.api.region} is not the key of this cluster's folder. "
+            f"`gpuctl down --cluster {cluster.name}` removes it with the cluster."
+        )
+    return maker.ensure(
+        "key-pair",
+        ensure,
+        known,
+        read=read,
+        pick=lambda items: named(items, "KeyName", name),
+        field="KeyName",
+        create=lambda _: maker.create(
+            "import_key_pair", requests.key_pair(cluster, public_key), None, "KeyName"
+        ),
+    )

@@ -1,4 +1,4 @@
-"""Subnets of the shared VPC and the way out of them: through the internet gateway, or the NAT gateway."""
+"""Subnets of the shared VPC and their routes: to the internet gateway, or the NAT gateway."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -22,7 +22,7 @@ def ensure_table(
     read: Read,
     private: bool = False,
 ) -> str:
-    """The route table of the VPC's public or private subnets."""
+    """Find or create the route table of the VPC's public or private subnets."""
     return maker.ensure(
         _kind("route-table", private),
         ensure,
@@ -52,17 +52,17 @@ def ensure_subnet(
     read: Read,
     private: bool = False,
 ) -> str:
-    """The zone's public or private subnet. No table leads out of a new one: see `associate`."""
+    """Find or create the zone's public or private subnet. A new one has no route table: see `associate`."""
 
     def in_zone(items: Sequence[Item]) -> Item | None:
-        here = [s for s in _of_tier(items, vpc, private) if s["AvailabilityZone"] == zone.name]
-        return lowest(here, "SubnetId")
+        in_this_zone = [s for s in _of_tier(items, vpc, private) if s["AvailabilityZone"] == zone.name]
+        return lowest(in_this_zone, "SubnetId")
 
     def create(_: str) -> str:
-        taken = [subnet["CidrBlock"] for subnet in known if subnet["VpcId"] == vpc]
-        cidr = requests.subnet_cidr(zone.name, taken, private=private)
-        wanted = requests.subnet(cluster, vpc, zone.name, cidr, private=private)
-        return maker.create("create_subnet", wanted, "Subnet", "SubnetId")
+        used_cidrs = [subnet["CidrBlock"] for subnet in known if subnet["VpcId"] == vpc]
+        cidr = requests.subnet_cidr(zone.name, used_cidrs, private=private)
+        request = requests.subnet(cluster, vpc, zone.name, cidr, private=private)
+        return maker.create("create_subnet", request, "Subnet", "SubnetId")
 
     return maker.ensure(
         f"{_kind('subnet', private)} {zone.name}",
@@ -87,15 +87,15 @@ def _of_tier(items: Sequence[Item], vpc: str, private: bool) -> list[Item]:
 def associate(
     maker: ResourceMaker, subnet: str, table: str, tables: Sequence[Item], *, read: Read
 ) -> Item | None:
-    """Give the subnet the table, if it has none. Returns the one that it had, which may be another.
+    """Give a subnet without a route table this one. Returns the table that it already had, or None.
 
-    A race may have made two tables: a subnet has one at a time.
+    A race may have made two tables, and a subnet has one at a time.
     """
     associated = _table_of(tables, subnet)
     if associated is not None:
         return associated
     try:
-        # Doing it twice gives the same association.
+        # A second call gives the same association.
         maker.api.call("associate_route_table", again=True, settle=True, RouteTableId=table, SubnetId=subnet)
     except Exists:
         # Another process was faster, or the list lags.
@@ -106,7 +106,7 @@ def associate(
 
 
 def _table_of(tables: Sequence[Item], subnet: str) -> Item | None:
-    """The table that the subnet is associated with."""
+    """Return the table that the subnet is associated with."""
     for table in tables:
         if any(association.get("SubnetId") == subnet for association in table.get("Associations", [])):
             return table
@@ -114,12 +114,12 @@ def _table_of(tables: Sequence[Item], subnet: str) -> Item | None:
 
 
 def leads_to(table: Item, gateways: Collection[str]) -> bool:
-    """Whether the table leads everything out through one of these, and that is there."""
+    """Return whether the table's default route leads to one of these gateways, and that gateway exists."""
     return any(
-        found.get("DestinationCidrBlock") == EVERYWHERE
-        and (found.get("NatGatewayId") in gateways or found.get("GatewayId") in gateways)
-        and found.get("State") != "blackhole"
-        for found in table.get("Routes", [])
+        entry.get("DestinationCidrBlock") == EVERYWHERE
+        and (entry.get("NatGatewayId") in gateways or entry.get("GatewayId") in gateways)
+        and entry.get("State") != "blackhole"
+        for entry in table.get("Routes", [])
     )
 
 
@@ -131,16 +131,16 @@ def route(
     *,
     is_good: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Let the table lead everything out by `way`, as `requests.way_out` says it.
+    """Give the table a default route to a gateway. `way`: the result of `requests.gateway_field`.
 
-    `is_good` looks again where a default route has come up since `known`: whether it is as good as `way`.
+    `is_good` is called for a default route that came up since `known`: whether it is as good as `way`.
     """
     item = named(known, "RouteTableId", table)
     if item is not None and leads_to(item, list(way.values())):
         return
-    wanted = requests.default_route(table, way)
+    request = requests.default_route(table, way)
     try:
-        maker.api.call("create_route", again=True, settle=True, **wanted)
+        maker.api.call("create_route", again=True, settle=True, **request)
     except Exists:
         if not is_good():
-            maker.api.call("replace_route", again=True, settle=True, **wanted)
+            maker.api.call("replace_route", again=True, settle=True, **request)

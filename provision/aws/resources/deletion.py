@@ -1,4 +1,4 @@
-"""Deleting what is ours beside instances."""
+"""The deletion of our resources that are no instances."""
 
 import contextlib
 from typing import Any
@@ -12,10 +12,10 @@ from provision.aws.resources.resource_types import KINDS, Kind
 from provision.errors import Blocked, CloudError, Gone
 from provision.records import Resource
 from provision.rented import tags
-from provision.waiting import Clock, PollWaits
+from provision.waiting import Clock, poll
 
 GONE_WITHIN_S = 15.0
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
@@ -24,11 +24,11 @@ _IN_USE = {
     "volume": ("InvalidParameterValue",),
     "elastic-ip": ("AuthFailure", "OperationNotPermitted"),
 }
-"""What EC2 answers, of some kinds, where something uses them."""
+"""EC2's codes for some kinds of resources in use."""
 
 
 def delete(api: Api, clock: Clock, resource: Resource) -> None:
-    """Remove a resource. Raises Blocked while something uses it, with the names of what does."""
+    """Remove a resource. Raises Blocked while it is in use, with the names of its users."""
     assert tags.is_ours(resource.tags), f"{resource.id} is not ours"
     kind = _BY_NAME[resource.kind]
     try:
@@ -36,7 +36,7 @@ def delete(api: Api, clock: Clock, resource: Resource) -> None:
             _detach(api, resource)
         if resource.kind == "route-table":
             _disassociate(api, resource)
-        _refuse_unsuccessful(api, kind, api.call(kind.delete, again=True, **_whom(kind, resource)))
+        _refuse_unsuccessful(api, kind, api.call(kind.delete, again=True, **_id_field(kind, resource)))
     except Gone:
         return
     except CloudError as error:
@@ -45,9 +45,9 @@ def delete(api: Api, clock: Clock, resource: Resource) -> None:
         holders = blockers(api, kind, resource)
         if not holders:
             raise
-        more = f" and {len(holders) - MOST_NAMED} more" if len(holders) > MOST_NAMED else ""
+        more = f" and {len(holders) - MAX_NAMED} more" if len(holders) > MAX_NAMED else ""
         raise Blocked(
-            f"The {resource.kind} {resource.id} in {api.region} is used by {', '.join(holders[:MOST_NAMED])}{more}.",
+            f"The {resource.kind} {resource.id} in {api.region} is used by {', '.join(holders[:MAX_NAMED])}{more}.",
             operation=error.operation,
             code=error.code,
         ) from error
@@ -55,21 +55,21 @@ def delete(api: Api, clock: Clock, resource: Resource) -> None:
         _await_gone(api, clock, kind, resource)
 
 
-def _whom(kind: Kind, resource: Resource) -> dict[str, Any]:
+def _id_field(kind: Kind, resource: Resource) -> dict[str, Any]:
     if kind.deleted_by_name:
         return {kind.named or "": resource.name}
     return {f"{kind.id}s": [resource.id]} if kind.deleted_in_a_list else {kind.id: resource.id}
 
 
 def _refuse_unsuccessful(api: Api, kind: Kind, answer: Answer) -> None:
-    """Raise what a call that takes several ids says of one, in an answer that is none of an error."""
+    """Raise the error of one id in the successful answer of a call that takes several ids."""
     for refused in answer.get("Unsuccessful") or []:
         operation = "".join(word.capitalize() for word in kind.delete.split("_"))
         raise translate(refused, service="ec2", operation=operation, region=api.region)
 
 
 def _disassociate(api: Api, resource: Resource) -> None:
-    """Free a route table of subnets: of those that are gone, too, where a cloud keeps their association."""
+    """Remove a route table's associations, also with deleted subnets, which a cloud may still list."""
     for table in api.pages(
         "describe_route_tables", "RouteTables", Filters=filters(route_table_id=resource.id)
     ):
@@ -84,10 +84,10 @@ def _disassociate(api: Api, resource: Resource) -> None:
 
 
 def _detach(api: Api, resource: Resource) -> None:
-    found = api.pages(
+    gateways = api.pages(
         "describe_internet_gateways", "InternetGateways", Filters=filters(internet_gateway_id=resource.id)
     )
-    for attachment in [a for gateway in found for a in gateway.get("Attachments", [])]:
+    for attachment in [a for gateway in gateways for a in gateway.get("Attachments", [])]:
         try:
             api.call(
                 "detach_internet_gateway",
@@ -100,10 +100,8 @@ def _detach(api: Api, resource: Resource) -> None:
 
 
 def _await_gone(api: Api, clock: Clock, kind: Kind, resource: Resource) -> None:
-    deadline = clock.now() + GONE_WITHIN_S
-    waits = PollWaits()
-    while resource.id in {other.id for other in listed(api, kind)}:
-        if clock.now() > deadline:
-            minutes = f", which can take {kind.ends_within_s / 60:.0f} minutes" if kind.ends_within_s else ""
-            raise Blocked(f"The {resource.kind} {resource.id} in {api.region} is being deleted{minutes}.")
-        clock.sleep(waits.next())
+    for _ in poll(clock, GONE_WITHIN_S):
+        if resource.id not in {other.id for other in listed(api, kind)}:
+            return
+    minutes = f", which can take {kind.ends_within_s / 60:.0f} minutes" if kind.ends_within_s else ""
+    raise Blocked(f"The {resource.kind} {resource.id} in {api.region} is being deleted{minutes}.")

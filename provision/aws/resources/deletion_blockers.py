@@ -1,4 +1,4 @@
-"""What stands in the way of deleting a resource, by name."""
+"""The names of the users that keep a resource from being deleted."""
 
 from provision.aws.api import Api, Item
 from provision.aws.requests import filters
@@ -8,7 +8,7 @@ from provision.records import Resource
 
 
 def blockers(api: Api, kind: Kind, resource: Resource) -> list[str]:
-    """What uses it, ours or not."""
+    """Return the names of all users of a resource, ours or not."""
     return [
         *_attached_to(api, kind, resource),
         *_interfaces(api, kind, resource),
@@ -17,35 +17,37 @@ def blockers(api: Api, kind: Kind, resource: Resource) -> list[str]:
 
 
 def _attached_to(api: Api, kind: Kind, resource: Resource) -> list[str]:
-    """The instances that a volume or a network interface is attached to, whosever they are."""
+    """Return all instances that a volume or a network interface is attached to."""
     if not kind.attachable:
         return []
-    which = [{"Name": f"{kind.name}-id", "Values": [resource.id]}]
-    found = api.pages(kind.list, kind.key, Filters=which)
+    conditions = [{"Name": f"{kind.name}-id", "Values": [resource.id]}]
+    items = api.pages(kind.list, kind.key, Filters=conditions)
     return [
         f"instance {a['InstanceId']}" if "InstanceId" in a else f"attachment {a.get('AttachmentId', '')}"
-        for item in found
+        for item in items
         for a in attachments(item)
     ]
 
 
 def _associated_with(api: Api, resource: Resource) -> list[str]:
-    """The network interface that has an Elastic IP; just after a NAT gateway's end, none is shown any more."""
-    found = api.pages("describe_addresses", "Addresses", Filters=filters(allocation_id=resource.id))
-    holders = [f"network interface {a.get('NetworkInterfaceId', '')}" for a in found if "AssociationId" in a]
+    """Return the network interface of an Elastic IP; just after a NAT gateway's end, AWS does not show it."""
+    addresses = api.pages("describe_addresses", "Addresses", Filters=filters(allocation_id=resource.id))
+    holders = [
+        f"network interface {a.get('NetworkInterfaceId', '')}" for a in addresses if "AssociationId" in a
+    ]
     return holders or ["something that AWS does not name"]
 
 
 def _interfaces(api: Api, kind: Kind, resource: Resource) -> list[str]:
-    """The network interfaces that use a resource, whosever they are."""
+    """Return all network interfaces that use a resource."""
     if kind.holds is None:
         return []
-    found = api.pages(
+    interfaces = api.pages(
         "describe_network_interfaces",
         "NetworkInterfaces",
         Filters=[{"Name": kind.holds, "Values": [resource.id]}],
     )
-    return [_interface_name(interface) for interface in found]
+    return [_interface_name(interface) for interface in interfaces]
 
 
 def _interface_name(interface: Item) -> str:
@@ -60,25 +62,25 @@ def _group_name(group: Item) -> str:
 
 
 def _inside(api: Api, resource: Resource) -> list[str]:
-    """What somebody else has put into our VPC, or lets our group in."""
+    """Return other makers' resources in our VPC, or that admit our group."""
     if resource.kind == "security-group":
-        which = [{"Name": "ip-permission.group-id", "Values": [resource.id]}]
-        found = api.pages("describe_security_groups", "SecurityGroups", Filters=which)
-        others = [group["GroupId"] for group in found if group["GroupId"] != resource.id]
-        return [f"the rules of security group {other}" for other in others]
+        conditions = [{"Name": "ip-permission.group-id", "Values": [resource.id]}]
+        groups = api.pages("describe_security_groups", "SecurityGroups", Filters=conditions)
+        group_ids = [group["GroupId"] for group in groups if group["GroupId"] != resource.id]
+        return [f"the rules of security group {other}" for other in group_ids]
     if resource.kind == "elastic-ip":
         return _associated_with(api, resource)
     if resource.kind != "vpc":
         return []
-    here = filters(vpc_id=resource.id)
-    groups = api.pages("describe_security_groups", "SecurityGroups", Filters=here)
-    subnets = api.pages("describe_subnets", "Subnets", Filters=here)
-    tables = api.pages("describe_route_tables", "RouteTables", Filters=here)
-    endpoints = api.pages("describe_vpc_endpoints", "VpcEndpoints", Filters=here)
-    own = [table for table in tables if not any(a.get("Main") for a in table.get("Associations", []))]
+    in_vpc = filters(vpc_id=resource.id)
+    groups = api.pages("describe_security_groups", "SecurityGroups", Filters=in_vpc)
+    subnets = api.pages("describe_subnets", "Subnets", Filters=in_vpc)
+    tables = api.pages("describe_route_tables", "RouteTables", Filters=in_vpc)
+    endpoints = api.pages("describe_vpc_endpoints", "VpcEndpoints", Filters=in_vpc)
+    side_tables = [table for table in tables if not any(a.get("Main") for a in table.get("Associations", []))]
     return [
         *(_group_name(group) for group in groups if group["GroupName"] != "default"),
         *(f"subnet {subnet['SubnetId']}" for subnet in subnets),
-        *(f"route table {table['RouteTableId']}" for table in own),
+        *(f"route table {table['RouteTableId']}" for table in side_tables),
         *(f"endpoint {endpoint['VpcEndpointId']}" for endpoint in endpoints),
     ]

@@ -1,4 +1,4 @@
-"""What there is of ours beside instances, by tag."""
+"""Our resources that are no instances, by tag."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -12,51 +12,51 @@ from provision.parallel import run_all, values
 from provision.records import Resource
 from provision.rented import tags
 
-_GOING = frozenset({"deleting", "deleted", "failed", "rejected"})
+_DELETED = frozenset({"deleting", "deleted", "failed", "rejected"})
 
 
 def resources(api: Api) -> tuple[Resource, ...]:
-    """Everything of ours in the region that is no instance and does not go with one."""
+    """Return our resources in the region, without instances and resources that end with one."""
     reads: list[Callable[[], Sequence[Any]]] = [partial(_items, api, kind) for kind in KINDS]
     reads.append(partial(instances.listed, api, None))
-    *found, machines = values(run_all(lambda read: read(), reads))
-    lists = dict(zip((kind.name for kind in KINDS), found, strict=True))
+    *listed_kinds, machines = values(run_all(lambda read: read(), reads))
+    lists = dict(zip((kind.name for kind in KINDS), listed_kinds, strict=True))
     networks = _address_networks(lists["nat-gateway"])
-    own = {(machine.id, machine.tags.get(tags.CLUSTER_ID)) for machine in machines}
+    own_machines = {(machine.id, machine.tags.get(tags.CLUSTER_ID)) for machine in machines}
     return tuple(
         _resource(kind, item, networks)
         for kind in KINDS
         for item in lists[kind.name]
-        if not (kind.attachable and _goes_with(item, own))
+        if not (kind.attachable and _goes_with(item, own_machines))
     )
 
 
 def listed(api: Api, kind: Kind) -> list[Resource]:
-    """Ours of one kind, also what goes with an instance."""
+    """Return our resources of a kind, also those that end with an instance."""
     return [_resource(kind, item, {}) for item in _items(api, kind)]
 
 
 def _items(api: Api, kind: Kind) -> list[Any]:
-    which = [*ours(), *({"Name": name, "Values": list(v)} for name, v in (kind.which or {}).items())]
-    return api.pages(kind.list, kind.key, Filters=which)
+    conditions = [*ours(), *({"Name": name, "Values": list(v)} for name, v in (kind.filters or {}).items())]
+    return api.pages(kind.list, kind.key, Filters=conditions)
 
 
-def _goes_with(item: Item, own: Collection[tuple[str, str | None]]) -> bool:
-    """Whether it is attached, and to nothing but machines of its own cluster: `own`, by id and cluster."""
+def _goes_with(item: Item, own_machines: Collection[tuple[str, str | None]]) -> bool:
+    """Return whether it is attached to machines of its own cluster alone. `own_machines`: by id and cluster."""
     cluster = tags_in(item).get(tags.CLUSTER_ID)
     attached = attachments(item)
-    return bool(attached) and all((a.get("InstanceId", ""), cluster) in own for a in attached)
+    return bool(attached) and all((a.get("InstanceId", ""), cluster) in own_machines for a in attached)
 
 
 def attachments(item: Item) -> list[Item]:
-    """Of a volume, which may have several, or of a network interface."""
-    if one := item.get("Attachment"):
-        return [one]
+    """Return the attachments of a volume, which may have several, or of a network interface."""
+    if attachment := item.get("Attachment"):
+        return [attachment]
     return list(item.get("Attachments", []))
 
 
 def _address_networks(gateways: Sequence[Item]) -> dict[str, str]:
-    """The VPC that an Elastic IP serves, by its id: that of its NAT gateway, as it has none of its own."""
+    """Return the VPC of each Elastic IP, by its id: its NAT gateway's, as AWS lists no VPC of an address."""
     return {
         address["AllocationId"]: gateway["VpcId"]
         for gateway in gateways
@@ -77,10 +77,13 @@ def _resource(kind: Kind, item: Item, networks: Mapping[str, str]) -> Resource:
         stage=kind.stage,
         ends_within_s=kind.ends_within_s,
         network=networks.get(resource_id) or item.get("VpcId") or _attached_vpc(item),
-        going=str(item.get("State", "")).lower() in _GOING,
+        deleting=str(item.get("State", "")).lower() in _DELETED,
     )
 
 
 def _attached_vpc(item: Item) -> str | None:
-    """The VPC of an internet gateway."""
-    return next((str(one["VpcId"]) for one in item.get("Attachments", []) if "VpcId" in one), None)
+    """Return the VPC of an internet gateway."""
+    return next(
+        (str(attachment["VpcId"]) for attachment in item.get("Attachments", []) if "VpcId" in attachment),
+        None,
+    )

@@ -1,4 +1,4 @@
-"""The kinds of resources that there can be of ours besides instances: how each is listed, and how it is deleted."""
+"""The kinds of our resources, apart from instances, with the calls that list and delete them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of resource: how it is listed and deleted."""
+    """A kind of resource, with its calls."""
 
     name: str
     stage: int
@@ -15,18 +15,18 @@ class Kind:
     id: str
     delete: str
     named: str | None = None
-    """The field of its name, where that is no tag."""
+    """The field of its name. None: its name is a tag."""
     deleted_by_name: bool = False
     deleted_in_a_list: bool = False
-    """The call takes several ids, and its answer has those that it refused."""
-    which: Mapping[str, tuple[str, ...]] | None = None
-    """Further filters."""
+    """Whether the call takes several ids, and its answer has the refused ones."""
+    filters: Mapping[str, tuple[str, ...]] | None = None
+    """Further filters of the list."""
     attachable: bool = False
-    """What is attached to a machine of its cluster goes with it, and is none of our resources."""
+    """Whether it can be attached to a machine, and ends with it then: no resource of its own."""
     slow: bool = False
-    """It is still there for a while after AWS has said that it deletes it."""
+    """Whether it exists for a while after AWS's answer to the deletion."""
     ends_within_s: float = 0.0
-    """How long that can be, where it is more than some seconds."""
+    """Longest time of that, if it is more than some seconds."""
     holds: str | None = None
     """The filter for the network interfaces that keep it from being deleted."""
 
@@ -40,7 +40,7 @@ KINDS: tuple[Kind, ...] = (
         id="SpotInstanceRequestId",
         delete="cancel_spot_instance_requests",
         deleted_in_a_list=True,
-        which={"state": ("open",)},
+        filters={"state": ("open",)},
     ),
     Kind(
         name="network-interface",
@@ -58,7 +58,7 @@ KINDS: tuple[Kind, ...] = (
         key="Volumes",
         id="VolumeId",
         delete="delete_volume",
-        which={"status": ("creating", "available", "in-use", "error")},
+        filters={"status": ("creating", "available", "in-use", "error")},
         attachable=True,
         slow=True,
     ),
@@ -91,7 +91,7 @@ KINDS: tuple[Kind, ...] = (
         delete="delete_placement_group",
         named="GroupName",
         deleted_by_name=True,
-        which={"state": ("pending", "available", "deleting")},
+        filters={"state": ("pending", "available", "deleting")},
         slow=True,
     ),
     Kind(
@@ -101,7 +101,7 @@ KINDS: tuple[Kind, ...] = (
         key="NatGateways",
         id="NatGatewayId",
         delete="delete_nat_gateway",
-        which={"state": ("pending", "failed", "available", "deleting")},
+        filters={"state": ("pending", "failed", "available", "deleting")},
         slow=True,
         ends_within_s=600.0,
     ),
@@ -113,7 +113,7 @@ KINDS: tuple[Kind, ...] = (
         id="VpcEndpointId",
         delete="delete_vpc_endpoints",
         deleted_in_a_list=True,
-        which={
+        filters={
             "vpc-endpoint-state": (
                 "pendingAcceptance",
                 "pending",

@@ -1,8 +1,8 @@
-"""Lets a script's own folders `train`, `remote`, … win over gpuctl's packages of those names on local hosts.
+"""Precedence of a script's own folders `train`, `remote`, … over gpuctl's packages of these names on local hosts.
 
-Local hosts use the Python that gpuctl is installed in. There, Python would take gpuctl's package even where a folder
-of the script's comes first, if that has no `__init__.py`. On other machines gpuctl is not installed. Python imports
-this module as it starts. It imports nothing of ours: it runs in the user's process.
+Local hosts use the Python that gpuctl is installed in. If a folder of the script's has no `__init__.py`, Python would
+take gpuctl's package even if the folder is earlier on the path. On other machines gpuctl is not installed. Python
+imports this module as it starts. It runs in the user's process, so it imports no package of ours.
 """
 
 import os
@@ -10,16 +10,16 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.realpath(os.path.join(HERE, os.pardir, os.pardir, os.pardir))
-"""The folder that gpuctl's packages are in."""
+"""The folder of gpuctl's packages."""
 PACKAGES = ("inventories", "provision", "remote", "train")
 
 
 class UsersFirst:
-    """Finds a package of one of those names outside ROOT. Where there is none, Python goes on to look."""
+    """A finder of packages of these names outside ROOT. Without a result, Python asks its next finder."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN205, ARG004
-        """Return where the package is, or None."""
+        """Return the package's spec. None: not found."""
         if name not in PACKAGES:
             return None
         from importlib.machinery import PathFinder
@@ -30,17 +30,17 @@ class UsersFirst:
 
 
 def import_next() -> None:
-    """Import the user's own `sitecustomize`, which this one stands before."""
+    """Import the user's own `sitecustomize`, which ours hides."""
     import importlib
 
-    own = sys.modules.pop("sitecustomize")
+    ours = sys.modules.pop("sitecustomize")
     try:
         importlib.import_module("sitecustomize")
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
     finally:
-        sys.modules.setdefault("sitecustomize", own)
+        sys.modules.setdefault("sitecustomize", ours)
 
 
 if __name__ == "sitecustomize":

@@ -1,4 +1,4 @@
-"""Which image machines boot from: that of the machines that are there, the one asked for, or the default.
+"""The image that machines boot from: the existing machines' image, the requested one, or the default.
 
 For NVIDIA GPUs the default is the first of these that the account can have: for shapes with an RDMA network Oracle's
 GPU Cluster Networking Image, which alone can join it; the marketplace's NVIDIA GPU-Optimized VMI; Oracle's own build
@@ -27,7 +27,7 @@ WITH_RDMA = f"--image '{MARKETPLACE}{CLUSTER_IMAGE}' takes Oracle's image for RD
 
 
 def unknown(cluster: CloudCluster) -> str:
-    """What stands for the image's id where no account can be asked."""
+    """Return the placeholder of the image's id for an unknown account."""
     if cluster.image is not None:
         return cluster.image
     if _ubuntu_reason(cluster):
@@ -37,7 +37,7 @@ def unknown(cluster: CloudCluster) -> str:
 
 
 def unknown_terms(cluster: CloudCluster) -> Terms | None:
-    """The terms of what `unknown` stands for; the account has their links. None: it has none, or is not known."""
+    """Return the terms of the image of `unknown`, without their links. None: no terms, or not known."""
     if cluster.image is not None and cluster.image.startswith(MARKETPLACE):
         return Terms(name=cluster.image.removeprefix(MARKETPLACE).strip(), links=())
     if cluster.image is not None or _ubuntu_reason(cluster):
@@ -46,26 +46,25 @@ def unknown_terms(cluster: CloudCluster) -> Terms | None:
 
 
 def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = None) -> Image:
-    """The image and why it is that one. Raises InvalidInput where there is none.
+    """Return the image, with the reason for the choice. Raises InvalidInput for a missing image.
 
-    `terms`: as `Cloud.offer` says. `refused`: why the terms of the marketplace's image can't be accepted, if that was
-    tried.
+    `terms`: see `Cloud.offer`. `refused`: reason why the terms of the marketplace's image could not be accepted.
     """
     if cluster.boots_from is not None:
         return lookup.booted(api, cluster.boots_from)
-    wanted = cluster.image
-    if wanted is not None and wanted.startswith(MARKETPLACE):
-        found = marketplace.find(api, wanted.removeprefix(MARKETPLACE).strip(), cluster.shape, terms=terms)
-        return replace(found, why=f"{found.why}{_accepted_before(found)}")
-    if wanted is not None:
-        return lookup.named(api, wanted, cluster.shape)
+    requested = cluster.image
+    if requested is not None and requested.startswith(MARKETPLACE):
+        image = marketplace.find(api, requested.removeprefix(MARKETPLACE).strip(), cluster.shape, terms=terms)
+        return replace(image, why=f"{image.why}{_accepted_before(image)}")
+    if requested is not None:
+        return lookup.named(api, requested, cluster.shape)
     if why := _ubuntu_reason(cluster):
         return replace(lookup.ubuntu(api, cluster.shape), why=why)
     return _for_nvidia(api, cluster.shape, terms=terms, refused=refused)
 
 
 def _ubuntu_reason(cluster: CloudCluster) -> str:
-    """Return why the default image is Ubuntu, in a clause; empty: it is not."""
+    """Return why the default image is Ubuntu, in a clause. Empty: another image is."""
     if branch := branch_of(cluster.driver):
         return f"only on Ubuntu can driver {branch} be chosen; gpuctl installs it"
     if not nvidia_by_name(cluster.shape):
@@ -99,7 +98,7 @@ def _for_nvidia(api: Api, shape: str, *, terms: bool, refused: str | None) -> Im
 
 
 def _not_taken(reasons: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a clause for each reason, with the listings that are not taken for it."""
+    """Return a clause for each reason, with the listings that it excludes."""
     return [
         f"{' and '.join(listings)} {'is' if len(listings) == 1 else 'are'} not taken: {reason}"
         for reason, listings in reasons.items()

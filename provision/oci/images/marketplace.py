@@ -18,7 +18,7 @@ from provision.rented.interface import Ensure
 
 VMI = "NVIDIA GPU-Optimized VMI"
 CLUSTER_IMAGE = "Oracle Linux - GPU Cluster Networking Image"
-"""Oracle's listing (134254210) of images with what an RDMA network needs: OFED, wpa_supplicant for 802.1X, and
+"""Oracle's listing (134254210) of images for RDMA networks, with OFED, wpa_supplicant for 802.1X, and
 Oracle's own packages. https://github.com/oracle-quickstart/oci-hpc (marketplace.tf, variables.tf)."""
 
 _NVIDIA_BUILD = re.compile(r"OFED.*-GPU-([0-9]{3})(?![0-9])")
@@ -26,18 +26,21 @@ _NVIDIA_BUILD = re.compile(r"OFED.*-GPU-([0-9]{3})(?![0-9])")
 listing has builds for AMD's GPUs as well, with AMD-ROCM in place of GPU."""
 _ORACLE_RELEASE = re.compile(r"Oracle-?Linux-([0-9]+)")
 _WITHOUT_RDMA = re.compile(f"{VMI}|Canonical-Ubuntu-|Oracle-Linux-")
-"""Names of the images that OCI and NVIDIA publish without what an RDMA network needs."""
+"""Names of the images that OCI and NVIDIA publish without the packages for an RDMA network."""
 
 
 class NotAccepted(InvalidInput):
-    """Nobody has accepted the terms of any fitting version, and nobody will."""
+    """The terms of all fitting versions are not accepted, and the caller does not accept any."""
 
 
 def find(api: Api, name: str, shape: str, *, terms: bool) -> Image:
-    """The image of that listing: its newest version that runs on the shape.
+    """Return the image of that listing: its newest version that runs on the shape.
 
-    Where its terms are not accepted and can't be (not `terms`), the newest version whose terms are. Raises
-    NotAccepted where there is none, InvalidInput where there is no such listing or no version for the shape.
+    Without `terms`, the newest version whose terms are accepted already.
+
+    Raises:
+        NotAccepted: no version has accepted terms.
+        InvalidInput: no such listing, or no version for the shape.
     """
     # Most names are whole, and the catalog is long.
     ids = _listings(api, display_name=name) or _listings(api)
@@ -70,9 +73,9 @@ def find(api: Api, name: str, shape: str, *, terms: bool) -> Image:
 
 
 def subscribe(api: Api, offer: Offer, ensure: Ensure) -> None:
-    """Accept the terms that `offer` shows, for the compartment, once. Without terms there is nothing to do.
+    """Accept the terms of the offer, if it has any, for the compartment, once.
 
-    Raises Denied where the account may not, RefusedPlan where they are not those of the offer any more.
+    Raises Denied if the account may not, RefusedPlan if the terms have changed since the offer.
     """
     if offer.terms is None:
         return
@@ -104,7 +107,7 @@ def subscribe(api: Api, offer: Offer, ensure: Ensure) -> None:
 
 
 def needed_policy(api: Api) -> str:
-    """What to do where the marketplace is refused."""
+    """Return the advice on a refusal of the marketplace."""
     return (
         "This policy statement is probably missing: "
         f"`{policy_for('create_app_catalog_subscription', api.compartment)}`."
@@ -112,14 +115,14 @@ def needed_policy(api: Api) -> str:
 
 
 def _listings(api: Api, **only: str) -> dict[str, str]:
-    """Id of each listing by its title."""
-    found = api.list_all("compute.list_app_catalog_listings", **only)
-    return {str(one.get("displayName")): str(one["listingId"]) for one in found}
+    """Return the id of each listing by its title."""
+    listings = api.list_all("compute.list_app_catalog_listings", **only)
+    return {str(listing.get("displayName")): str(listing["listingId"]) for listing in listings}
 
 
-def _title(names: Sequence[str], wanted: str) -> str | None:
-    """The listing of that name whatever its case, else the only one that holds it."""
-    folded = wanted.casefold()
+def _title(names: Sequence[str], text: str) -> str | None:
+    """Return the listing of that name in any case, else the only one that contains the name."""
+    folded = text.casefold()
     same = [name for name in names if name.casefold() == folded]
     holding = [name for name in names if folded and folded in name.casefold()]
     if same:
@@ -128,21 +131,21 @@ def _title(names: Sequence[str], wanted: str) -> str | None:
 
 
 def _accepted(api: Api, listing: str) -> set[str]:
-    """The versions whose terms the compartment has accepted."""
-    made = api.listed("compute.list_app_catalog_subscriptions", listing_id=listing)
-    return {str(one.get("listingResourceVersion")) for one in made}
+    """Return the versions whose terms the compartment has accepted."""
+    subscriptions = api.listed("compute.list_app_catalog_subscriptions", listing_id=listing)
+    return {str(subscription.get("listingResourceVersion")) for subscription in subscriptions}
 
 
 def _fitting(api: Api, title: str, listing: str, shape: str) -> Iterator[tuple[str, str]]:
-    """Version and image of what runs on the shape in this region, the newest first."""
+    """Yield version and image of the versions for the shape in this region, the newest first."""
     versions = api.list_all("compute.list_app_catalog_listing_resource_versions", listing)
-    for one in in_order(title, versions):
-        version = str(one["listingResourceVersion"])
+    for resource_version in in_order(title, versions):
+        version = str(resource_version["listingResourceVersion"])
         details = api.call("compute.get_app_catalog_listing_resource_version", listing, version)
         shapes = details.get("compatibleShapes") or ()
         regions = details.get("availableRegions") or ()
         if (not shapes or shape in shapes) and (not regions or api.credentials.region in regions):
-            yield version, str(one["listingResourceId"])
+            yield version, str(resource_version["listingResourceId"])
 
 
 def in_order(title: str, versions: Sequence[Json]) -> list[Json]:
@@ -151,28 +154,24 @@ def in_order(title: str, versions: Sequence[Json]) -> list[Json]:
     Of CLUSTER_IMAGE only builds with NVIDIA's driver, and those with the newest driver first: its builds for several
     drivers are published on the same days, and the newest GPUs need the newest driver.
     """
-    branches = [nvidia_branch(str(one["listingResourceVersion"])) for one in versions]
+    branches = [nvidia_branch(str(version["listingResourceVersion"])) for version in versions]
     only_nvidia = title == CLUSTER_IMAGE
     rows = [
-        (branch if only_nvidia else 0, str(one.get("timePublished") or ""), one)
-        for branch, one in zip(branches, versions, strict=True)
+        (branch if only_nvidia else 0, str(version.get("timePublished") or ""), version)
+        for branch, version in zip(branches, versions, strict=True)
         if branch or not only_nvidia
     ]
-    return [one for *_, one in sorted(rows, key=lambda row: row[:2], reverse=True)]
+    return [version for *_, version in sorted(rows, key=lambda row: row[:2], reverse=True)]
 
 
 def nvidia_branch(version: str) -> int:
-    """Return the driver branch of a build with OFED and NVIDIA's driver, by its name; 0: it is none."""
+    """Return the driver branch of a build with OFED and NVIDIA's driver, by its name. 0: another build."""
     match = _NVIDIA_BUILD.search(version)
     return int(match[1]) if match else 0
 
 
 def has_rdma(name: str) -> bool | None:
-    """Return whether an image has what an RDMA network needs, as far as its name tells.
-
-    Returns:
-        None: the name does not tell, as with images of the account's own.
-    """
+    """Return whether an image has the packages for an RDMA network, by its name. None: not known."""
     if name.startswith(CLUSTER_IMAGE) or "OFED" in name:
         return True
     return False if _WITHOUT_RDMA.match(name) else None
@@ -191,12 +190,12 @@ def _image(api: Api, title: str, listing: str, version: str, image_id: str, term
     try:
         view: Json = api.call("compute.get_image", image_id)
     except Gone:
-        # It can't be looked at before its terms have been accepted.
+        # OCI does not show an image before its terms are accepted.
         view = {"id": image_id} | _system_by_name(f"{title} {version}")
     return as_image(view | {"displayName": f"{title} {version}"}, listing=(listing, version), terms=terms)
 
 
 def _system_by_name(name: str) -> Json:
-    """Return the operating system that a version's name tells, as GetImage has it; else nothing."""
+    """Return the operating system in a version's name, with the fields of GetImage. Empty: not known."""
     release = _ORACLE_RELEASE.search(name)
     return {"operatingSystem": ORACLE, "operatingSystemVersion": release[1]} if release else {}

@@ -1,7 +1,6 @@
-"""The network that a cluster stands in: the region's shared one, made with its first cluster, or a given subnet.
+"""The network of a cluster: the region's shared one, made with its first cluster, or a given subnet.
 
-The chain of dependent calls is kept short: one look at everything, then what does not build upon each other
-side by side.
+The chain of dependent calls is short: one read of all kinds, then independent resources side by side.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,20 +31,20 @@ _SHARED_KINDS = (
 
 
 def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) -> Infrastructure:
-    """As `Cloud.prepare` says, but for the marketplace."""
-    wanted = ssh_cidrs(cluster)
+    """Make the network and the cluster's group: see `Cloud.prepare`."""
+    cidrs = ssh_cidrs(cluster)
     if cluster.subnet_id:
         subnet, existing = together(
             partial(_subnet_view, api, cluster), partial(ExistingResources, api, ("nsg",))
         )
         vcn_id, subnet_id, peer_cidr = subnet["vcnId"], subnet["id"], subnet["cidrBlock"]
-        nsg_id = ensure_group(api, existing, cluster, vcn_id, wanted, ensure)
+        nsg_id = ensure_group(api, existing, cluster, vcn_id, cidrs, ensure)
     else:
         shared = _Shared(api, cluster, ensure)
         vcn_id, peer_cidr = shared.vcn(), shared.cidr
         subnet_id, nsg_id = together(
             partial(shared.subnet, vcn_id),
-            partial(ensure_group, api, shared.existing, cluster, vcn_id, wanted, ensure),
+            partial(ensure_group, api, shared.existing, cluster, vcn_id, cidrs, ensure),
         )
     return Infrastructure(
         ids={
@@ -53,28 +52,28 @@ def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) ->
             "subnet": subnet_id,
             "nsg": nsg_id,
             "public_key": public_key.strip(),
-            # The images' own firewall has to let it in, whatever the groups allow.
+            # The images' own firewall has to admit it, whatever the groups allow.
             "peer_cidr": peer_cidr,
         }
     )
 
 
 def compute_cluster(api: Api, cluster: CloudCluster, zone: str, ensure: Ensure) -> str:
-    """The RDMA network of the cluster in one availability domain."""
+    """Find or create the RDMA network of the cluster in one availability domain."""
     existing = ExistingResources(api, ("compute-cluster",))
-    found = ensure(
+    cluster_id = ensure(
         f"compute-cluster {zone}",
         find=existing.finder(
             "compute-cluster", lambda view: _of(cluster, view) and view["availabilityDomain"] == zone
         ),
         create=existing.creator("compute-cluster", requests.compute_cluster(cluster, api.compartment, zone)),
     )
-    existing.wait_ready("compute-cluster", found)
-    return found
+    existing.wait_ready("compute-cluster", cluster_id)
+    return cluster_id
 
 
 def check_subnet(cluster: CloudCluster, subnet: Json) -> None:
-    """Raise InvalidInput where the machines could not be as they were asked for in a given subnet."""
+    """Raise InvalidInput if a given subnet does not allow the requested machines."""
     if cluster.public_ip and subnet.get("prohibitPublicIpOnVnic"):
         raise InvalidInput(
             f"Subnet '{subnet['id']}' is a private one: machines in it have no public address. Set "
@@ -94,9 +93,9 @@ class _Shared:
         self.cidr = requests.SUBNET_CIDRS[self._kind]
 
     def vcn(self) -> str:
-        """The VCN, ready to be built upon."""
+        """Find or create the VCN, and wait until it is ready."""
         existing, cluster = self.existing, self._cluster
-        # Where two commands have made one each, a cluster stays in the one that it began with.
+        # After two commands have made one each, a cluster stays in the VCN that it began with.
         begun = {view["vcnId"] for view in existing.views("nsg") if _of(cluster, view)}
         ours = {view["id"] for view in existing.views("vcn") if tags.is_shared(tags_of(view))}
         vcn_id = self._ensure(
@@ -112,13 +111,13 @@ class _Shared:
         return vcn_id
 
     def subnet(self, vcn_id: str) -> str:
-        """The subnet, with its routes mended."""
+        """Find or create the subnet, and add missing routes."""
         table, security = together(partial(self._route_table, vcn_id), partial(self._security_list, vcn_id))
         subnet_id = self._resource(
             "subnet",
             vcn_id,
             requests.subnet(self._cluster.owner, self._api.compartment, vcn_id, self._kind, table, security),
-            wanted=lambda view: view.get("cidrBlock") == self.cidr,
+            fits=lambda view: view.get("cidrBlock") == self.cidr,
         )
         self.existing.wait_ready("subnet", subnet_id)
         return subnet_id
@@ -140,10 +139,13 @@ class _Shared:
             "route-table",
             vcn_id,
             body,
-            wanted=lambda view: view["id"] in used if used else view.get("displayName") == name,
+            fits=lambda view: view["id"] in used if used else view.get("displayName") == name,
         )
-        seen = self.existing.seen(table)
-        if seen is not None and (mended := mended_routes(seen.get("routeRules") or (), routes)) is not None:
+        latest = self.existing.latest(table)
+        if (
+            latest is not None
+            and (mended := mended_routes(latest.get("routeRules") or (), routes)) is not None
+        ):
             body = {"routeRules": mended}
             self._api.settled(lambda: self._api.call("network.update_route_table", table, body, again=True))
         return table
@@ -171,38 +173,38 @@ class _Shared:
         return gateway
 
     def _resource(
-        self, kind: str, vcn_id: str, body: Json, *, wanted: Callable[[Json], bool] = lambda _: True
+        self, kind: str, vcn_id: str, body: Json, *, fits: Callable[[Json], bool] = lambda _: True
     ) -> str:
         # The public and the private subnet have a table and a name each.
-        one = f"{self._kind} {kind}" if kind in ("subnet", "route-table") else kind
+        title = f"{self._kind} {kind}" if kind in ("subnet", "route-table") else kind
         return self._ensure(
-            f"{one} of {vcn_id}",
+            f"{title} of {vcn_id}",
             find=self.existing.finder(
                 kind,
-                lambda view: tags.is_shared(tags_of(view)) and view["vcnId"] == vcn_id and wanted(view),
+                lambda view: tags.is_shared(tags_of(view)) and view["vcnId"] == vcn_id and fits(view),
             ),
             create=self.existing.creator(kind, body),
             shared=True,
         )
 
 
-def mended_routes(found: Sequence[Json], wanted: Sequence[Json]) -> list[Json] | None:
-    """The routes of a table with those that it lacks. None: it lacks none. Others' routes stay."""
-    have = {(route.get("destination"), route["networkEntityId"]) for route in found}
-    if all((route["destination"], route["networkEntityId"]) in have for route in wanted):
+def mended_routes(existing: Sequence[Json], needed: Sequence[Json]) -> list[Json] | None:
+    """Return the routes of a table with the missing ones added. None: no route is missing. Other routes stay."""
+    have = {(route.get("destination"), route["networkEntityId"]) for route in existing}
+    if all((route["destination"], route["networkEntityId"]) in have for route in needed):
         return None
-    replaced = {route["destination"] for route in wanted}
+    replaced = {route["destination"] for route in needed}
     kept = [
-        # `cidrBlock` is shown beside `destination`, and refused beside it.
+        # OCI shows both `cidrBlock` and `destination`, and refuses both in a request.
         {key: value for key, value in route.items() if key not in ("cidrBlock", "routeType")}
-        for route in found
+        for route in existing
         if route.get("destination") not in replaced and route.get("routeType") != "LOCAL"
     ]
-    return kept + list(wanted)
+    return kept + list(needed)
 
 
 def all_services(services: Sequence[Json]) -> Json:
-    """The entry that stands for all of Oracle's services in the region."""
+    """Return the entry for all of Oracle's services in the region."""
     for service in services:
         if service["cidrBlock"].startswith("all-"):
             return service

@@ -1,6 +1,6 @@
-"""The cluster's network security group, its rules brought to exactly what is asked for.
+"""The cluster's network security group, with exactly the requested rules.
 
-Rules are added by a call that takes no token, so that after a lost reply the list decides, not a repetition.
+The call that adds rules takes no token, so after a lost reply the list decides, not a repetition.
 """
 
 import ipaddress
@@ -18,7 +18,7 @@ from provision.records import CloudCluster
 from provision.rented import tags
 from provision.rented.interface import Ensure
 
-MOST_A_CALL = 25
+MAX_PER_CALL = 25
 ROUNDS = 5
 
 _OPTIONS = ("tcpOptions", "udpOptions", "icmpOptions")
@@ -32,7 +32,7 @@ def ensure_group(
     ssh_cidrs: Sequence[str],
     ensure: Ensure,
 ) -> str:
-    """The cluster's NSG, with its rules mended."""
+    """Find or create the cluster's NSG, and correct its rules. Returns its OCID."""
     nsg_id = ensure(
         f"nsg of {vcn_id}",
         find=existing.finder(
@@ -45,8 +45,8 @@ def ensure_group(
     return nsg_id
 
 
-def lets_in(api: Api, cluster: CloudCluster, port: int) -> tuple[str, ...] | None:
-    """From which address ranges the cluster's group lets in to a port. None: there is no group yet."""
+def allowed_cidrs(api: Api, cluster: CloudCluster, port: int) -> tuple[str, ...] | None:
+    """Return the address ranges that the cluster's group admits to a port. None: no group yet."""
     for view in list_kind(api, "nsg"):
         if tags_of(view).get(tags.CLUSTER_ID) == cluster.id and is_live(view):
             rules = api.list_all("network.list_network_security_group_security_rules", view["id"])
@@ -60,22 +60,22 @@ def lets_in(api: Api, cluster: CloudCluster, port: int) -> tuple[str, ...] | Non
 
 
 def ssh_cidrs(cluster: CloudCluster) -> list[str]:
-    """Those of IPv4: OCI's networks have no other addresses unless they are asked for."""
-    found = [cidr for cidr in cluster.ssh_cidrs if ipaddress.ip_network(cidr).version == 4]
-    if cluster.ssh_cidrs and not found:
+    """Return the IPv4 ranges: OCI's networks have no IPv6 addresses by default."""
+    ipv4 = [cidr for cidr in cluster.ssh_cidrs if ipaddress.ip_network(cidr).version == 4]
+    if cluster.ssh_cidrs and not ipv4:
         raise InvalidInput(
             f"SSH is to come from {', '.join(cluster.ssh_cidrs)}, and the network on OCI has IPv4 only. Give "
             "the IPv4 range that you come from with --ssh-cidr."
         )
-    return found
+    return ipv4
 
 
-def changes(wanted: Sequence[Json], found: Sequence[Mapping[str, Any]]) -> tuple[list[Json], list[str]]:
-    """The rules to add, and the ids of those to remove: what nobody asked for, and what is there twice."""
-    keys = {_key(rule): rule for rule in wanted}
+def changes(needed: Sequence[Json], existing: Sequence[Mapping[str, Any]]) -> tuple[list[Json], list[str]]:
+    """Return the rules to add, and the ids of the rules to remove: unrequested ones, and duplicates."""
+    keys = {_key(rule): rule for rule in needed}
     present: set[str] = set()
     remove: list[str] = []
-    for rule in found:
+    for rule in existing:
         key = _key(rule)
         if key not in keys or key in present or rule.get("isValid") is False:
             remove.append(str(rule["id"]))
@@ -84,18 +84,18 @@ def changes(wanted: Sequence[Json], found: Sequence[Mapping[str, Any]]) -> tuple
     return [rule for key, rule in keys.items() if key not in present], remove
 
 
-def mend(api: Api, nsg_id: str, wanted: Sequence[Json]) -> None:
-    """Add what is missing and remove what nobody asked for. Idempotent."""
+def mend(api: Api, nsg_id: str, needed: Sequence[Json]) -> None:
+    """Add missing rules and remove unrequested ones. Idempotent."""
     for last in (*[False] * (ROUNDS - 1), True):
-        found = api.list_all("network.list_network_security_group_security_rules", nsg_id)
-        add, remove = changes(wanted, found)
+        existing = api.list_all("network.list_network_security_group_security_rules", nsg_id)
+        add, remove = changes(needed, existing)
         try:
             for some in _chunks(add):
                 body = {"securityRules": some}
                 _change(api, "add", nsg_id, body)
             for ids in _chunks(remove):
-                gone = {"securityRuleIds": ids}
-                _change(api, "remove", nsg_id, gone)
+                removal = {"securityRuleIds": ids}
+                _change(api, "remove", nsg_id, removal)
             return
         except (Unclear, Gone):
             if last:
@@ -108,7 +108,7 @@ def _change(api: Api, verb: str, nsg_id: str, body: Json) -> None:
 
 
 def _key(rule: Mapping[str, Any]) -> str:
-    """What tells a rule from another, whatever defaults the service has filled in."""
+    """Return a text that distinguishes rules, whatever defaults the service has filled in."""
     side = "source" if rule["direction"] == "INGRESS" else "destination"
     parts = [
         rule["direction"],
@@ -116,16 +116,16 @@ def _key(rule: Mapping[str, Any]) -> str:
         rule.get(side),
         rule.get(f"{side}Type") or "CIDR_BLOCK",
         bool(rule.get("isStateless")),
-        *(_given(rule.get(name)) for name in _OPTIONS),
+        *(_set_options(rule.get(name)) for name in _OPTIONS),
     ]
     return json.dumps(parts, sort_keys=True)
 
 
-def _given(value: Any) -> Any:
+def _set_options(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _given(item) for key, item in value.items() if item is not None}
+        return {key: _set_options(item) for key, item in value.items() if item is not None}
     return value
 
 
 def _chunks(items: Sequence[Any]) -> list[list[Any]]:
-    return [list(items[at : at + MOST_A_CALL]) for at in range(0, len(items), MOST_A_CALL)]
+    return [list(items[at : at + MAX_PER_CALL]) for at in range(0, len(items), MAX_PER_CALL)]

@@ -1,4 +1,4 @@
-"""What stands in the way of deleting a resource, by name; OCI's own answer names one of them at most."""
+"""The names of the users that keep a resource from being deleted; OCI's own answer names one at most."""
 
 from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import KINDS, is_live, list_kind
@@ -9,7 +9,7 @@ _VCN_KINDS = tuple(name for name, kind in KINDS.items() if kind.client == "netwo
 
 
 def blockers(api: Api, resource: Resource) -> list[str]:
-    """What uses it, ours or not, as far as the compartment's lists tell."""
+    """Return the names of a resource's users, ours or not, by the compartment's lists."""
     if resource.kind == "nsg":
         members = api.list_all("network.list_network_security_group_vnics", resource.id)
         return [f"VNIC {member['vnicId']} of {member.get('resourceId') or 'nobody'}" for member in members]
@@ -45,10 +45,10 @@ def _of_subnet(api: Api, subnet_id: str) -> list[str]:
 def _of_vcn(api: Api, vcn_id: str) -> list[str]:
     vcn: Json = api.call("network.get_vcn", vcn_id)
     defaults = {vcn.get("defaultRouteTableId"), vcn.get("defaultSecurityListId")}
-    found = values(run_all(lambda kind: _live(api, kind), _VCN_KINDS))
+    lists = values(run_all(lambda kind: _live(api, kind), _VCN_KINDS))
     return [
         f"{kind} {view['id']}"
-        for kind, views in zip(_VCN_KINDS, found, strict=True)
+        for kind, views in zip(_VCN_KINDS, lists, strict=True)
         for view in views
         if view.get("vcnId") == vcn_id and view["id"] not in defaults
     ]

@@ -1,12 +1,12 @@
-"""What there is of ours beside machines, by tag."""
+"""Our resources that are no machines, by tag."""
 
 from collections.abc import Mapping
 
 from provision.errors import Denied
 from provision.oci.api import Api
 from provision.oci.resources.resource_types import (
-    GOING,
-    GONE,
+    ENDED,
+    ENDING,
     KINDS,
     Kind,
     list_kind,
@@ -18,9 +18,10 @@ from provision.rented import tags
 
 
 def resources(api: Api, kinds: Mapping[str, Kind] = KINDS) -> tuple[Resource, ...]:
-    """Everything of ours of these kinds, also what is on its way out.
+    """Return our resources of these kinds, also those that OCI is deleting.
 
-    A pool that may not be listed counts for each cluster whose machines joined one; its removal names the right.
+    Without the right to list pools, each cluster whose machines joined one counts as a pool; its removal names the
+    right.
     """
     outcomes = run_all(lambda kind: list_kind(api, kind), tuple(kinds))
     listed: list[Resource] = []
@@ -35,17 +36,17 @@ def resources(api: Api, kinds: Mapping[str, Kind] = KINDS) -> tuple[Resource, ..
                 name=view.get("displayName") or view.get("name") or "",
                 tags=tags_of(view),
                 stage=described.stage,
-                going=view.get("lifecycleState") in GOING,
+                deleting=view.get("lifecycleState") in ENDING,
                 ends_within_s=described.ends_within_s,
             )
             for view in values([views])[0]
-            if tags.is_ours(tags_of(view)) and view.get("lifecycleState") not in GONE
+            if tags.is_ours(tags_of(view)) and view.get("lifecycleState") not in ENDED
         ]
     return tuple(listed)
 
 
 def _unlisted_pools(api: Api) -> list[Resource]:
-    """Return a pool for each cluster of ours that has, or had, machines in one."""
+    """Return a pool for each cluster of ours that has, or had, machines in a pool."""
     machines = [tags_of(view) for view in api.listed("compute.list_instances")]
     members = {of[tags.CLUSTER_ID]: of for of in machines if tags.is_clusters(of) and tags.POOL in of}
     stage = KINDS["instance-pool"].stage

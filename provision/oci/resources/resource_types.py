@@ -7,8 +7,8 @@ from typing import Any
 from provision.oci.api import Api, Json
 from provision.oci.description import has_autoscaling
 
-GONE = frozenset({"TERMINATED", "DELETED"})
-GOING = frozenset({"TERMINATING", "DELETING"})
+ENDED = frozenset({"TERMINATED", "DELETED"})
+ENDING = frozenset({"TERMINATING", "DELETING"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +20,12 @@ class Kind:
     stage: int
     end_verb: str = "delete"
     ends_within_s: float = 0.0
-    """Longest time that OCI takes to remove it, where that is more than some seconds."""
+    """Longest time of its removal, if it is more than some seconds."""
     optional: bool = False
     """Whether clusters can do without, so that an account needs no right to list resources of the kind."""
 
     def operation(self, verb: str) -> str:
-        """`delete` → `network.delete_vcn`; `list` → `network.list_vcns`."""
+        """Return `network.delete_vcn` for `delete`, `network.list_vcns` for `list`."""
         verb = self.end_verb if verb == "delete" else verb
         return f"{self.client}.{verb}_{self.noun}{'s' if verb == 'list' else ''}"
 
@@ -72,18 +72,18 @@ KUBERNETES_KINDS = {
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of that name."""
+    """Return the kind of that name."""
     return (KINDS | KUBERNETES_KINDS)[name]
 
 
 def tags_of(view: Mapping[str, Any]) -> dict[str, str]:
-    """The freeform tags of anything."""
+    """Return the freeform tags of a view."""
     return view.get("freeformTags") or {}
 
 
 def is_live(view: Mapping[str, Any]) -> bool:
-    """Whether it is there and stays."""
-    return view.get("lifecycleState") not in GONE | GOING
+    """Return whether a view is of a resource that exists and is not being deleted."""
+    return view.get("lifecycleState") not in ENDED | ENDING
 
 
 def list_kind(api: Api, kind: str) -> list[Json]:

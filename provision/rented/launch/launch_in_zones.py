@@ -1,7 +1,7 @@
-"""Making the machines of a cluster: all that are missing or none, in one zone, whatever crashed before.
+"""The launch of a cluster's machines: all missing ones in one zone, or no machine, whatever crashed before.
 
-Never more machines than were asked for: a launch is on the disk with its token before it is sent, an
-interrupted one is sent again as it was, and a failed one is gone before the next zone is tried.
+Never more machines than requested: a launch is on the disk with its token before it is sent, an interrupted one is
+sent again unchanged, and a failed one is removed before the next zone is tried.
 """
 
 import secrets
@@ -33,7 +33,7 @@ from provision.rented.launch.single_launch import (
 from provision.rented.launch.user_data import user_data
 from provision.rented.state import Launch
 from provision.ssh_keys import new_key
-from provision.waiting import CLOSE_SHARE, PollWaits, Reminders
+from provision.waiting import CLOSE_SHARE, Reminders, poll
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +55,14 @@ def ensure_running(
     infrastructure_at: Callable[[Zone], Infrastructure],
     public_key: str,
 ) -> tuple[Instance, ...]:
-    """Bring the cluster to running machines of the ranks 0 … `count`-1; returns them, with addresses.
+    """Launch the missing machines of the ranks 0 … `count`-1. Returns all machines, with addresses.
 
     `infrastructure_at` prepares a zone, and may be called again.
 
-    Raises NoCapacity where no zone has them or the account's quota forbids them, CreateFailed for
-    anything else, both with no machine left of the failed attempts, and LeftBehind where one is.
+    Raises:
+        NoCapacity: no zone has them, or the account's quota forbids them; no machine of the attempts is left.
+        CreateFailed: any other failure; no machine of the attempts is left.
+        LeftBehind: a machine is left.
     """
     return _Launching(context, infrastructure_at, public_key).ensure_running(count)
 
@@ -88,7 +90,7 @@ class _Launching:
             raise
         except ProvisionError as error:
             if not self._made:
-                self._tell_what_is_billed()
+                self._say_network_bill()
             if not self._made or not isinstance(error, CloudError):
                 raise
             raise LeftBehind(
@@ -97,8 +99,8 @@ class _Launching:
                 f"{self._cluster.name}` removes them."
             ) from error
 
-    def _tell_what_is_billed(self) -> None:
-        """Where no machine needs it: the network, which the next try would need again."""
+    def _say_network_bill(self) -> None:
+        """Say that the network is billed without machines: it stays for the next try."""
         if not self._offer.network_hourly_usd:
             return
         try:
@@ -119,12 +121,12 @@ class _Launching:
         have = self._settled(count)
         missing = tuple(rank for rank in range(count) if rank not in have)
         if missing:
-            # Machines that join stand where the others are.
+            # New machines join the zone of the others.
             zones = tuple({machine.zone: None for machine in have.values()}) or self._offer.zones
             self._launch_in_some_zone(missing, zones[:1] if have else zones)
         machines = self._all_running(count, {rank: machine.id for rank, machine in have.items()})
         if missing and self._cluster.expires_at:
-            self._by_rank(count)  # a pool may have made a machine for one that was lost in between
+            self._by_rank(count)  # a pool may have replaced a machine that was lost in between
         return machines
 
     def _settled(self, count: int) -> dict[int, Instance]:
@@ -203,14 +205,14 @@ class _Launching:
         )
 
     def _settle(self, launch: Launch, count: int) -> None:
-        """Bring an interrupted launch to its end: all of its machines, or none."""
+        """Complete an interrupted launch, or remove its machines."""
         self._say(f"continuing the launch in {launch.zone} that was interrupted …")
         now = datetime.now(UTC)
         if launch.state == "undoing" or max(launch.ranks) >= count:
             attempt = LaunchAttempt(self._context, launch)
             attempt.undo(set(), unsure=attempt.is_fresh)
         elif (now - datetime.fromisoformat(launch.began_at)).total_seconds() > TOKEN_LIFE_S:
-            self._files.save_launch(launch.ended("running"))  # what is there of it is found by its tags
+            self._files.save_launch(launch.ended("running"))  # its machines are found by their tags
         else:
             try:
                 self._run(launch)
@@ -224,58 +226,50 @@ class _Launching:
         self._made |= LaunchAttempt(self._context, launch).run()
 
     def _by_rank(self, count: int) -> dict[int, Instance]:
-        """The cluster's machines by rank, once whatever ends has ended and what is nobody's is gone."""
-        deadline = self._clock.now() + ENDED_TIMEOUT_S
-        waits = PollWaits()
+        """Return the cluster's machines by rank, once ending machines and machines without a rank have ended."""
         reminders = Reminders(self._clock)
-        while True:
+        for _ in poll(self._clock, ENDED_TIMEOUT_S):
             machines = [m for m in self._cloud.instances(self._cluster.id) if m.state != "ended"]
             have: dict[int, Instance] = {}
             for machine in sorted(machines, key=lambda m: (m.launched_at, m.id)):
                 if machine.alive and machine.rank is not None and machine.rank < count:
                     have.setdefault(machine.rank, machine)
-            others = [m for m in machines if m not in have.values()]
-            if not others:
+            excess = [m for m in machines if m not in have.values()]
+            if not excess:
                 return have
-            if self._clock.now() > deadline:
-                raise LeftBehind(
-                    f"Waited {ENDED_TIMEOUT_S / 60:.0f} minutes for machines to end: "
-                    f"{', '.join(f'{m.id} is {m.state}' for m in others)}. Run `gpuctl up` again."
-                )
-            if surplus := reminders.due(m.id for m in others if m.alive):
+            if surplus := reminders.due(m.id for m in excess if m.alive):
                 self._say(f"ending {', '.join(surplus)}, which no rank needs …")
                 self._cloud.terminate(surplus)
                 reminders.sent(surplus)
-            self._clock.sleep(waits.next())
+        raise LeftBehind(
+            f"Waited {ENDED_TIMEOUT_S / 60:.0f} minutes for machines to end: "
+            f"{', '.join(f'{m.id} is {m.state}' for m in excess)}. Run `gpuctl up` again."
+        )
 
-    def _all_running(self, count: int, seen: dict[int, str]) -> tuple[Instance, ...]:
-        """The machines of all ranks, each running and with its address. `seen`: ids that there were."""
-        deadline = self._clock.now() + RUNNING_TIMEOUT_S
-        waits = PollWaits(share=CLOSE_SHARE)
-        while True:
+    def _all_running(self, count: int, known: dict[int, str]) -> tuple[Instance, ...]:
+        """Return the machines of all ranks, each running and with its address. `known`: their ids, by rank."""
+        for _ in poll(self._clock, RUNNING_TIMEOUT_S, share=CLOSE_SHARE):
             listed = {machine.id: machine for machine in self._cloud.instances(self._cluster.id)}
-            found = {m.rank: m for m in listed.values() if m.alive and m.rank is not None}
-            for rank, had in seen.items():
-                if rank not in found and had in listed:
+            by_rank = {m.rank: m for m in listed.values() if m.alive and m.rank is not None}
+            for rank, had in known.items():
+                if rank not in by_rank and had in listed:
                     raise CreateFailed(
                         f"Machine {had} of rank {rank} ended"
                         f"{f' ({listed[had].reason})' if listed[had].reason else ''}. The others are kept, and "
                         "billed: `gpuctl up` again replaces it, `gpuctl down` removes all."
                     )
-            seen = seen | {rank: machine.id for rank, machine in found.items()}
-            lost = [rank for rank in range(count) if rank not in found]
-            machines = [found[rank] for rank in range(count) if rank in found]
+            known = known | {rank: machine.id for rank, machine in by_rank.items()}
+            lost = [rank for rank in range(count) if rank not in by_rank]
+            machines = [by_rank[rank] for rank in range(count) if rank in by_rank]
             if not lost and all(machine.state == "running" for machine in machines):
                 ready = self._cloud.with_addresses(machines)
                 if all(self._has_address(machine) for machine in ready):
                     return ready
-            if self._clock.now() > deadline:
-                raise CreateFailed(
-                    f"Not all of {count} machines run with an address after {RUNNING_TIMEOUT_S / 60:.0f} "
-                    f"minutes{f'; rank {lost[0]} is not there' if lost else ''}. They are kept, and billed: "
-                    "`gpuctl up` again waits on, `gpuctl down` removes them."
-                )
-            self._clock.sleep(waits.next())
+        raise CreateFailed(
+            f"Not all of {count} machines run with an address after {RUNNING_TIMEOUT_S / 60:.0f} "
+            f"minutes{f'; rank {lost[0]} is not there' if lost else ''}. They are kept, and billed: "
+            "`gpuctl up` again waits on, `gpuctl down` removes them."
+        )
 
     def _has_address(self, machine: Instance) -> bool:
         return bool(machine.private_ip and (machine.public_ip or not self._cluster.public_ip))

@@ -1,4 +1,4 @@
-"""One launch of machines: sent, waited for until all of them run, or undone whole."""
+"""One launch of machines: sent, and waited for until all of them run, or undone as a whole."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,23 +21,23 @@ from provision.records import CloudCluster, Instance, Offer
 from provision.rented.interface import Cloud
 from provision.rented.state import CloudState, Launch
 from provision.rented.tags import LAUNCH
-from provision.waiting import CLOSE_SHARE, Clock, PollWaits, Progress, Reminders, Say
+from provision.waiting import CLOSE_SHARE, Clock, Progress, Reminders, Say, poll
 
 RUNNING_TIMEOUT_S = 1800.0
 """Bare-metal machines take up to 20 minutes."""
 RUNNING_POLL_S = 3.0
-"""A machine's first minute is looked at closely: it is most of what `up` takes."""
+"""Longest wait between two polls: a machine's start is most of the time of `up`."""
 ENDED_TIMEOUT_S = 1800.0
 UNLISTED_FACTOR = 5
 
 
-class _Unheard(Exception):
+class _Unanswered(Exception):
     """The cloud stopped answering while machines that it had accepted came up; its error is the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchContext:
-    """What all launches of a command have in common."""
+    """The context that all launches of a command share."""
 
     cloud: Cloud
     files: CloudState
@@ -49,7 +49,7 @@ class LaunchContext:
 
 
 class LaunchAttempt:
-    """A launch, sent once or once more; `launch` is its record as it is on the disk."""
+    """A launch, sent once or again; `launch` is its record on the disk."""
 
     def __init__(self, context: LaunchContext, launch: Launch) -> None:
         self.launch = launch
@@ -63,17 +63,17 @@ class LaunchAttempt:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether machines of its last sending may not be listed yet."""
+        """Return whether the cloud may not list the machines of the last request yet."""
         sent = datetime.now(UTC) - datetime.fromisoformat(self.launch.sent_at)
         return sent.total_seconds() < self._cloud.consistency_s
 
     def run(self) -> set[str]:
         """Send the launch's requests and wait until all of its machines run; else undo it. Returns their ids.
 
-        Raises Capacity, NoCapacity (the quota forbids it) or CreateFailed, chained to the cloud's error, once
-        nothing is left; LeftBehind where something may be.
+        Raises Capacity, NoCapacity (the quota forbids it) or CreateFailed, chained to the cloud's error, once no
+        machine is left; LeftBehind if one may be.
         """
-        # What an earlier sending made may not be listed yet, also where this one is refused.
+        # Machines of an earlier sending may not be listed yet, also if this one is refused.
         again = bool(self.launch.requests) and self.is_fresh and self.launch in self._files.launches()
         launch = self._save(self.launch.sent(datetime.now(UTC)))
         self._say(f"launching {len(launch.ranks)} {self._offer.shape} in {launch.zone} …")
@@ -82,15 +82,15 @@ class LaunchAttempt:
         try:
             errors = self._send(ids)
             self._journal.append("launched", launch=launch.id, place=str(launch.zone), ids=sorted(ids))
-            # After a refusal nothing can come up later; after silence it can.
+            # After a refusal no machine can come up later; after silence it can.
             unsure = again or any(
                 isinstance(error, Unclear) or not isinstance(error, CloudError) for error in errors
             )
             if errors:
                 raise min(errors, key=_rank_of_error)
             self._wait_running(ids)
-        except _Unheard as error:
-            # All was accepted, and nothing bad is known of it: it stays, for the next command to go on with.
+        except _Unanswered as error:
+            # The cloud took all requests, and reported no failure: the next command continues with the machines.
             raise LeftBehind(self._what_is_left(ids, str(error.__cause__))) from error.__cause__
         except BaseException as error:
             self._undo_after(ids, error, unsure=unsure)
@@ -105,8 +105,8 @@ class LaunchAttempt:
         return ids
 
     def _send(self, ids: set[str]) -> list[Exception]:
-        """Send all requests; `ids` grows as the cloud answers. Returns what went wrong."""
-        # A zone that has none of these machines is told by one call.
+        """Send all requests; `ids` grows as the cloud answers. Returns the errors."""
+        # One call is enough for a zone without such machines.
         for requests in (self.launch.requests[:1], self.launch.requests[1:]):
             outcomes = run_all(self._cloud.send, requests)
             for outcome in outcomes:
@@ -117,15 +117,13 @@ class LaunchAttempt:
         return []
 
     def _wait_running(self, ids: set[str]) -> None:
-        """Wait until `ids` run. Raises what the cloud says of one that ended, CreateFailed at the deadline."""
-        deadline = self._clock.now() + RUNNING_TIMEOUT_S
-        waits = PollWaits(longest_s=RUNNING_POLL_S, share=CLOSE_SHARE)
+        """Wait until `ids` run. Raises the cloud's error of an ended machine, CreateFailed at the deadline."""
         progress = Progress(self._clock, self._say)
-        while True:
+        for _ in poll(self._clock, RUNNING_TIMEOUT_S, longest_s=RUNNING_POLL_S, share=CLOSE_SHARE):
             try:
                 states = {machine.id: machine for machine in self._machines()}
             except (Unclear, Throttled, BadCredentials) as error:
-                raise _Unheard from error
+                raise _Unanswered from error
             for machine in states.values():
                 if machine.id in ids and not machine.alive:
                     failure = self._cloud.failure(machine)
@@ -137,14 +135,8 @@ class LaunchAttempt:
             if not waiting:
                 return
             progress.tell(f"{len(ids) - len(waiting)} of {len(ids)} machines run")
-            if self._clock.now() > deadline:
-                told = ", ".join(
-                    f"{i} is {states[i].state if i in states else 'not listed'}" for i in waiting
-                )
-                raise CreateFailed(
-                    f"Not all machines ran after {RUNNING_TIMEOUT_S / 60:.0f} minutes: {told}."
-                )
-            self._clock.sleep(waits.next())
+        listed = ", ".join(f"{i} is {states[i].state if i in states else 'not listed'}" for i in waiting)
+        raise CreateFailed(f"Not all machines ran after {RUNNING_TIMEOUT_S / 60:.0f} minutes: {listed}.")
 
     def _undo_after(self, ids: set[str], error: BaseException, *, unsure: bool) -> None:
         before = self.launch.state
@@ -152,7 +144,7 @@ class LaunchAttempt:
             self.undo(ids, unsure=unsure)
         except CloudError as second:
             if isinstance(error, Unclear | Throttled | BadCredentials):
-                # Nothing was said against these machines: the next `up` goes on with them.
+                # The cloud reported no failure of these machines: the next `up` continues with them.
                 self._save(replace(self.launch, state=before))
             why = f"{error or 'Interrupted.'} Undoing it did not work either: {second}"
             raise LeftBehind(self._what_is_left(ids, why)) from error
@@ -168,22 +160,19 @@ class LaunchAttempt:
     def undo(self, ids: set[str], *, unsure: bool) -> None:
         """End all machines of the launch and wait until they have ended.
 
-        `unsure`: a request may still be on its way, so the cloud's list is watched until it has settled.
-        Raises LeftBehind at the deadline.
+        `unsure`: the cloud may still act on a request, so its list is watched until it has settled. Raises LeftBehind
+        at the deadline.
         """
         launch = self._save(replace(self.launch, state="undoing"))
-        began = self._clock.now()
-        waits = PollWaits()
         progress = Progress(self._clock, self._say)
         reminders = Reminders(self._clock)
-        told_of = watching = False
-        while True:
+        announced = watching = False
+        for passed_s in poll(self._clock):
             states = {machine.id: machine.state for machine in self._machines()}
             ids = ids | set(states)
-            passed_s = self._clock.now() - began
-            told = {i for i in ids if i not in states}
-            # What the cloud has given an id comes into its lists, be it late.
-            unlisted = told if passed_s < UNLISTED_FACTOR * self._cloud.consistency_s else set()
+            unseen = {i for i in ids if i not in states}
+            # A machine with an id comes into the cloud's lists, if late.
+            unlisted = unseen if passed_s < UNLISTED_FACTOR * self._cloud.consistency_s else set()
             left = {i for i in states if states[i] != "ended"} | unlisted
             if not left and (not unsure or passed_s >= self._cloud.consistency_s):
                 break
@@ -199,13 +188,12 @@ class LaunchAttempt:
                 rest_s = self._cloud.consistency_s - passed_s
                 self._say(f"a request had no answer yet: watching {rest_s:.0f} s for what may come of it …")
             if to_ask := reminders.due(i for i in left if states.get(i) != "ending"):
-                if not told_of:
-                    told_of = True
+                if not announced:
+                    announced = True
                     self._say(f"undoing the launch in {launch.zone} …")
                 self._cloud.terminate(to_ask)
-                # A call for a machine that the cloud does not list yet may have gone unheard.
+                # A call for a machine that the cloud does not list yet may have no effect.
                 reminders.sent(i for i in to_ask if i in states)
-            self._clock.sleep(waits.next())
         self._save(self.launch.ended("undone"))
         self._say(f"no machine is left of the launch in {launch.zone}")
 
@@ -220,7 +208,7 @@ class LaunchAttempt:
 
 
 def _rank_of_error(error: Exception) -> int:
-    """The lower, the more it says about what to do."""
+    """Return a sort key: lower for errors that better explain what to do."""
     kinds = (BadCredentials, Denied, Quota, CloudError)
     if isinstance(error, Unclear):
         return len(kinds) + 1

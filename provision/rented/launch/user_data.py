@@ -1,7 +1,7 @@
-"""cloud-init's text for a new machine: who logs in, whom its firewall lets in, its host key, when it ends.
+"""cloud-init's text for a new machine: login, firewall, host key, end.
 
-Pure: the same input gives the same bytes, as a cloud refuses a repeated request whose user-data differs.
-The only secret in it is the machine's own host key, which whoever is on the machine has anyway.
+Pure: the same input gives the same bytes, as a cloud refuses a repeated request whose user-data differs. Its only
+secret is the machine's own host key, which all users of the machine can read anyway.
 """
 
 import ipaddress
@@ -14,7 +14,7 @@ import yaml
 EXPIRE_UNIT = "gpuctl-expire"
 """The systemd timer and service on the machine that end it."""
 MAX_BYTES = 16 * 1024
-"""What AWS takes, before base64; OCI takes more."""
+"""AWS's limit, before base64; OCI takes more."""
 
 _UNITS = "/etc/systemd/system"
 _RULES = "/etc/iptables/rules.v4"
@@ -31,12 +31,17 @@ def user_data(
     peer_cidr: str | None = None,
     boot_commands: Sequence[str] = (),
 ) -> str:
-    """A `#cloud-config` document of at most MAX_BYTES.
+    """Return a `#cloud-config` document of at most MAX_BYTES.
 
-    `user` becomes the image's default user, whatever its own name for that is. Keys are in OpenSSH's
-    format, `expires_at` is ISO 8601; with None the machine never ends by itself. `peer_cidr`: the IPv4 range
-    of the cluster's machines, which the machine's own firewall lets in, where it has one; None: as it is.
-    `boot_commands`: what the image needs, shell text, run last.
+    Args:
+        user: Becomes the image's default user, whatever its own default is.
+        authorized_key: Public key of the login, in OpenSSH's format.
+        host_private_key: The machine's host key, in OpenSSH's format.
+        host_public_key: Its public half.
+        ssh_port: Port of sshd.
+        expires_at: Time of the power-off, ISO 8601. None: never.
+        peer_cidr: IPv4 range of the cluster's machines, which the machine's own firewall admits. None: no change.
+        boot_commands: Shell text that the image needs, run last.
     """
     files: list[dict[str, str]] = []
     commands: list[list[str] | str] = []
@@ -78,10 +83,10 @@ def user_data(
 
 
 def expire_units(end: datetime) -> Mapping[str, str]:
-    """Name → text of the systemd units that power the machine off at `end` (UTC), or at a later boot.
+    """Return name → text of the systemd units that power the machine off at `end` (UTC), or at a later boot.
 
-    The service looks at the clock itself: what a timer does with a date that has passed differs between
-    releases of systemd, and a machine that is started again afterwards has to end every time.
+    The service reads the clock itself: releases of systemd differ in timers with a past date, and a machine that is
+    started again afterwards has to end every time.
     """
     date = end.strftime("%Y-%m-%d %H:%M:%S")
     service = f"""\
@@ -108,7 +113,7 @@ WantedBy=timers.target
 
 
 def _let_peers_in(cidr: str) -> str:
-    """Shell text that lets everything in that comes from `cidr`."""
+    """Return shell text that admits all traffic from `cidr`."""
     return _open(
         firewalld=f"--zone=trusted --add-source={cidr}",
         ufw=f"allow from {cidr}",
@@ -117,10 +122,10 @@ def _let_peers_in(cidr: str) -> str:
 
 
 def _move_ssh(port: int) -> str:
-    """Shell text that makes sshd listen on `port`, and the machine's own firewall and SELinux let it.
+    """Return shell text that moves sshd to `port`, with the machine's own firewall and SELinux.
 
-    Where systemd listens for sshd (Ubuntu from 24.04), its socket has to be made anew; where sshd_config
-    includes no other files (OpenSSH before 8.2), the port goes into it.
+    If systemd listens for sshd (Ubuntu from 24.04), its socket is restarted; if sshd_config includes no other files
+    (OpenSSH before 8.2), the port is written into it.
     """
     let_in = _open(
         firewalld=f"--add-port={port}/tcp",
@@ -141,11 +146,11 @@ fi
 
 
 def _open(*, firewalld: str, ufw: str, rule: str) -> str:
-    """Shell text that adds a rule to the machine's own firewall, now and for later boots; once, if run again.
+    """Return shell text that adds a rule to the machine's own firewall, for now and for later boots. Idempotent.
 
-    Oracle's Ubuntu rejects in iptables, by a file that is read at boot, what no rule before has accepted.
-    Nothing is flushed: the same file keeps everybody but root from the boot volume. firewalld and ufw get
-    the rule in their own words where they are active, and are never switched on.
+    Oracle's Ubuntu rejects other traffic by a file of iptables that is read at boot. The text keeps its rules: the
+    same file keeps all users but root from the boot volume. Active firewalld and ufw get the rule in their own
+    syntax, and are never switched on.
     """
     line = f"-A INPUT {rule}"
     return f"""\
@@ -173,7 +178,7 @@ def _file(path: str, text: str) -> dict[str, str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as they are, so that a person can read them on the machine."""
+    """A dumper that writes texts of several lines as blocks, so that a person can read them on the machine."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

@@ -1,4 +1,4 @@
-"""A new API server: where it is, and whether it answers: its name and its certificate may come late."""
+"""A new API server: its address, and the wait for its answer. Its name and its certificate may come late."""
 
 import base64
 import ssl
@@ -17,28 +17,28 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class ApiServer:
-    """Where it is, and by whom its certificate is signed."""
+    """The address of an API server, and the authority of its certificate."""
 
     url: str
     authority: str
-    """The authority's certificate, base64 of PEM. Empty: one that this computer trusts."""
+    """The authority's certificate, base64 of PEM. Empty: this computer trusts it already."""
 
 
 def wait_ready(clock: Clock, server: ApiServer, token: Callable[[], str], say: Say) -> None:
-    """Until it says that it is ready. Raises BadCredentials where it knows us not, CreateFailed at the deadline."""
+    """Wait until the server is ready. Raises BadCredentials if it refuses us, CreateFailed at the deadline."""
     refused_until = clock.now() + ANSWERS_WITHIN_S / 2
 
-    def look() -> tuple[bool | None, str]:
-        status, why = _ask(server, token())
+    def is_ready() -> tuple[bool | None, str]:
+        status, why = _status(server, token())
         if status in (401, 403) and clock.now() > refused_until:
             raise BadCredentials(f"The API server {server.url} does not let us in ({status}).")
         return (True if status == 200 else None), why
 
-    wait_until("the API server", look, timeout_s=ANSWERS_WITHIN_S, clock=clock, say=say)
+    wait_until("the API server", is_ready, timeout_s=ANSWERS_WITHIN_S, clock=clock, say=say)
 
 
-def _ask(server: ApiServer, token: str) -> tuple[int | None, str]:
-    """The status of an answer, and what is wrong."""
+def _status(server: ApiServer, token: str) -> tuple[int | None, str]:
+    """Return the status of the server's answer, and the problem as a clause."""
     request = urllib.request.Request(  # noqa: S310 - the address is the cloud's own
         f"{server.url}/readyz", headers={"Authorization": f"Bearer {token}"}
     )

@@ -1,6 +1,6 @@
-"""The kubeconfig of a cluster's folder: kubectl and the official clients take it as it is. Pure.
+"""The kubeconfig of a cluster's folder, for kubectl and the official clients. Pure.
 
-It has no secret: a hidden command of gpuctl's makes a token whenever one is needed.
+A hidden command of gpuctl's makes tokens, so the file has no secret.
 """
 
 import sys
@@ -16,7 +16,7 @@ API_VERSION = "client.authentication.k8s.io/v1"
 
 
 def document(name: str, server: ApiServer, command: Sequence[str]) -> dict[str, Any]:
-    """A kubeconfig with one context, `name`. `command`: the words after `gpuctl` that print a credential."""
+    """Return a kubeconfig with one context, `name`. `command`: the words after `gpuctl` that print a credential."""
     cluster: dict[str, Any] = {"server": server.url}
     if server.authority:
         cluster["certificate-authority-data"] = server.authority
@@ -39,12 +39,13 @@ def document(name: str, server: ApiServer, command: Sequence[str]) -> dict[str, 
 
 
 def render(name: str, server: ApiServer, command: Sequence[str]) -> bytes:
-    """The file."""
+    """Return the file's content: see `document`."""
     return yaml.safe_dump(document(name, server, command), sort_keys=False).encode()
 
 
 def credential(token: str, ends_at: datetime) -> dict[str, Any]:
-    """A token as a credential plug-in prints it."""
+    """Return a token as a credential plug-in prints it."""
+
     ends = ends_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": API_VERSION,

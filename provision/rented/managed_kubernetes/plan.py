@@ -1,4 +1,4 @@
-"""The plan of `up`: decides what is created and kept, and shows it with its price. Changes nothing."""
+"""The plan of `up` for Kubernetes as a service: machines to create and to keep, with their price. Changes nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,29 +6,59 @@ from datetime import UTC, datetime
 
 from inventories.machine import Machine
 from inventories.specs.spec import Spec
+from provision.clouds import base_of, describe
 from provision.errors import ProvisionError
+from provision.pricing.plan_price import PlanPrice
+from provision.pricing.prices import Prices
 from provision.pricing.prices import load as load_prices
 from provision.pricing.spending import refuse_over_max_cost
-from provision.provider import Plan, PlannedMachine
+from provision.provider import Plan
 from provision.records import CloudCluster, Offer, PlannedResource, Resource, ResourceAction
 from provision.rented import tags
-from provision.rented.managed_kubernetes import price
-from provision.rented.managed_kubernetes.service import KubernetesService, ServiceFacts
+from provision.rented.managed_kubernetes.service import FixedCosts, KubernetesService, ServiceTraits
 from provision.rented.planning import caller_address, planned_resources
-from provision.rented.planning.plan import wanted_cluster
+from provision.rented.planning.plan import requested_cluster
 from provision.rented.planning.spec_checks import count_now, refuse_changes, refuse_expired
 from provision.rented.state import CloudState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Details:
-    """What `create` needs beside the plan."""
+class ServicePlan:
+    """The data of a plan that only its provider needs, to carry it out."""
 
     cluster: CloudCluster
     offer: Offer
     count: int
     ends_only: bool = False
-    """The offer is an outline, as the cloud does not tell; nothing can be made of it."""
+    """The offer is an outline, as the cloud gave no answer, and can't be created."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Price:
+    """The prices of the two groups of machines, each with disks and addresses."""
+
+    gpus: PlanPrice
+    cpu: PlanPrice
+    control_plane_usd: float
+
+    @property
+    def whole(self) -> PlanPrice:
+        """The price of the cluster, with the network and the control plane."""
+        varies = self.gpus.varies
+        return PlanPrice(
+            machines_usd=_sum(self.gpus.machines_usd, self.cpu.machines_usd),
+            disks_usd=_sum(self.gpus.disks_usd, self.cpu.disks_usd),
+            addresses_usd=_sum(self.gpus.addresses_usd, self.cpu.addresses_usd),
+            network_usd=self.gpus.network_usd,
+            control_plane_usd=self.control_plane_usd,
+            varies=varies,
+            most_machines_usd=_sum(self.gpus.most_machines_usd, self.cpu.machines_usd) if varies else None,
+        )
+
+    @property
+    def cpu_usd(self) -> float | None:
+        """The price of the machine without GPUs, its disk and its address."""
+        return _sum(self.cpu.machines_usd, self.cpu.disks_usd, self.cpu.addresses_usd)
 
 
 def make_plan(
@@ -42,168 +72,200 @@ def make_plan(
     unknown: str,
     notes: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the plan. Raises RefusedPlan where the machines can't become the spec's.
+    """Return the plan for an account.
 
-    `machines`: those that there are; `cidrs`: who may reach the API server, or why that is `unknown`.
+    Args:
+        service: The account.
+        files: The cluster's files.
+        record: The cluster's record. None: a new cluster.
+        spec: The request.
+        machines: The existing machines.
+        cidrs: Address ranges that will reach the API server.
+        unknown: Reason why `cidrs` are not known. Empty: they are.
+        notes: Notes that the plan begins with.
+
+    Raises:
+        RefusedPlan: the machines can't become those of the spec.
     """
-    facts = service.facts
-    found = service.cloud.resources()
-    own = [one for one in found if record is not None and one.tags.get(tags.CLUSTER_ID) == record.id]
-    lives = bool(own)
-    cluster = wanted_cluster(facts.name, files.name, record, spec, lives=lives)
+    traits = service.traits
+    listed = service.cloud.resources()
+    existing = [
+        resource
+        for resource in listed
+        if record is not None and resource.tags.get(tags.CLUSTER_ID) == record.id
+    ]
+    lives = bool(existing)
+    cluster = requested_cluster(traits.name, files.name, record, spec, lives=lives)
     count = count_now(spec, cluster, len(machines))
     profile = spec.profile or cluster.target.profile
     cluster = replace(cluster, target=replace(service.cloud.target, profile=profile))
     if record is not None and lives:
         refuse_changes(record, cluster)
     keep = tuple(machine for machine in machines if machine.rank < count)
-    create = planned_resources.to_create(
-        cluster, (), sorted(set(range(count)) - {machine.rank for machine in keep})
-    )
-    unfinished = not {facts.cluster_kind, facts.nodes_kind} <= {one.kind for one in own}
-    if create or unfinished:
+    missing = set(range(count)) - {machine.rank for machine in keep}
+    create = planned_resources.to_create(cluster, (), missing)
+    unfinished = not {traits.cluster_kind, traits.nodes_kind} <= {resource.kind for resource in existing}
+    grows = bool(create) or unfinished
+    if grows:
         refuse_expired(cluster, datetime.now(UTC))
     end = tuple(machine.id for machine in machines if machine.rank >= count)
     ends_only = False
     try:
         offer = service.offer(cluster)
     except ProvisionError:
-        if create or unfinished or not end:
+        if grows or not end:
             raise
-        offer, ends_only = facts.outline(cluster), True
-    most = max(count, cluster.max_count or 0)
-    if create or unfinished:
-        service.refuse_over_quota(cluster, offer, most if unfinished else count, len(keep))
+        offer, ends_only = traits.outline(cluster), True
+    max_count = max(count, cluster.max_count or 0)
+    if grows:
+        service.refuse_over_quota(cluster, offer, max_count if unfinished else count, len(keep))
     cluster = replace(cluster, ssh_cidrs=cidrs)
-    prices = load_prices(files.home)
-    beside = facts.beside(prices, cluster.target.region)
-    parts = price.of(prices, cluster, offer, count, beside)
-    at_most_usd = price.of(prices, cluster, offer, most, beside).whole.most_hourly_usd
-    if create or unfinished or record is None or _may_cost_more(record, cluster):
-        refuse_over_max_cost(at_most_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
-    conditions = planned_resources.conditions(cluster, offer, lives=lives)
-    return Plan(
-        spec=spec,
-        provider=facts.name,
-        region=cluster.target.region,
+    price, max_usd = _prices(traits, files, cluster, offer, count, max_count)
+    if grows or record is None or _may_cost_more(record, cluster):
+        refuse_over_max_cost(max_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
+    plan = planned_resources.base_plan(
+        spec,
+        traits.name,
+        cluster,
+        offer,
+        price.whole,
         create=create,
         keep=keep,
-        end=end,
-        run_hourly_usd=None if cluster.max_count is None else at_most_usd,
-        makes_control_plane=unfinished,
-        price=parts.whole,
-        free=False,
-        requests=facts.preview(cluster, offer, count, own) if create or unfinished else (),
-        resources=tuple(_resources(facts, cluster, offer, parts, create, keep, own, found)),
-        ssh_cidrs=cluster.ssh_cidrs,
-        ssh_unknown=unknown,
-        until_s=conditions["until_s"],
-        ending=conditions["ending"],
-        ends=conditions["ends"],
-        ttl_ends_bill=conditions["ttl_ends_bill"],
-        least_billed_s=conditions["least_billed_s"],
-        notes=(
-            *notes,
-            *_limits(cluster),
-            *((facts.replacement,) if cluster.spot and (create or unfinished) else ()),
-            *(offer.notes if create or unfinished else ()),
-            *((facts.lasts,) if unfinished else ()),
+        requests=traits.preview(cluster, offer, count, existing) if grows else (),
+        resources=(
+            *planned_resources.resources(
+                cluster, offer, price.gpus, create=create, keep=[machine.id for machine in keep], end=()
+            ),
+            *_fixed_rows(traits, cluster, offer, price, existing, listed),
         ),
-        image=offer.image_name,
-        image_why=offer.image_why,
-        driver=offer.driver,
-        details=Details(cluster=cluster, offer=offer, count=count, ends_only=ends_only),
+        notes=(*notes, *_notes(traits, cluster, offer, grows=grows, first=unfinished)),
+        lives=lives,
+    )
+    return replace(
+        plan,
+        end=end,
+        run_hourly_usd=None if cluster.max_count is None else max_usd,
+        makes_control_plane=unfinished,
+        ssh_unknown=unknown,
+        details=ServicePlan(cluster=cluster, offer=offer, count=count, ends_only=ends_only),
     )
 
 
-def make_outline(facts: ServiceFacts, files: CloudState, spec: Spec) -> Plan:
-    """Return the plan for an account that can't be asked: as if nothing of ours were there."""
-    cluster = wanted_cluster(facts.name, files.name, None, spec, lives=False)
+def make_outline(traits: ServiceTraits, files: CloudState, spec: Spec) -> Plan:
+    """Return the plan for an unknown account, as if it had no resource of ours."""
+    cluster = requested_cluster(traits.name, files.name, None, spec, lives=False)
     cluster = replace(cluster, ssh_cidrs=(cluster.ssh_cidr or caller_address.YOUR_ADDRESS,))
-    create = planned_resources.to_create(cluster, (), range(count_now(spec, cluster, 0)))
-    offer = facts.outline(cluster)
-    prices = load_prices(files.home)
-    beside = facts.beside(prices, cluster.target.region)
-    parts = price.of(prices, cluster, offer, len(create), beside)
-    most = max(len(create), cluster.max_count or 0)
-    at_most_usd = price.of(prices, cluster, offer, most, beside).whole.most_hourly_usd
-    if at_most_usd is not None:
-        refuse_over_max_cost(at_most_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
-    return Plan(
-        spec=spec,
-        provider=facts.name,
-        region=cluster.target.region,
+    count = count_now(spec, cluster, 0)
+    create = planned_resources.to_create(cluster, (), range(count))
+    offer = traits.outline(cluster)
+    price, max_usd = _prices(traits, files, cluster, offer, count, max(count, cluster.max_count or 0))
+    if max_usd is not None:
+        refuse_over_max_cost(max_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
+    rows = planned_resources.resources(cluster, offer, price.gpus, create=create, keep=(), end=())
+    plan = planned_resources.base_plan(
+        spec,
+        traits.name,
+        cluster,
+        offer,
+        price.whole,
         create=create,
         keep=(),
-        run_hourly_usd=None if cluster.max_count is None else at_most_usd,
-        makes_control_plane=True,
-        price=parts.whole,
-        free=False,
-        requests=facts.preview(cluster, offer, len(create), ()),
-        resources=tuple(_resources(facts, cluster, offer, parts, create, (), (), ())),
-        notes=(
-            *_limits(cluster),
-            *((facts.replacement,) if cluster.spot else ()),
-            *offer.notes,
-            facts.lasts,
-        ),
-        image=offer.image_name,
-        image_why=offer.image_why,
-        driver=offer.driver,
-        **planned_resources.conditions(cluster, offer, lives=False),
+        requests=traits.preview(cluster, offer, count, ()),
+        resources=(*rows, *_fixed_rows(traits, cluster, offer, price, (), ())),
+        notes=_notes(traits, cluster, offer, grows=True, first=True),
+        lives=False,
     )
+    run_hourly_usd = None if cluster.max_count is None else max_usd
+    return replace(plan, run_hourly_usd=run_hourly_usd, makes_control_plane=True)
 
 
-def _may_cost_more(record: CloudCluster, wanted: CloudCluster) -> bool:
-    """Whether something else is asked for than before that may cost more, or less than what it costs."""
+def use_or_create(exists: bool) -> ResourceAction:
+    """Return the plan's action for a resource."""
+    return "use" if exists else "create"
+
+
+def _prices(
+    traits: ServiceTraits, files: CloudState, cluster: CloudCluster, offer: Offer, count: int, max_count: int
+) -> tuple[_Price, float | None]:
+    """Return the price of `count` machines, and the highest hourly price of `max_count`."""
+    prices = load_prices(files.home)
+    costs = traits.fixed_costs(prices, cluster.target.region)
+    max_usd = _price(prices, cluster, offer, max_count, costs).whole.most_hourly_usd
+    return _price(prices, cluster, offer, count, costs), max_usd
+
+
+def _price(prices: Prices, cluster: CloudCluster, offer: Offer, count: int, costs: FixedCosts) -> _Price:
+    provider, region = base_of(cluster.target.provider), cluster.target.region
+    disk_month_usd = prices.disk_usd_per_gb_month(provider, region)
+    listed = prices.of(cluster.shape, region)
+    on_demand_usd = listed.usd_per_hour if listed else None
+    varies = cluster.spot and describe(provider).spot_share is None
+    gpus = planned_resources.price_of(
+        cluster,
+        offer,
+        count,
+        offer.hourly_usd if cluster.spot else on_demand_usd,
+        varies=varies,
+        most_usd=on_demand_usd if varies else None,
+        disk_usd_per_gb_month=disk_month_usd,
+    )
+    cpu_offer = replace(offer, disk_gb=costs.cpu_disk_gb)
+    cpu = planned_resources.price_of(
+        cluster, cpu_offer, 1, costs.cpu_usd, disk_usd_per_gb_month=disk_month_usd
+    )
+    return _Price(gpus=gpus, cpu=cpu, control_plane_usd=costs.control_plane_usd)
+
+
+def _sum(*prices: float | None) -> float | None:
+    return None if None in prices else round(sum(price or 0.0 for price in prices), 6)
+
+
+def _may_cost_more(record: CloudCluster, cluster: CloudCluster) -> bool:
+    """Return whether a change of the request may cost more than the record allows, or lowers the limit."""
     return any(
-        getattr(record, name) != getattr(wanted, name) for name in ("max_count", "ttl_s", "max_cost_usd")
+        getattr(record, name) != getattr(cluster, name) for name in ("max_count", "ttl_s", "max_cost_usd")
     )
 
 
-def _limits(cluster: CloudCluster) -> tuple[str, ...]:
-    """A note where runs start and end machines."""
-    if cluster.max_count is None:
-        return ()
-    stay = cluster.min_count or 0
-    return (
-        f"a run starts the machines that it needs, {cluster.max_count} at most, and ends them after it; "
-        f"{stay or 'none'} {'stays' if stay == 1 else 'stay'} between runs",
-    )
+def _notes(
+    traits: ServiceTraits, cluster: CloudCluster, offer: Offer, *, grows: bool, first: bool
+) -> tuple[str, ...]:
+    """Return the notes. `grows`: the plan makes machines. `first`: it makes the control plane, too."""
+    notes: list[str] = []
+    if cluster.max_count is not None:
+        stay = cluster.min_count or 0
+        notes.append(
+            f"a run starts the machines that it needs, {cluster.max_count} at most, and ends them after it; "
+            f"{stay or 'none'} {'stays' if stay == 1 else 'stay'} between runs"
+        )
+    if grows:
+        notes += [traits.replacement] * cluster.spot + list(offer.notes)
+    return (*notes, *[traits.first_up] * first)
 
 
-def use_or_create(there: bool) -> ResourceAction:
-    """What the plan says of a part."""
-    return "use" if there else "create"
-
-
-def _resources(
-    facts: ServiceFacts,
+def _fixed_rows(
+    traits: ServiceTraits,
     cluster: CloudCluster,
     offer: Offer,
-    parts: price.Parts,
-    create: Sequence[PlannedMachine],
-    machines: Sequence[Machine],
-    own: Sequence[Resource],
-    found: Sequence[Resource],
-) -> list[PlannedResource]:
-    kinds = {one.kind for one in own}
-    return [
-        *planned_resources.resources(
-            cluster, offer, parts.gpus, create=create, keep=[machine.id for machine in machines], end=()
-        ),
+    price: _Price,
+    existing: Sequence[Resource],
+    listed: Sequence[Resource],
+) -> tuple[PlannedResource, ...]:
+    """Return the rows for the machine without GPUs, the control plane, and other resources of the cluster."""
+    kinds = {resource.kind for resource in existing}
+    return (
         PlannedResource(
-            action=use_or_create(facts.nodes_kind in kinds),
+            action=use_or_create(traits.nodes_kind in kinds),
             kind="instance",
-            detail=f"{facts.cpu_machine}, for the operators and Ray's head",
-            hourly_usd=parts.cpu_usd,
+            detail=f"{traits.cpu_machine}, for the operators and Ray's head",
+            hourly_usd=price.cpu_usd,
         ),
         PlannedResource(
-            action=use_or_create(facts.cluster_kind in kinds),
+            action=use_or_create(traits.cluster_kind in kinds),
             kind="control-plane",
-            name=facts.cluster_name(cluster),
-            detail=f"{facts.name.upper()}, with its add-ons",
-            hourly_usd=parts.control_plane_usd,
+            name=traits.cluster_name(cluster),
+            detail=f"{traits.name.upper()}, with its add-ons",
+            hourly_usd=price.control_plane_usd,
         ),
-        *facts.extras(offer, own, found),
-    ]
+        *traits.extra_rows(offer, existing, listed),
+    )

@@ -1,4 +1,4 @@
-"""What differs between clouds that have Kubernetes as a service; all else is the same for them."""
+"""Protocols of a cloud's Kubernetes service: the differences between clouds."""
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
@@ -10,13 +10,12 @@ from provision.pricing.prices import Prices
 from provision.records import CloudCluster, EndGuard, Offer, PlannedRequest, PlannedResource, Resource
 from provision.rented.interface import Cloud, Ensure
 from provision.rented.managed_kubernetes.api_server import ApiServer
-from provision.rented.managed_kubernetes.price import Beside
 from provision.waiting import Say
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
-    """What every step of making a cluster needs."""
+class CreateContext:
+    """The context that every step of creating a cluster needs."""
 
     cluster: CloudCluster
     offer: Offer
@@ -24,27 +23,37 @@ class Work:
     say: Say
     network: Callable[[], AbstractContextManager[None]]
     """Keeps our other commands off the shared network."""
-    kept: int
-    """How many machines there are already, and stay."""
-    stay: Callable[[], Collection[str]]
-    """Tells the private addresses of their nodes, as far as they are known: others end before these."""
+    staying: int
+    """Number of existing machines that stay."""
+    staying_addresses: Callable[[], Collection[str]]
+    """Returns the known private addresses of the staying machines' nodes: other nodes end before these."""
 
 
-class ServiceFacts(Protocol):
-    """What is known of a service without an account. Pure."""
+@dataclass(frozen=True, kw_only=True)
+class FixedCosts:
+    """The costs of a cluster without its machines with GPUs."""
+
+    cpu_usd: float | None
+    """An hour of the machine for the operators and Ray's head. None: not known in that region."""
+    cpu_disk_gb: int
+    control_plane_usd: float
+
+
+class ServiceTraits(Protocol):
+    """A service, as far as it is known without an account. Pure."""
 
     name: str
     honoured: frozenset[str]
-    """Fields of Spec that mean something to it."""
+    """Fields of Spec that the service supports."""
     cluster_kind: str
     nodes_kind: str
     """Kinds of resources: a control plane, and a group of nodes."""
     own_plugin: bool
-    """Whether NVIDIA's device plug-in is installed by us."""
+    """Whether gpuctl installs NVIDIA's device plug-in."""
     cpu_machine: str
     """The machine of the operators and of Ray's head, in words."""
-    lasts: str
-    """How long the first `up` takes, and why."""
+    first_up: str
+    """Note on the duration of the first `up`."""
     replacement: str
     """Note on spot machines that the cloud takes back: the service starts others for them."""
 
@@ -53,23 +62,26 @@ class ServiceFacts(Protocol):
         ...
 
     def outline(self, cluster: CloudCluster) -> Offer:
-        """Return an offer for a plan without an account: what the catalog does not tell stands in <…>."""
+        """Return an offer for a plan without an account: unknown values stand in <…>."""
         ...
 
-    def beside(self, prices: Prices, region: str | None) -> Beside:
-        """Return what is billed beside machines with GPUs."""
+    def fixed_costs(self, prices: Prices, region: str | None) -> FixedCosts:
+        """Return the costs of the control plane and the machine without GPUs."""
         ...
 
     def preview(
-        self, cluster: CloudCluster, offer: Offer, count: int, there: Sequence[Resource]
+        self, cluster: CloudCluster, offer: Offer, count: int, existing: Sequence[Resource]
     ) -> tuple[PlannedRequest, ...]:
-        """Return the requests for what is not there yet, by the functions that make the real ones."""
+        """Return the requests for missing resources, by the functions that make the real ones."""
         ...
 
-    def extras(
-        self, offer: Offer, own: Sequence[Resource], found: Sequence[Resource]
+    def extra_rows(
+        self, offer: Offer, existing: Sequence[Resource], listed: Sequence[Resource]
     ) -> tuple[PlannedResource, ...]:
-        """Return what a plan shows beside machines and the control plane."""
+        """Return the plan's rows for other resources than machines and the control plane.
+
+        `existing`: resources of the cluster. `listed`: all of ours.
+        """
         ...
 
 
@@ -77,8 +89,8 @@ class KubernetesService(Protocol):
     """One account in one region."""
 
     @property
-    def facts(self) -> ServiceFacts:
-        """What is known of the service anyhow."""
+    def traits(self) -> ServiceTraits:
+        """The service, as far as it is known without an account."""
         ...
 
     @property
@@ -87,39 +99,39 @@ class KubernetesService(Protocol):
         ...
 
     def offer(self, cluster: CloudCluster) -> Offer:
-        """Return the shape, and where its machines can be. Raises UnknownShape and InvalidInput."""
+        """Return the shape and the zones that have it. Raises UnknownShape and InvalidInput."""
         ...
 
-    def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int, have: int) -> None:
-        """Raise NoCapacity where the account may not have so many of them. `have`: how many of these are there."""
+    def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int, running: int) -> None:
+        """Raise NoCapacity if the account may not have `count` machines, of which `running` exist."""
         ...
 
     def server(self, cluster: CloudCluster) -> ApiServer | None:
-        """Return where the API server is. None: there is none that works."""
+        """Return the API server. None: no working control plane."""
         ...
 
-    def lets_in(self, cluster: CloudCluster) -> tuple[str, ...] | None:
-        """Return the address ranges from which the API server is reached. None: there is none yet."""
+    def allowed_cidrs(self, cluster: CloudCluster) -> tuple[str, ...] | None:
+        """Return the address ranges that reach the API server. None: no control plane yet."""
         ...
 
-    def make_control_plane(self, work: Work) -> ApiServer:
-        """Have the control plane and what it needs, reached from `ssh_cidrs` alone. Raises CreateFailed, Exists."""
+    def make_control_plane(self, context: CreateContext) -> ApiServer:
+        """Make the control plane and its network, reached from `ssh_cidrs` alone. Raises CreateFailed, Exists."""
         ...
 
-    def make_nodes(self, work: Work, count: int) -> None:
-        """Have both groups of nodes with their machines. Raises NoCapacity where no zone has them."""
+    def make_nodes(self, context: CreateContext, count: int) -> None:
+        """Make both groups of nodes with their machines. Raises NoCapacity if no zone has them."""
         ...
 
-    def end_nodes(self, work: Work, count: int) -> None:
-        """Leave so many machines, and wait until the others have gone."""
+    def end_nodes(self, context: CreateContext, count: int) -> None:
+        """Scale down to `count` machines, and wait until the others have ended."""
         ...
 
-    def ends(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:
-        """Return the mechanisms that end the machines, with their state now. Empty: none, or no machines."""
+    def end_guards(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:
+        """Return the mechanisms that end the machines, with their state. Empty: no mechanism, or no machines."""
         ...
 
     def token(self, cluster: CloudCluster) -> str:
-        """Return a token for the API server. Asks nobody."""
+        """Return a token for the API server, without a request."""
         ...
 
     def token_command(self, cluster: CloudCluster) -> list[str]:
@@ -127,5 +139,5 @@ class KubernetesService(Protocol):
         ...
 
     def findings(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
-        """Return what would make `up` fail. Read-only."""
+        """Return the findings of `doctor`. Read-only."""
         ...

@@ -1,4 +1,4 @@
-"""The machines of a cluster: worker pods of a RayCluster, as provider `kubernetes` has them."""
+"""The machines of a Kubernetes service: worker pods of a RayCluster, as provider `kubernetes` has them."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ from inventories.machine import Machine
 from provision.errors import ProvisionError
 from provision.kubernetes import objects, operators, record
 from provision.kubernetes.api import POD, Api, connect
-from provision.kubernetes.pods import Pods, rank_of, state_of, undo
+from provision.kubernetes.pods import Pods, rank_of, roll_back, state_of
 from provision.kubernetes.record import KubernetesCluster
 from provision.provider import Leftover
 from provision.records import CloudCluster, Offer
@@ -19,12 +19,12 @@ GPU_NODES = {objects.GROUP_LABEL: "gpu"}
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """Those of one cluster's folder, whose kubeconfig leads there."""
+    """The worker pods of one cluster's folder, whose kubeconfig leads to the API server."""
 
     folder: ClusterFolder
     clock: Clock
     _apis: dict[str, Api] = field(default_factory=dict)
-    """One: a client asks a program for its token."""
+    """Cached: each new client would run the credential plug-in again."""
 
     def create(
         self,
@@ -37,67 +37,67 @@ class Workers:
         context: str,
         own_plugin: bool,
     ) -> None:
-        """Have `count` of them, each with a rank. `context`: of the kubeconfig in the cluster's folder.
+        """Make `count` workers, each with a rank.
 
-        `own_plugin`: NVIDIA's device plug-in is installed by us, as the cloud does not do it.
+        `context`: of the kubeconfig in the cluster's folder. `own_plugin`: gpuctl installs NVIDIA's device plug-in.
         """
         known = self._known()
-        wanted = known or self._record(cluster, offer, context)
-        record.save(self.folder, wanted)
-        journal.append("kubernetes objects", namespace=wanted.namespace, count=count)
-        api = self._api(wanted)
+        pod_cluster = known or _new_record(cluster, offer, context)
+        record.save(self.folder, pod_cluster)
+        journal.append("kubernetes objects", namespace=pod_cluster.namespace, count=count)
+        api = self._api(pod_cluster)
         plugins = [operators.gpu_plugin(GPU_NODES)] if own_plugin else []
-        if wanted.efa:
+        if pod_cluster.efa:
             plugins.append(operators.efa_plugin(GPU_NODES))
         operators.install(api, self.clock, say, plugins)
         token = self.folder.ray_token()
-        pods = Pods(api, wanted, self.clock)
-        # Where runs start the machines, the head stays also without any.
-        stays = known is not None and (known.count > 0 or cluster.max_count is not None)
+        pods = Pods(api, pod_cluster, self.clock)
+        # If runs start the machines, the head stays also without workers.
+        head_stays = known is not None and (known.count > 0 or cluster.max_count is not None)
         try:
             pods.apply(count, token)
             pods.rank(pods.wait(count, say), count)
         except ProvisionError as error:
-            undo(pods, error, known.count if known is not None and stays else None, token, say)
+            roll_back(pods, error, known.count if known is not None and head_stays else None, token, say)
             raise
-        record.save(self.folder, replace(wanted, count=count))
+        record.save(self.folder, replace(pod_cluster, count=count))
 
-    def asked_for(self) -> int | None:
-        """How many the RayCluster has to have. None: there is none."""
+    def requested_count(self) -> int | None:
+        """Return the number of workers that the RayCluster requests. None: no RayCluster."""
         pods = self.pods()
-        return None if pods is None else pods.asked_for()
+        return None if pods is None else pods.requested_count()
 
-    def ask_for(self, count: int) -> None:
-        """Have the RayCluster ask for so many; nobody waits for them."""
+    def request_count(self, count: int) -> None:
+        """Change the number of workers that the RayCluster requests, without a wait."""
         known = self._known()
         if known is not None:
             record.save(self.folder, replace(known, count=count))
             Pods(self._api(known), known, self.clock).apply(count, self.folder.ray_token())
 
     def hosts(self, ranks: Collection[int]) -> tuple[str, ...]:
-        """The private addresses of the nodes on which the machines of these ranks are."""
+        """Return the private addresses of the nodes on which the machines of these ranks are."""
         pods = self.pods()
         workers = () if pods is None else pods.workers()
         return tuple(str(pod["status"].get("hostIP", "")) for pod in workers if rank_of(pod) in ranks)
 
     def use_python(self, python: str | None) -> None:
-        """Have them use that interpreter from now on. None: the one that they have had."""
+        """Record another interpreter for the workers. None: no change."""
         known = self._known()
         if known is not None and python not in (None, known.python):
             record.save(self.folder, replace(known, python=python))
 
     def pods(self) -> Pods | None:
-        """They as pods. None: nothing was asked of Kubernetes yet."""
+        """Return the workers as pods. None: Kubernetes has no object of the cluster yet."""
         known = self._known()
         return None if known is None else Pods(self._api(known), known, self.clock)
 
     def find(self) -> tuple[Machine, ...]:
-        """Those that have a rank."""
+        """Return the workers that have a rank."""
         pods = self.pods()
-        return () if pods is None else pods.found()
+        return () if pods is None else pods.ranked()
 
     def refresh(self, machine: Machine) -> Machine:
-        """The machine with its state."""
+        """Return the machine with its state."""
         known = self._known()
         if known is None:
             return replace(machine, state="unknown")
@@ -105,33 +105,34 @@ class Workers:
         return replace(machine, state="gone" if pod is None else state_of(pod))
 
     def remove(self, say: Say) -> tuple[Leftover, ...]:
-        """Remove their namespace, so that what Kubernetes made for them goes while something is there to do it."""
+        """Remove the namespace while Kubernetes' controllers can still remove its contents."""
         pods = self.pods()
         return () if pods is None else pods.remove(say)
 
     def _known(self) -> KubernetesCluster | None:
-        return record.load(
-            self.folder, rebuild=f"`gpuctl down --cluster {self.folder.name}` removes all of it."
-        )
+        rebuild = f"`gpuctl down --cluster {self.folder.name}` removes all of it."
+        return record.load(self.folder, rebuild=rebuild)
 
     def _api(self, known: KubernetesCluster) -> Api:
         if known.context not in self._apis:
-            found = connect(known.context, kubeconfig=self.folder.kubeconfig_path, clock=self.clock)
-            self._apis[known.context] = found
+            self._apis[known.context] = connect(
+                known.context, kubeconfig=self.folder.kubeconfig_path, clock=self.clock
+            )
         return self._apis[known.context]
 
-    def _record(self, cluster: CloudCluster, offer: Offer, context: str) -> KubernetesCluster:
-        return KubernetesCluster(
-            name=cluster.name,
-            id=cluster.id[:6],
-            owner=cluster.owner,
-            created_at=cluster.created_at,
-            context=context,
-            server="",
-            shape=cluster.shape,
-            gpus=offer.gpus,
-            cpus=int(offer.facts.get("vcpus") or 0),
-            efa=int(offer.facts.get("efa_in_pods") or 0),
-            tainted=tuple(offer.facts.get("tainted") or ()),
-            image=cluster.image or objects.default_image(offer.gpus),
-        )
+
+def _new_record(cluster: CloudCluster, offer: Offer, context: str) -> KubernetesCluster:
+    return KubernetesCluster(
+        name=cluster.name,
+        id=cluster.id[:6],
+        owner=cluster.owner,
+        created_at=cluster.created_at,
+        context=context,
+        server="",
+        shape=cluster.shape,
+        gpus=offer.gpus,
+        cpus=int(offer.facts.get("vcpus") or 0),
+        efa=int(offer.facts.get("efa_in_pods") or 0),
+        tainted=tuple(offer.facts.get("tainted") or ()),
+        image=cluster.image or objects.default_image(offer.gpus),
+    )

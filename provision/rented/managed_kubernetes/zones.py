@@ -1,4 +1,4 @@
-"""In which zone a cluster's machines with GPUs are: all in one, so that links are short. A zone has one group."""
+"""The zone of a cluster's machines with GPUs: all in one, so that links are short. A zone has one group of nodes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,71 +13,82 @@ from provision.errors import (
     Quota,
     Throttled,
 )
-from provision.rented.managed_kubernetes.service import Work
+from provision.rented.managed_kubernetes.service import CreateContext
 
 
 def in_first_zone(
-    work: Work,
+    context: CreateContext,
     sizes: Mapping[str, int],
-    name: Callable[[str], str],
+    group_of: Callable[[str], str],
     count: int,
     *,
     make: Callable[[str], None],
     scale: Callable[[str, int], None],
     remove: Callable[[str], None],
-    what: str,
+    lack: str,
     everywhere: tuple[type[CloudError], ...] = (),
 ) -> None:
-    """Have `count` machines in the first zone that has all, by `make`.
+    """Make `count` machines in the first zone that has all of them.
 
-    `sizes`: how many a group wants, by its name, which `name` tells of a zone. A zone that has not as many as are
-    wanted is brought back to the machines at work: `scale` changes its group, `remove` ends it; with any at work, no
-    other zone is tried. `everywhere`: what would be the same in any other zone. Raises NoCapacity where no zone has
-    them; `what`: those, in words.
+    A zone without enough machines is rolled back to the staying ones. If any stay, no other zone is tried.
+
+    Args:
+        context: The cluster.
+        sizes: Requested size of each group, by its name.
+        group_of: Returns the name of a zone's group.
+        count: Machines.
+        make: Makes them in a zone.
+        scale: Changes the size of a group.
+        remove: Removes a group.
+        lack: Begin of the message for missing machines.
+        everywhere: Errors that every other zone would give, too.
+
+    Raises:
+        NoCapacity: no zone has the machines.
     """
-    zones = [zone.name for zone in work.offer.zones]
-    used = [zone for zone in zones if sizes.get(name(zone))]
-    elsewhere = {group: size for group, size in sizes.items() if size and group not in map(name, zones)}
+    zones = [zone.name for zone in context.offer.zones]
+    used = [zone for zone in zones if sizes.get(group_of(zone))]
+    elsewhere = {group: size for group, size in sizes.items() if size and group not in map(group_of, zones)}
     refused: list[str] = []
-    if elsewhere and work.kept and not used:
+    if elsewhere and context.staying and not used:
         # Their zone is not offered now: no others can join them.
         (group, size), *_ = elsewhere.items()
         if size < count:
             raise NoCapacity(
-                f"{what} in the zone of those that there are: it is not offered now, and all are to be in one. "
+                f"{lack} in the zone of those that there are: it is not offered now, and all are to be in one. "
                 "Try later, or `gpuctl down` and `gpuctl up`."
             )
         scale(group, count)
         return
 
-    def take_back(group: str, kept: int) -> None:
-        if not kept:
+    def roll_back(group: str, staying: int) -> None:
+        if not staying:
             remove(group)
             return
         try:
-            scale(group, kept)
+            scale(group, staying)
         except CreateFailed as error:
-            work.say(f"{group} still wants more machines: {error}")
+            context.say(f"{group} still wants more machines: {error}")
 
-    by_use = sorted(zones, key=lambda zone: (not sizes.get(name(zone)), name(zone) not in sizes))
-    for zone in used if used and work.kept else by_use:
+    by_use = sorted(zones, key=lambda zone: (not sizes.get(group_of(zone)), group_of(zone) not in sizes))
+    for zone in used if used and context.staying else by_use:
         try:
             make(zone)
         except (Capacity, Quota) as error:
             refused.append(f"{zone}: {error}")
-            work.say(f"no machines in {zone}: {error}")
-            take_back(name(zone), min(work.kept, sizes.get(name(zone), 0)))
+            context.say(f"no machines in {zone}: {error}")
+            roll_back(group_of(zone), min(context.staying, sizes.get(group_of(zone), 0)))
             if isinstance(error, everywhere):
                 break
             continue
         for group, size in sizes.items():
-            if size and group != name(zone) and not work.kept:
-                take_back(group, 0)  # a start there was cut off
+            if size and group != group_of(zone) and not context.staying:
+                roll_back(group, 0)  # an interrupted start made it
         return
-    if not work.kept:
+    if not context.staying:
         for group in elsewhere:
-            take_back(group, 0)
-    raise NoCapacity(f"{what} together. {' '.join(refused)} Try later, another --region or shape.")
+            roll_back(group, 0)
+    raise NoCapacity(f"{lack} together. {' '.join(refused)} Try later, another --region or shape.")
 
 
 def end_machines(
@@ -87,22 +98,22 @@ def end_machines(
     scale: Callable[[str, int], None],
     wait_gone: Callable[[str, int], None],
 ) -> None:
-    """Leave so many machines in all groups together, and wait until the others have gone. `sizes`: by group."""
-    stay, left = {}, count
+    """Scale all groups down to `count` machines together, and wait until the others have ended."""
+    new_sizes, left = {}, count
     for group, size in sizes.items():
-        stay[group] = min(size, left)
-        left -= stay[group]
-        scale(group, stay[group])
-    for group, few in stay.items():
-        wait_gone(group, few)
+        new_sizes[group] = min(size, left)
+        left -= new_sizes[group]
+        scale(group, new_sizes[group])
+    for group, size in new_sizes.items():
+        wait_gone(group, size)
 
 
 @contextmanager
-def remembered(told: set[str], machine: str) -> Iterator[None]:
-    """Remember a machine as told to end, also where the answer is lost; one that the cloud refused was not told."""
-    told.add(machine)
+def remembered(ending: set[str], machine: str) -> Iterator[None]:
+    """Remember a machine as ending, also if the answer is lost; not if the cloud refused it."""
+    ending.add(machine)
     try:
         yield
     except (Blocked, Gone, Throttled):
-        told.discard(machine)
+        ending.discard(machine)
         raise

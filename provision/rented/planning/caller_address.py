@@ -1,4 +1,4 @@
-"""From where SSH is let in: what was typed, else the address that this computer is seen with."""
+"""The address ranges that reach SSH: the requested ones, else the public address of this computer."""
 
 import http.client
 import ipaddress
@@ -11,42 +11,45 @@ from inventories.errors import InvalidInput
 from provision.findings import Finding
 
 ADDRESS_URL = "https://checkip.amazonaws.com"
-"""Answers with the caller's address and nothing else."""
+"""A service that answers with the caller's address and nothing else."""
 ADDRESS_URL_VARIABLE = "GPUCTL_ADDRESS_URL"
-"""Names another such service, for networks that can't reach ours."""
+"""Variable with another such service, for networks that can't reach the default."""
 ASK_TIMEOUT_S = 4.0
 IN_ALL_S = 8.0
-"""With the name service's time, and where the answer comes byte by byte."""
+"""Deadline, with the time of the name service, also for an answer that comes byte by byte."""
 LONGEST_ANSWER = 64
 
 YOUR_ADDRESS = "<your address>/32"
-"""Stands for it in a plan where it is not known."""
+"""Placeholder in a plan for an unknown address."""
 
-_WAY_OUT = "Say who may reach SSH with --ssh-cidr, as in --ssh-cidr 203.0.113.7/32."
+_ADVICE = "Say who may reach SSH with --ssh-cidr, as in --ssh-cidr 203.0.113.7/32."
 
 
 class AddressUnknown(InvalidInput):
-    """The address that this computer is seen with can't be found out. `why` says it in a clause."""
+    """The public address of this computer is not known. `why`: the reason, as a clause."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"The address that this computer is seen with is not known: {why}. {_WAY_OUT}")
+        super().__init__(f"The address that this computer is seen with is not known: {why}. {_ADVICE}")
         self.why = why
 
 
-def caller_cidrs(asked: str | None, *, url: str | None = None) -> tuple[str, ...]:
-    """The address ranges from which SSH is let in.
+def caller_cidrs(requested: str | None, *, url: str | None = None) -> tuple[str, ...]:
+    """Return the address ranges that reach SSH.
 
-    `asked`, a checked range, is taken as it is: the whole world only where it was typed. With None, the
-    service at `url`, at the one that the environment names, or at ADDRESS_URL is asked, at most
-    IN_ALL_S long, and its answer becomes a range of one. Raises AddressUnknown where it gives none, and
-    InvalidInput where the environment names no service.
+    Args:
+        requested: A checked range, which is used unchanged. None: this computer's public address.
+        url: The service for that. None: the environment's, else ADDRESS_URL.
+
+    Raises:
+        AddressUnknown: the service gives no address.
+        InvalidInput: the environment's value is no web address.
     """
-    if asked is not None:
-        return (asked,)
+    if requested is not None:
+        return (requested,)
     url = url or os.environ.get(ADDRESS_URL_VARIABLE) or ADDRESS_URL
     if not url.startswith(("https://", "http://")):
         raise InvalidInput(
-            f"{url!r} can't be asked for this computer's address: it is no web address. {_WAY_OUT}"
+            f"{url!r} can't be asked for this computer's address: it is no web address. {_ADVICE}"
         )
     try:
         answer = within(IN_ALL_S, lambda: _ask(url), what="it did not answer")
@@ -62,30 +65,30 @@ def caller_cidrs(asked: str | None, *, url: str | None = None) -> tuple[str, ...
     return (str(ipaddress.ip_network(address)),)
 
 
-def planned_cidrs(asked: str | None) -> tuple[tuple[str, ...], str]:
-    """As `caller_cidrs`, for a plan: with what stands for the address where it is not known, and why it is not."""
+def planned_cidrs(requested: str | None) -> tuple[tuple[str, ...], str]:
+    """Return `caller_cidrs` for a plan: a placeholder for an unknown address, with the reason."""
     try:
-        return caller_cidrs(asked), ""
+        return caller_cidrs(requested), ""
     except AddressUnknown as error:
         return (YOUR_ADDRESS,), error.why
 
 
-def check(asked: str | None) -> Finding:
-    """What `doctor` says of it."""
-    what = "your address"
+def check(requested: str | None) -> Finding:
+    """Return the finding of `doctor` on the address."""
+    title = "your address"
     try:
-        (cidr,) = caller_cidrs(asked)
+        (cidr,) = caller_cidrs(requested)
     except AddressUnknown as error:
         fix = "Add `--ssh-cidr 203.0.113.7/32` to `up`, with the address that this computer is seen with."
-        return Finding(what=what, ok=False, detail=f"not known: {error.why}", fix=fix)
+        return Finding(what=title, ok=False, detail=f"not known: {error.why}", fix=fix)
     except InvalidInput as error:
-        what_is_wrong, _, fix = str(error).partition(". ")
-        return Finding(what=what, ok=False, detail=what_is_wrong.rstrip("."), fix=fix)
-    return Finding(what=what, ok=True, detail=f"`up` would let in SSH from {cidr}")
+        problem, _, fix = str(error).partition(". ")
+        return Finding(what=title, ok=False, detail=problem.rstrip("."), fix=fix)
+    return Finding(what=title, ok=True, detail=f"`up` would let in SSH from {cidr}")
 
 
 def _ask(url: str) -> str:
-    """The start of a page's text. Proxies are passed by, as SSH does not go through them either."""
+    """Return the start of a page's text, without a proxy, as SSH does not use one either."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=ASK_TIMEOUT_S) as reply:

@@ -1,4 +1,4 @@
-"""Where the GPUs' driver comes from, by what was asked for and what the image is. Pure."""
+"""The source of the GPUs' driver, by the request and the image. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from inventories.errors import InvalidInput
 from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 
 _BRINGS_DRIVER = re.compile(r"nvidia|deep learning|(?<![a-z])gpu(?![a-z])", re.IGNORECASE)
-"""Of Oracle's and the marketplaces' names: `Oracle-Linux-9.6-Gen2-GPU-…`, `NVIDIA GPU-Optimized VMI`."""
+"""Names of images with a driver: `Oracle-Linux-9.6-Gen2-GPU-…`, `NVIDIA GPU-Optimized VMI`."""
 
 _NO_NAMES = ("ocid1.", "ami-", "/", "ssm:", "resolve:ssm:", "marketplace:")
-"""What begins so does not name the image itself: an id, a parameter, a listing."""
+"""Begins of texts that are no names of images: an id, a parameter, a listing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """What an image is, as far as its name and what its cloud says of it tell."""
+    """The system of an image, by its name and its cloud's description."""
 
     name: str
     ubuntu: bool
@@ -23,20 +23,20 @@ class System:
 
 
 def system_of(name: str, about: str = "") -> System:
-    """From the image's name, and what else is said of it: its operating system, its description."""
+    """Return the system of an image. `about`: its operating system, its description."""
     text = f"{name} {about}"
     return System(
         name=name, ubuntu="ubuntu" in text.casefold(), brings_driver=bool(_BRINGS_DRIVER.search(text))
     )
 
 
-def branch_of(asked: str | None) -> str | None:
-    """The branch that was asked for, such as `580`. None: it is left to gpuctl, or nobody looks after it."""
-    return None if asked in (None, "auto", "none") else asked
+def branch_of(requested: str | None) -> str | None:
+    """Return the requested branch, such as `580`. None: gpuctl chooses it, or no driver is requested."""
+    return None if requested in (None, "auto", "none") else requested
 
 
 def expected_plan(
-    asked: str | None,
+    requested: str | None,
     image: str | None,
     *,
     shape: str,
@@ -44,34 +44,34 @@ def expected_plan(
     default: DriverPlan | None,
     last: str | None = None,
 ) -> DriverPlan | None:
-    """The driver as it will be, where no account can be asked for the image. None: not known.
+    """Return the driver plan for an unknown account. None: not known.
 
-    `image`: as it was asked for; `default`: what the cloud's own choice of image comes to; `last`: as `driver_plan`
-    takes it. Raises as `driver_plan`.
+    `image`: the requested one; `default`: the plan of the cloud's default image; `last`: see `driver_plan`, which has
+    the errors, too.
     """
-    if asked == "none" or (not nvidia and branch_of(asked) is None):
+    if requested == "none" or (not nvidia and branch_of(requested) is None):
         return NO_DRIVER
     if image is None:
         plain = System(name="Ubuntu", ubuntu=True, brings_driver=False)
-        if branch_of(asked) or last:
-            return driver_plan(asked, plain, shape=shape, nvidia=nvidia, last=last)
+        if branch_of(requested) or last:
+            return driver_plan(requested, plain, shape=shape, nvidia=nvidia, last=last)
         return default
     system = system_of(image)
     if image.startswith(_NO_NAMES) or not (system.ubuntu or system.brings_driver):
         return None
-    return driver_plan(asked, system, shape=shape, nvidia=nvidia, last=last)
+    return driver_plan(requested, system, shape=shape, nvidia=nvidia, last=last)
 
 
 def driver_plan(
-    asked: str | None, system: System, *, shape: str, nvidia: bool, last: str | None = None
+    requested: str | None, system: System, *, shape: str, nvidia: bool, last: str | None = None
 ) -> DriverPlan:
-    """The driver of machines of that shape (`nvidia`: it has NVIDIA GPUs) and image.
+    """Return the driver plan of machines of that shape (`nvidia`: it has NVIDIA GPUs) and image.
 
-    An image that says nothing is taken to bring a driver, as only Ubuntu's can be installed: it is looked for
-    after the boot. `last`: the last branch that runs the shape's GPUs; None: the newest does. Raises InvalidInput
-    for a branch that can't be installed.
+    An image other than Ubuntu counts as one with a driver, as gpuctl installs only Ubuntu's: it is checked after the
+    boot. `last`: the last branch that runs the shape's GPUs. None: the newest does. Raises InvalidInput for a branch
+    that can't be installed.
     """
-    branch = branch_of(asked)
+    branch = branch_of(requested)
     if branch and last and int(branch) > int(last):
         raise InvalidInput(
             f"Driver {branch} does not run the GPUs of {shape}: the last branch that does is {last}. Leave out "
@@ -81,7 +81,7 @@ def driver_plan(
         raise InvalidInput(
             f"{shape} has no NVIDIA GPUs, so there is no driver {branch} for it. Leave out --driver."
         )
-    if asked == "none" or not nvidia:
+    if requested == "none" or not nvidia:
         return NO_DRIVER
     plain = system.ubuntu and not system.brings_driver
     if branch and not plain:

@@ -1,4 +1,4 @@
-"""The plan of `up` for rented machines: decides what is created, kept and ended, and shows it. Changes nothing."""
+"""The plan of `up` for rented machines: machines to create, keep and end, with their price. Changes nothing."""
 
 import secrets
 from collections.abc import Sequence
@@ -18,7 +18,6 @@ from provision.provider import Plan, PlannedMachine
 from provision.records import CloudCluster, Instance, Offer, Resource, Target
 from provision.rented.interface import Cloud
 from provision.rented.interface import outline as outline_of
-from provision.rented.machines import machine_of
 from provision.rented.planning import caller_address, planned_resources
 from provision.rented.planning.drivers import expected_plan
 from provision.rented.planning.spec_checks import (
@@ -35,13 +34,13 @@ from provision.rented.planning.spec_checks import (
     refuse_stopped,
     refuse_unknown_shape,
 )
-from provision.rented.state import CloudState
+from provision.rented.state import CloudState, machine_of
 from provision.rented.tags import CLUSTER, OWNER
 
 
 @dataclass(frozen=True, kw_only=True)
-class Details:
-    """What `create` needs beside the plan."""
+class CloudPlan:
+    """The data of a plan that only its provider needs, to carry it out."""
 
     cluster: CloudCluster
     offer: Offer
@@ -49,7 +48,7 @@ class Details:
 
 @dataclass(frozen=True, kw_only=True)
 class _Decision:
-    """What is to be there, and how that is reached."""
+    """The machines that the cluster will have, and the steps to them."""
 
     cluster: CloudCluster
     offer: Offer
@@ -59,52 +58,87 @@ class _Decision:
     """By rank."""
     end: tuple[str, ...]
     lives: bool
-    """Whether machines of the record are there, or may come."""
+    """Whether machines of the record exist, or may come up."""
     ssh_unknown: str
 
 
 def make_plan(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: Spec) -> Plan:
-    """The plan for an account. Asks the cloud what there is, by tag.
+    """Return the plan for an account. Reads the cloud's lists, by tag.
 
-    Raises RefusedPlan where machines that are there could not become those of the spec.
+    Raises:
+        RefusedPlan: existing machines could not become those of the spec.
     """
-    decided = _decide(cloud, files, record, spec)
-    wanted, offer, create, end = decided.cluster, decided.offer, decided.create, decided.end
+    decision = _decide(cloud, files, record, spec)
+    cluster, offer, create, end = decision.cluster, decision.offer, decision.create, decision.end
     let_in = record.ssh_cidrs if record is not None else ()
-    changes = bool(create) or set(let_in) != set(wanted.ssh_cidrs)
-    # Machines that join stand where the others are.
-    there = replace(offer, zones=(decided.keep[0].zone,)) if decided.keep else offer
+    changes = bool(create) or set(let_in) != set(cluster.ssh_cidrs)
+    # New machines join the zone of the others.
+    in_zone = replace(offer, zones=(decision.keep[0].zone,)) if decision.keep else offer
     existing, failed = _resources(cloud)
-    preview = cloud.preview(wanted, there, planned_resources.new_machines(create), existing, let_in)
-    own = planned_resources.resources(
-        wanted, offer, decided.price, create=create, keep=[m.id for m in decided.keep], end=end
+    preview = cloud.preview(cluster, in_zone, planned_resources.new_machines(create), existing, let_in)
+    rows = planned_resources.resources(
+        cluster, offer, decision.price, create=create, keep=[m.id for m in decision.keep], end=end
     )
-    notes = _notes(cloud, wanted, offer, create, known=record is not None, failed=failed if changes else None)
-    return Plan(
-        spec=spec,
-        provider=cloud.name,
-        region=wanted.target.region,
+    plan = planned_resources.base_plan(
+        spec,
+        cloud.name,
+        cluster,
+        offer,
+        decision.price,
         create=create,
-        end=end,
         keep=tuple(
-            machine_of(one, files, wanted, gpus=offer.gpus, python=spec.python) for one in decided.keep
+            machine_of(machine, files, cluster, gpus=offer.gpus, python=spec.python)
+            for machine in decision.keep
         ),
-        price=decided.price,
-        free=False,
         requests=(
             *planned_resources.ending_requests(cloud.name, end),
             *(preview.requests if changes else ()),
         ),
-        resources=(*own, *planned_resources.network(preview, offer, changes=changes)),
-        notes=notes,
-        image=offer.image_name,
-        image_why=offer.image_why,
-        driver=offer.driver,
-        terms=offer.terms,
-        ssh_unknown=decided.ssh_unknown,
-        **planned_resources.conditions(wanted, offer, lives=decided.lives),
-        details=Details(cluster=wanted, offer=offer),
+        resources=(*rows, *planned_resources.network(preview, offer, changes=changes)),
+        notes=_notes(
+            cloud, cluster, offer, create, known=record is not None, failed=failed if changes else None
+        ),
+        lives=decision.lives,
     )
+    details = CloudPlan(cluster=cluster, offer=offer)
+    return replace(plan, end=end, ssh_unknown=decision.ssh_unknown, details=details)
+
+
+def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
+    """Return the plan for an unknown account, as if it had no resource of ours."""
+    count = spec.count or 1
+    cluster = requested_cluster(provider, files.name, None, spec, lives=False)
+    cidrs = (cluster.ssh_cidr or caller_address.YOUR_ADDRESS,)
+    cluster = replace(cluster, ssh_cidrs=cidrs, first_count=count)
+    create = planned_resources.to_create(cluster, (), range(count))
+    offer, preview = outline_of(cluster, planned_resources.new_machines(create))
+    price = _price(files, cluster, offer, count)
+    if price.most_hourly_usd is not None:
+        _refuse_over_max_cost(price, cluster)
+    rows = planned_resources.resources(cluster, offer, price, create=create, keep=(), end=())
+    driver = expected_plan(
+        cluster.driver,
+        cluster.image,
+        shape=cluster.shape,
+        nvidia=nvidia_by_name(cluster.shape),
+        default=describe(provider).default_driver,
+        last=last_driver_branch(cluster.shape),
+    )
+    plan = planned_resources.base_plan(
+        spec,
+        provider,
+        cluster,
+        offer,
+        price,
+        create=create,
+        keep=(),
+        requests=preview.requests,
+        resources=(*rows, *preview.resources),
+        notes=(*offer.notes, *unknown_branch(driver), *planned_resources.route_note(cluster)),
+        lives=False,
+    )
+    why = "as asked for" if cluster.image else "the account can't be asked which images it can have"
+    return replace(plan, image_why=why, driver=driver)
 
 
 def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: Spec) -> _Decision:
@@ -113,38 +147,39 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
     open_ranks = {rank for launch in files.open_launches() for rank in launch.ranks}
     lives = bool(alive or open_ranks)
     count = count_of(spec, files.name, max((*alive, *open_ranks), default=-1) + 1)
-    wanted = replace(wanted_cluster(cloud.name, files.name, record, spec, lives=lives), target=cloud.target)
-    wanted = replace(wanted, boots_from=wanted.boots_from or boot_image(alive.values()))
+    cluster = requested_cluster(cloud.name, files.name, record, spec, lives=lives)
+    boots_from = cluster.boots_from or boot_image(alive.values())
+    cluster = replace(cluster, target=cloud.target, boots_from=boots_from)
     if not lives:
-        wanted = replace(wanted, first_count=count)
+        cluster = replace(cluster, first_count=count)
     if record is not None and lives:
-        refuse_changes(record, wanted)
-    refuse_expired(wanted, datetime.now(UTC))
-    refuse_stopped(wanted, alive.values())
-    create = planned_resources.to_create(wanted, machines, set(range(count)) - set(alive))
-    offer = _offer(cloud, wanted, terms=spec.accept_terms or spec.ask_terms)
+        refuse_changes(record, cluster)
+    refuse_expired(cluster, datetime.now(UTC))
+    refuse_stopped(cluster, alive.values())
+    create = planned_resources.to_create(cluster, machines, set(range(count)) - set(alive))
+    offer = _offer(cloud, cluster, terms=spec.accept_terms or spec.ask_terms)
     if create:
         refuse_gone_image(offer, files.name)
     else:
-        offer = replace(offer, terms=None)  # what is not used needs no terms
-    wanted = replace(wanted, boots_from=recorded_image(wanted, offer))
-    moved = record is not None and any(getattr(record, name) != getattr(wanted, name) for name in NETWORK)
+        offer = replace(offer, terms=None)  # an unused image needs no terms
+    cluster = replace(cluster, boots_from=recorded_image(cluster, offer))
+    moved = record is not None and any(getattr(record, name) != getattr(cluster, name) for name in NETWORK)
     if record is not None and moved:
-        refuse_other_network(record, wanted, cloud.resources(), private=bool(offer.network_hourly_usd))
+        refuse_other_network(record, cluster, cloud.resources(), private=bool(offer.network_hourly_usd))
     refuse_over_limits(offer, len(create))
-    cidrs, ssh_unknown = caller_address.planned_cidrs(wanted.ssh_cidr)
-    wanted = replace(wanted, ssh_cidrs=cidrs)
-    price = _price(files, wanted, offer, count)
-    _refuse_over_max_cost(price, wanted)
+    cidrs, ssh_unknown = caller_address.planned_cidrs(cluster.ssh_cidr)
+    cluster = replace(cluster, ssh_cidrs=cidrs)
+    price = _price(files, cluster, offer, count)
+    _refuse_over_max_cost(price, cluster)
     keep = tuple(machine for _, machine in sorted(alive.items()))
-    kept = {machine.id for machine in keep}
+    staying = {machine.id for machine in keep}
     return _Decision(
-        cluster=wanted,
+        cluster=cluster,
         offer=offer,
         price=price,
         create=create,
         keep=keep,
-        end=tuple(sorted(m.id for m in machines if m.alive and m.id not in kept)),
+        end=tuple(sorted(m.id for m in machines if m.alive and m.id not in staying)),
         lives=lives,
         ssh_unknown=ssh_unknown,
     )
@@ -155,51 +190,12 @@ def _refuse_over_max_cost(price: PlanPrice, cluster: CloudCluster) -> None:
     refuse_over_max_cost(price.most_hourly_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target, least_s)
 
 
-def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
-    """The plan for an account that can't be asked: as if nothing of ours were there."""
-    wanted = wanted_cluster(provider, files.name, None, spec, lives=False)
-    cidrs = (wanted.ssh_cidr or caller_address.YOUR_ADDRESS,)
-    wanted = replace(wanted, ssh_cidrs=cidrs, first_count=spec.count or 1)
-    create = planned_resources.to_create(wanted, (), range(spec.count or 1))
-    offer, preview = outline_of(wanted, planned_resources.new_machines(create))
-    price = _price(files, wanted, offer, len(create))
-    if price.most_hourly_usd is not None:
-        _refuse_over_max_cost(price, wanted)
-    own = planned_resources.resources(wanted, offer, price, create=create, keep=(), end=())
-    driver = expected_plan(
-        wanted.driver,
-        wanted.image,
-        shape=wanted.shape,
-        nvidia=nvidia_by_name(wanted.shape),
-        default=describe(provider).default_driver,
-        last=last_driver_branch(wanted.shape),
-    )
-    why = "as asked for" if wanted.image else "the account can't be asked which images it can have"
-    return Plan(
-        spec=spec,
-        provider=provider,
-        region=wanted.target.region,
-        create=create,
-        keep=(),
-        price=price,
-        free=False,
-        requests=preview.requests,
-        resources=(*own, *preview.resources),
-        notes=(*offer.notes, *unknown_branch(driver), *planned_resources.way_in(wanted)),
-        image=offer.image_name,
-        image_why=why,
-        driver=driver,
-        terms=offer.terms,
-        **planned_resources.conditions(wanted, offer, lives=False),
-    )
-
-
-def wanted_cluster(
+def requested_cluster(
     provider: str, name: str, record: CloudCluster | None, spec: Spec, *, lives: bool
 ) -> CloudCluster:
-    """The cluster as the spec asks for it, beside its record. `lives`: as `spec_checks.merge` says."""
+    """Return the cluster that the spec requests, with its record. `lives`: see `spec_checks.merge`."""
     target = Target(provider=provider, region=spec.region, profile=spec.profile, compartment=spec.compartment)
-    fresh = CloudCluster(
+    empty = CloudCluster(
         name=name,
         id=record.id if record else secrets.token_hex(8),
         owner=owner(),
@@ -207,7 +203,7 @@ def wanted_cluster(
         target=record.target if record else target,
         shape="",
     )
-    return merge(spec, record, fresh, lives=lives, now=datetime.now(UTC))
+    return merge(spec, record, empty, lives=lives, now=datetime.now(UTC))
 
 
 def _offer(cloud: Cloud, cluster: CloudCluster, *, terms: bool) -> Offer:
@@ -219,7 +215,7 @@ def _offer(cloud: Cloud, cluster: CloudCluster, *, terms: bool) -> Offer:
 
 
 def _price(files: CloudState, cluster: CloudCluster, offer: Offer, count: int) -> PlanPrice:
-    """Of `count` machines: refreshed prices win over those of this release; one that varies is the offer's."""
+    """Return the price of `count` machines. Refreshed prices win over the release's; the offer has varying ones."""
     target = cluster.target
     prices = load_prices(files.home)
     price = prices.of(cluster.shape, target.region)
@@ -241,7 +237,7 @@ def _price(files: CloudState, cluster: CloudCluster, offer: Offer, count: int) -
 
 
 def _resources(cloud: Cloud) -> tuple[tuple[Resource, ...], CloudError | None]:
-    """What is there of ours beside machines; or why it could not be looked at."""
+    """Return our resources that are no machines, or the error that kept the cloud from listing them."""
     try:
         return cloud.resources(), None
     except BadCredentials:
@@ -259,30 +255,30 @@ def _notes(
     known: bool,
     failed: CloudError | None,
 ) -> tuple[str, ...]:
-    """What a person should know before they say yes."""
+    """Return the notes that a person should read before a yes."""
     notes = [*offer.notes, *unknown_branch(offer.driver)] if create else []
     if failed is not None:
         notes.append(f"what exists already could not be looked at, so all is shown as new: {failed}")
     if create:
-        notes += planned_resources.way_in(cluster)
-    seen = cluster.ssh_cidrs != (caller_address.YOUR_ADDRESS,)
-    if create and seen and not cluster.public_ip and cluster.ssh_cidr is None:
+        notes += planned_resources.route_note(cluster)
+    address_known = cluster.ssh_cidrs != (caller_address.YOUR_ADDRESS,)
+    if create and address_known and not cluster.public_ip and cluster.ssh_cidr is None:
         notes.append(
             f"SSH is let in from {', '.join(cluster.ssh_cidrs)}, which is where this computer is seen: a bastion "
             "or a VPN comes from another address, which --ssh-cidr names"
         )
     if not known:
-        notes += _others(cloud, cluster.name)
+        notes += _namesakes(cloud, cluster.name)
     return tuple(notes)
 
 
-def _others(cloud: Cloud, name: str) -> list[str]:
-    """A note where machines of another cluster of that name are there."""
-    others = [m for m in cloud.instances() if m.state != "ended" and m.tags.get(CLUSTER) == name]
-    if not others:
+def _namesakes(cloud: Cloud, name: str) -> list[str]:
+    """Return a note if another cluster of that name has machines."""
+    machines = [m for m in cloud.instances() if m.state != "ended" and m.tags.get(CLUSTER) == name]
+    if not machines:
         return []
-    owners = ", ".join(sorted({machine.tags.get(OWNER, "unknown") for machine in others}))
+    owners = ", ".join(sorted({machine.tags.get(OWNER, "unknown") for machine in machines}))
     return [
-        f"another cluster named {name} is there, with {len(others)} machines, made by {owners}: it is not in the "
+        f"another cluster named {name} is there, with {len(machines)} machines, made by {owners}: it is not in the "
         "files here, and `gpuctl reap --dry-run` shows it"
     ]

@@ -1,26 +1,67 @@
-"""What a plan for rented machines shows of them: their price, their resources, when they end. Asks nobody."""
+"""The contents of a plan for rented machines: price, resources, end of the time. Pure."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TypedDict
 
+from inventories.machine import Machine
+from inventories.specs.spec import Spec
 from inventories.text import plural
 from provision.clouds import describe, price_region
 from provision.pricing.catalog import SHAPES
 from provision.pricing.plan_price import HOURS_A_MONTH, PlanPrice
-from provision.provider import PlannedMachine
+from provision.provider import Plan, PlannedMachine
 from provision.records import (
     CloudCluster,
     Instance,
     NewMachine,
     Offer,
-    PlannedEnd,
     PlannedRequest,
     PlannedResource,
     Preview,
     ResourceAction,
 )
 from provision.rented.ends import ends_bill
+
+
+def base_plan(
+    spec: Spec,
+    provider: str,
+    cluster: CloudCluster,
+    offer: Offer,
+    price: PlanPrice,
+    *,
+    create: tuple[PlannedMachine, ...],
+    keep: tuple[Machine, ...],
+    requests: tuple[PlannedRequest, ...],
+    resources: tuple[PlannedResource, ...],
+    notes: tuple[str, ...],
+    lives: bool,
+) -> Plan:
+    """Return a plan with the fields that all plans for rented machines have. `lives`: some machines exist already."""
+    cloud = describe(cluster.target.provider)
+    return Plan(
+        spec=spec,
+        provider=provider,
+        region=cluster.target.region,
+        create=create,
+        keep=keep,
+        price=price,
+        free=False,
+        requests=requests,
+        resources=resources,
+        ssh_cidrs=cluster.ssh_cidrs,
+        ssh_port=cluster.ssh_port,
+        until_s=until_s(cluster, lives=lives),
+        ending=cloud.ending_clause(cluster, offer) if cluster.expires_at else "",
+        ends=cloud.end_guards(cluster),
+        ttl_ends_bill=ends_bill(cluster),
+        least_billed_s=cloud.least_billed_s(cluster.shape),
+        notes=notes,
+        image=offer.image_name,
+        image_why=offer.image_why,
+        driver=offer.driver,
+        terms=offer.terms,
+    )
 
 
 def price_of(
@@ -33,9 +74,9 @@ def price_of(
     most_usd: float | None = None,
     disk_usd_per_gb_month: float | None = None,
 ) -> PlanPrice:
-    """What `count` machines of `each_usd` an hour cost in all.
+    """Return the price of `count` machines of `each_usd` an hour, with disks, addresses and network.
 
-    `varies`: that changes while they run; `most_usd` is then what each can cost at most.
+    `varies`: the price changes while they run; `most_usd` is then the highest price of each.
     """
     target = cluster.target
     gb = offer.disk_gb + int(offer.facts.get("other_disks_gb") or 0)
@@ -51,12 +92,16 @@ def price_of(
     )
 
 
+def _times(count: int, usd: float | None) -> float | None:
+    return None if usd is None else round(count * usd, 6)
+
+
 def disk_hourly_usd(
     provider: str, region: str | None, gb: int, *, usd_per_gb_month: float | None = None
 ) -> float | None:
-    """What a boot volume of that size costs, USD an hour. `usd_per_gb_month`: a price that was asked for since.
+    """Return the price of a boot volume of that size, USD an hour. None: not known in that region.
 
-    None: not known in that region.
+    `usd_per_gb_month`: a price of the cloud's list that was read since the release.
     """
     if usd_per_gb_month is None:
         cloud = describe(provider)
@@ -75,48 +120,44 @@ def resources(
     keep: Sequence[str],
     end: Sequence[str],
 ) -> tuple[PlannedResource, ...]:
-    """The machines with their disks and addresses. `keep` and `end` have the ids of those that are there."""
-    found: list[PlannedResource] = []
-    count = len(create) + len(keep)
-
-    def share(whole_usd: float | None, part: int) -> float | None:
-        return None if whole_usd is None else whole_usd * part / count
-
+    """Return the machines with their disks and addresses. `keep` and `end` have the ids of existing machines."""
+    rows: list[PlannedResource] = []
+    total = len(create) + len(keep)
     groups: tuple[tuple[ResourceAction, int, str], ...] = (
         ("create", len(create), create[0].name if len(create) == 1 else ""),
         ("use", len(keep), keep[0] if len(keep) == 1 else ""),
     )
-    for action, number, name in groups:
-        if not number:
+    for action, count, name in groups:
+        if not count:
             continue
-        detail = what_it_is(offer, spot=cluster.spot)
+        detail = machine_text(offer, spot=cluster.spot)
         replaced = [machine.replaces for machine in create if machine.replaces and action == "create"]
         if replaced:
             detail += f", for {', '.join(replaced)}"
-        rows = (
+        kinds = [
             ("instance", name, detail, price.machines_usd),
-            ("boot-volume", "", f"{offer.disk_gb} GB{' each' if number > 1 else ''}", price.disks_usd),
-            ("public-address", "", "IPv4", price.addresses_usd),
-        )
-        found += [
+            ("boot-volume", "", f"{offer.disk_gb} GB{' each' if count > 1 else ''}", price.disks_usd),
+        ]
+        if cluster.public_ip:
+            kinds.append(("public-address", "", "IPv4", price.addresses_usd))
+        rows += [
             PlannedResource(
                 action=action,
                 kind=kind,
                 name=name,
-                count=number,
+                count=count,
                 detail=detail,
-                hourly_usd=share(usd, number),
+                hourly_usd=None if usd is None else usd * count / total,
             )
-            for kind, name, detail, usd in rows
-            if kind != "public-address" or cluster.public_ip
+            for kind, name, detail, usd in kinds
         ]
     if end:
-        found.append(PlannedResource(action="end", kind="instance", count=len(end), detail=", ".join(end)))
-    return tuple(found)
+        rows.append(PlannedResource(action="end", kind="instance", count=len(end), detail=", ".join(end)))
+    return tuple(rows)
 
 
 def network(preview: Preview, offer: Offer, *, changes: bool) -> tuple[PlannedResource, ...]:
-    """What there is beside machines; where nothing `changes`, what is used, and what is billed of it."""
+    """Return the network's rows. Without changes: only the resources in use, and their price."""
     if changes:
         return preview.resources
     used = tuple(resource for resource in preview.resources if resource.action == "use")
@@ -127,8 +168,8 @@ def network(preview: Preview, offer: Offer, *, changes: bool) -> tuple[PlannedRe
     return (*used, PlannedResource(action="use", kind="nat-gateway", detail=detail, hourly_usd=usd))
 
 
-def what_it_is(offer: Offer, *, spot: bool) -> str:
-    """`VM.GPU.A10.2, 2 x A10 24 GB, spot`."""
+def machine_text(offer: Offer, *, spot: bool) -> str:
+    """Return the machines in words: `VM.GPU.A10.2, 2 x A10 24 GB, spot`."""
     shape = SHAPES.get(offer.shape)
     words = [offer.shape]
     if shape is not None and shape.gpus:
@@ -139,46 +180,22 @@ def what_it_is(offer: Offer, *, spot: bool) -> str:
 
 
 def ending_requests(provider: str, ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
-    """The requests that end these machines, with their boot volumes."""
+    """Return the requests that end these machines, with their boot volumes."""
     return describe(provider).ending_requests(ids) if ids else ()
 
 
-class Conditions(TypedDict):
-    """Fields of `Plan`."""
-
-    ssh_cidrs: tuple[str, ...]
-    ssh_port: int
-    until_s: float | None
-    ending: str
-    ends: tuple[PlannedEnd, ...]
-    ttl_ends_bill: bool
-    least_billed_s: float
-
-
-def conditions(cluster: CloudCluster, offer: Offer, *, lives: bool) -> Conditions:
-    """Who may reach SSH, and when the machines end. `lives`: some of them are there already."""
-    cloud = describe(cluster.target.provider)
-    return Conditions(
-        ssh_cidrs=cluster.ssh_cidrs,
-        ssh_port=cluster.ssh_port,
-        until_s=_until_s(cluster, datetime.now(UTC), lives=lives),
-        ending=cloud.ending_clause(cluster, offer) if cluster.expires_at else "",
-        ends=cloud.end_guards(cluster),
-        ttl_ends_bill=ends_bill(cluster),
-        least_billed_s=cloud.least_billed_s(cluster.shape),
-    )
-
-
-def _until_s(cluster: CloudCluster, now: datetime, *, lives: bool) -> float | None:
+def until_s(cluster: CloudCluster, *, lives: bool) -> float | None:
+    """Return the seconds until the machines end. None: nothing ends them. `lives`: some exist already."""
     if cluster.expires_at is None:
         return None
     if not lives and cluster.ttl_s is not None:
         return cluster.ttl_s
-    return max(0.0, round((datetime.fromisoformat(cluster.expires_at) - now).total_seconds()))
+    left = datetime.fromisoformat(cluster.expires_at) - datetime.now(UTC)
+    return max(0.0, round(left.total_seconds()))
 
 
-def way_in(cluster: CloudCluster) -> tuple[str, ...]:
-    """A note where nothing that is known here leads to the machines."""
+def route_note(cluster: CloudCluster) -> tuple[str, ...]:
+    """Return a note if this computer knows no route to the machines."""
     if cluster.public_ip or cluster.bastion:
         return ()
     return ("the machines will have no public address: without --bastion, a VPN has to lead there",)
@@ -187,7 +204,7 @@ def way_in(cluster: CloudCluster) -> tuple[str, ...]:
 def to_create(
     cluster: CloudCluster, machines: Sequence[Instance], ranks: Iterable[int]
 ) -> tuple[PlannedMachine, ...]:
-    """The machines of these ranks, for those of `machines` that had them and are dead."""
+    """Return the machines to create for these ranks, in place of dead ones among `machines`."""
     dead = {machine.rank: machine.id for machine in reversed(machines)}
     return tuple(
         PlannedMachine(name=f"{cluster.name}-{rank}", rank=rank, shape=cluster.shape, replaces=dead.get(rank))
@@ -196,9 +213,5 @@ def to_create(
 
 
 def new_machines(create: Sequence[PlannedMachine]) -> tuple[NewMachine, ...]:
-    """The machines as a preview takes them, without their user-data."""
+    """Return the machines as a preview takes them, without their user-data."""
     return tuple(NewMachine(name=machine.name, rank=machine.rank, user_data="") for machine in create)
-
-
-def _times(count: int, usd: float | None) -> float | None:
-    return None if usd is None else round(count * usd, 6)

@@ -1,4 +1,4 @@
-"""What is asked for beside what there is: taken together, or refused with the way to go. Pure."""
+"""The request compared with the existing cluster: merged, or refused with the next command. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,30 +15,30 @@ from provision.rented import tags
 from provision.unsupported_options import OPTIONS
 
 MACHINE_FIELDS = ("shape", "image", "disk_gb", "spot", "ssh_port", "subnet_id", "public_ip", "ttl_s")
-"""Fields of CloudCluster that machines are made with."""
+"""Fields of CloudCluster that can't change while machines live."""
 NETWORK = ("subnet_id", "public_ip")
-"""Those that say which network the cluster needs."""
+"""Fields that decide the cluster's network."""
 
 
 def merge(
-    spec: Spec, record: CloudCluster | None, fresh: CloudCluster, *, lives: bool, now: datetime
+    spec: Spec, record: CloudCluster | None, empty: CloudCluster, *, lives: bool, now: datetime
 ) -> CloudCluster:
-    """The cluster as the spec asks for it; what it leaves open is as it was.
+    """Return the cluster that the spec requests, with the record's values for open fields.
 
-    `lives`: machines of the record are there, or may come. Without any, a spec that names a shape stands
-    alone, so that options of a cluster that is gone don't stick, and the time limit begins anew. `fresh` has
-    nothing but names and ids. Raises InvalidInput where no shape is known.
+    `lives`: machines of the record exist, or may come up. Otherwise a spec with a shape ignores the record, so that
+    options of a removed cluster don't stick, and the time limit starts again. `empty` has only names and ids. Raises
+    InvalidInput without a shape.
     """
     keeps = record is not None and (lives or spec.shape is None)
-    old = record if record is not None and keeps else fresh
+    old = record if record is not None and keeps else empty
     shape = spec.shape or old.shape
     if not shape:
         raise InvalidInput(
-            f"Provider {fresh.target.provider} needs to know the machines: give `--shape S`; `gpuctl shapes` "
+            f"Provider {empty.target.provider} needs to know the machines: give `--shape S`; `gpuctl shapes` "
             "lists them."
         )
     ttl_s = spec.ttl_s or old.ttl_s
-    goes_on = lives and ttl_s == old.ttl_s
+    same_end = lives and ttl_s == old.ttl_s
     return replace(
         old,
         shape=shape,
@@ -55,20 +55,20 @@ def merge(
         bastion=spec.bastion or old.bastion,
         ttl_s=ttl_s,
         max_cost_usd=spec.max_cost_usd or old.max_cost_usd,
-        expires_at=old.expires_at if goes_on else None if ttl_s is None else expires_at(now, ttl_s),
+        expires_at=old.expires_at if same_end else None if ttl_s is None else expires_at(now, ttl_s),
         boots_from=old.boots_from if lives else None,
     )
 
 
 def recorded_image(cluster: CloudCluster, offer: Offer) -> BootImage:
-    """What the machines that are there booted from, and new ones will."""
+    """Return the image of existing machines, from which new ones boot as well."""
     if cluster.boots_from is not None and cluster.boots_from.name:
         return cluster.boots_from
     return BootImage(id=offer.image_id, name=offer.image_name, marketplace=offer.from_marketplace)
 
 
 def boot_image(machines: Iterable[Instance]) -> BootImage | None:
-    """What the machines were booted from, as their cloud tells, where no file does."""
+    """Return the image that the machines booted from, by their cloud's list. None: not known."""
     first = min(
         (machine for machine in machines if machine.image_id), key=lambda m: m.rank or 0, default=None
     )
@@ -76,7 +76,7 @@ def boot_image(machines: Iterable[Instance]) -> BootImage | None:
 
 
 def count_of(spec: Spec, name: str, have: int) -> int:
-    """How many machines are asked for, where there are `have` of them. Raises RefusedPlan for fewer."""
+    """Return the requested number of machines. Raises RefusedPlan for fewer than the existing `have`."""
     count = spec.count if spec.count is not None else max(have, 1)
     if count < have:
         raise RefusedPlan(
@@ -87,9 +87,9 @@ def count_of(spec: Spec, name: str, have: int) -> int:
 
 
 def count_now(spec: Spec, cluster: CloudCluster, have: int) -> int:
-    """How many machines there are to be now, where runs start and end them: without a count those that always stay.
+    """Return the number of machines now, for a cluster whose runs start and end them: by default the minimum.
 
-    Raises RefusedPlan for more than its most, and where there are no limits for fewer than there are.
+    Raises RefusedPlan for more than the maximum; without limits for fewer than the existing ones.
     """
     if cluster.max_count is None:
         return count_of(spec, cluster.name, have)
@@ -103,9 +103,9 @@ def count_now(spec: Spec, cluster: CloudCluster, have: int) -> int:
 
 
 def refuse_elsewhere(record: CloudCluster, spec: Spec) -> None:
-    """Raise RefusedPlan where the spec names another region or compartment than the cluster was begun in.
+    """Raise RefusedPlan if the spec names another region or compartment than the cluster's.
 
-    Also where no machine is left: resources of it may be, and only `down` makes sure.
+    Also without machines: other resources may be left, and only `down` removes them.
     """
     moved = [
         f"--{name} {getattr(spec, name)}"
@@ -121,14 +121,16 @@ def refuse_elsewhere(record: CloudCluster, spec: Spec) -> None:
         )
 
 
-def refuse_changes(record: CloudCluster, wanted: CloudCluster) -> None:
-    """Raise RefusedPlan where machines that live were made otherwise than is asked for now."""
+def refuse_changes(record: CloudCluster, requested: CloudCluster) -> None:
+    """Raise RefusedPlan if live machines were made with other options than the requested ones."""
     changed = [
         _change(
-            option, _typed(option, name, getattr(record, name)), _typed(option, name, getattr(wanted, name))
+            option,
+            _typed(option, name, getattr(record, name)),
+            _typed(option, name, getattr(requested, name)),
         )
         for name, option in ((name, OPTIONS[name]) for name in MACHINE_FIELDS)
-        if getattr(record, name) != getattr(wanted, name)
+        if getattr(record, name) != getattr(requested, name)
     ]
     if changed:
         raise RefusedPlan(
@@ -138,14 +140,14 @@ def refuse_changes(record: CloudCluster, wanted: CloudCluster) -> None:
         )
 
 
-def _change(option: str, had: str, wanted: str) -> str:
-    """`--ttl 90m, not 8h`, `no --spot, not --spot`."""
+def _change(option: str, had: str, requested: str) -> str:
+    """Return the change in words: `--ttl 90m, not 8h`, `no --spot, not --spot`."""
     valued = had.startswith(f"{option} ")
-    return f"{had}, not {wanted.removeprefix(f'{option} ') if valued else wanted}"
+    return f"{had}, not {requested.removeprefix(f'{option} ') if valued else requested}"
 
 
 def _typed(option: str, name: str, value: object) -> str:
-    """A field's value as the option that sets it."""
+    """Return a field's value as the option that sets it."""
     if isinstance(value, float):
         value = ttl_text(value)
     if name == "public_ip":
@@ -156,20 +158,22 @@ def _typed(option: str, name: str, value: object) -> str:
 
 
 def refuse_other_network(
-    record: CloudCluster, wanted: CloudCluster, resources: Iterable[Resource], *, private: bool
+    record: CloudCluster, requested: CloudCluster, resources: Iterable[Resource], *, private: bool
 ) -> None:
-    """Raise RefusedPlan where resources of the cluster are tagged for another network than is asked for now.
+    """Raise RefusedPlan if resources of the cluster are tagged for another network than the requested one.
 
-    `resources`: all of ours in the region. `private`: the cluster will need the network's private ones. Such a
-    tag tells everybody else what they may remove.
+    `resources`: all of ours in the region. `private`: the cluster will need the network's private parts. Other
+    commands decide by that tag which parts they may remove.
     """
-    own = [resource for resource in resources if resource.tags.get(tags.CLUSTER_ID) == record.id]
+    of_cluster = [resource for resource in resources if resource.tags.get(tags.CLUSTER_ID) == record.id]
     stale = [
-        f"{resource.kind} {resource.id}" for resource in own if tags.is_private(resource.tags) != private
+        f"{resource.kind} {resource.id}"
+        for resource in of_cluster
+        if tags.is_private(resource.tags) != private
     ]
     if stale:
         options = " and ".join(
-            OPTIONS[name] for name in NETWORK if getattr(record, name) != getattr(wanted, name)
+            OPTIONS[name] for name in NETWORK if getattr(record, name) != getattr(requested, name)
         )
         raise RefusedPlan(
             f"Parts of cluster '{record.name}' are left that were made with another {options}: {', '.join(stale)}. "
@@ -178,19 +182,19 @@ def refuse_other_network(
 
 
 def refuse_over_limits(offer: Offer, count: int) -> None:
-    """Raise NoCapacity where the account's limits leave no zone room for `count` more machines."""
+    """Raise NoCapacity if the account's limits leave no zone room for `count` more machines."""
     needed = count * offer.gpus
     if not offer.room or any(left is None or left >= needed for left in offer.room.values()):
         return
-    told = ", ".join(f"{left} in {zone}" for zone, left in offer.room.items())
+    listed = ", ".join(f"{left} in {zone}" for zone, left in offer.room.items())
     raise NoCapacity(
-        f"{count} {offer.shape} need {needed} GPUs in one zone, and the account's limits leave {told}. Nothing "
+        f"{count} {offer.shape} need {needed} GPUs in one zone, and the account's limits leave {listed}. Nothing "
         f"was created. `gpuctl doctor --shape {offer.shape} --count {count}` names the limit and where to raise it."
     )
 
 
 def refuse_gone_image(offer: Offer, name: str) -> None:
-    """Raise RefusedPlan for new machines where the image of those that are there can't be found any more."""
+    """Raise RefusedPlan for new machines if the image of the existing ones does not exist any more."""
     if not offer.image_there:
         raise RefusedPlan(
             f"The machines of cluster '{name}' were made from the image '{offer.image_name}', which is not there any "
@@ -200,7 +204,7 @@ def refuse_gone_image(offer: Offer, name: str) -> None:
 
 
 def refuse_terms(offer: Offer, *, accepted: bool) -> None:
-    """Raise RefusedPlan where machines would need terms that nobody has accepted."""
+    """Raise RefusedPlan if machines would need terms that are not accepted."""
     if offer.terms is not None and not accepted:
         raise RefusedPlan(
             f"The terms of '{offer.terms.name}' are not accepted ({', '.join(offer.terms.links)}). Nothing was "
@@ -208,17 +212,17 @@ def refuse_terms(offer: Offer, *, accepted: bool) -> None:
         )
 
 
-def refuse_expired(wanted: CloudCluster, now: datetime) -> None:
-    """Raise RefusedPlan for a cluster whose time is over: its machines end, as would new ones."""
-    if wanted.expires_at is not None and datetime.fromisoformat(wanted.expires_at) <= now:
+def refuse_expired(requested: CloudCluster, now: datetime) -> None:
+    """Raise RefusedPlan for a cluster whose time is over: new machines would end at once."""
+    if requested.expires_at is not None and datetime.fromisoformat(requested.expires_at) <= now:
         raise RefusedPlan(
-            f"The time of cluster '{wanted.name}' was over at {wanted.expires_at}. Remove what is left with "
-            f"`gpuctl down --cluster {wanted.name}`, and run `gpuctl up` again."
+            f"The time of cluster '{requested.name}' was over at {requested.expires_at}. Remove what is left with "
+            f"`gpuctl down --cluster {requested.name}`, and run `gpuctl up` again."
         )
 
 
 def refuse_stopped(cluster: CloudCluster, machines: Iterable[Instance]) -> None:
-    """Raise RefusedPlan where machines are stopped. Spot machines can't be started, so only `down` is advised.
+    """Raise RefusedPlan for stopped machines. Spot machines can't be started, so only `down` is advised.
 
     https://docs.oracle.com/en-us/iaas/Content/Compute/Concepts/preemptible.htm
     """
@@ -240,9 +244,9 @@ def refuse_stopped(cluster: CloudCluster, machines: Iterable[Instance]) -> None:
 
 
 def refuse_unknown_shape(provider: str, shape: str, error: Exception) -> None:
-    """Raise UnknownShape for a shape that the catalog lacks, where `error` keeps the cloud from being asked for it.
+    """Raise UnknownShape for a shape that the catalog lacks, if `error` keeps the cloud from answering.
 
-    It is most likely misspelt.
+    The name is most likely misspelt.
     """
     if not shape or shape in SHAPES:
         return

@@ -70,7 +70,7 @@ def _preview(
     result = Previewer(cluster, resources)
     result.add("network", result.shared("network"), ("MakeNetwork", {}))
     firewall = result.add(
-        "firewall", result.own("firewall"), ("MakeFirewall", {"ssh_from": list(cluster.ssh_cidrs)})
+        "firewall", result.of_cluster("firewall"), ("MakeFirewall", {"ssh_from": list(cluster.ssh_cidrs)})
     )
     for machine in machines:
         body = {"name": machine.name, "shape": offer.shape, "firewall": firewall}

@@ -342,7 +342,7 @@ def test_private_network_requests_are_exact() -> None:
         "CidrBlock": "10.77.144.0/20",
         "TagSpecifications": private_tags("subnet", "gpuctl private us-east-1b"),
     }
-    assert requests.default_route("rtb-1", requests.way_out("nat-1", private=True)) == {
+    assert requests.default_route("rtb-1", requests.gateway_field("nat-1", private=True)) == {
         "RouteTableId": "rtb-1",
         "DestinationCidrBlock": "0.0.0.0/0",
         "NatGatewayId": "nat-1",

@@ -12,7 +12,7 @@ from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.specs.spec import Spec
 from provision.eks.cloud import EksCloud
-from provision.eks.provider import provider
+from provision.eks.service import provider
 from provision.eks.tokens import CLUSTER_HEADER, PREFIX
 from provision.provider import Leftover, Plan
 from provision.records import Target

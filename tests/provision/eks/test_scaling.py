@@ -7,9 +7,9 @@ import boto3
 import pytest
 
 from inventories.machine import Machine
-from provision.eks.infrastructure.auto_scaling import surplus
+from provision.eks.auto_scaling import surplus
 from provision.errors import CreateFailed, Denied, LeftBehind, NoCapacity, RefusedPlan
-from provision.rented.managed_kubernetes.plan import Details
+from provision.rented.managed_kubernetes.plan import ServicePlan
 from provision.rented.state import CloudState
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
@@ -295,7 +295,7 @@ def test_group_that_eks_could_not_make_is_ended_and_made_anew(user: User, fake: 
 def test_no_group_is_made_once_the_clusters_time_is_over(user: User, fake: FakeCloud) -> None:
     """As where the control plane took longer than --ttl: no action would end the machines."""
     plan = user.plan(1, ttl_s=3600.0)
-    assert isinstance(plan.details, Details)
+    assert isinstance(plan.details, ServicePlan)
     cluster = replace(plan.details.cluster, expires_at="2026-01-01T00:00:00Z")
     late = replace(plan, details=replace(plan.details, cluster=cluster))
     with pytest.raises(CreateFailed, match=r"time \(--ttl\) was over before it was made"):

@@ -24,8 +24,8 @@ from provision.errors import (
 )
 from provision.kubernetes.api import connect
 from provision.kubernetes.objects import EFA, GPU, RANK
-from provision.kubernetes.pods import Pods, in_place
-from provision.kubernetes.provider import Details, KubernetesProvider
+from provision.kubernetes.pods import Pods, replacements
+from provision.kubernetes.provider import KubernetesProvider, PodPlan
 from provision.kubernetes.record import load
 from provision.provider import Plan
 from tests.clocks import StepClock
@@ -154,17 +154,17 @@ def test_pod_in_the_place_of_a_lost_one_is_taken_in_once_it_is_ready(
     assert pods is not None
     api.world.images["*"] = "slow"
     api.world.store.delete("pods", namespace, first.host)
-    assert pods.gone((first, second)) == (first,)
-    ready, waits = pods.how_far((first, second))
+    assert pods.lost((first, second)) == (first,)
+    ready, waits = pods.readiness((first, second))
     assert (ready, len(waits)) == ([second], 1)
-    assert pods.take_in((first, second)) == (first, second)
+    assert pods.replace_lost((first, second)) == (first, second)
     del api.world.images["*"]
-    now, other = pods.take_in((first, second))
+    now, other = pods.replace_lost((first, second))
     assert (now.name, now.rank, now.state, other) == (first.name, 0, "running", second)
     assert now.host != first.host
     assert provider(folder).find() == (now, second), "the label tells its rank"
     # The label was set, and the inventory not saved.
-    assert pods.take_in((first, second)) == (now, second)
+    assert pods.replace_lost((first, second)) == (now, second)
 
 
 @pytest.mark.parametrize("broken", ["before", "after"])
@@ -376,7 +376,7 @@ def test_growth_that_was_cut_off_is_put_right_and_machines_at_work_stay(
     (namespace,) = ours(api)
     grown = provider(folder).plan(replace(SPEC, count=3), folder.load())
     one = provider(folder)
-    assert isinstance(grown.details, Details)
+    assert isinstance(grown.details, PodPlan)
     Pods(one._connect(None), grown.details.cluster, StepClock()).apply(3, folder.ray_token())
     assert len(workers(api, namespace)) == 3
     assert provider(folder).plan(SPEC, folder.load()).requests, "it is seen"
@@ -461,4 +461,4 @@ def test_pod_gets_no_rank_that_another_is_labelled_with() -> None:
         )
         for rank, host in enumerate(("kept", "lost", "lost too"))
     ]  # fmt: skip
-    assert in_place(machines, [kept, labelled, new]) == {2: new}
+    assert replacements(machines, [kept, labelled, new]) == {2: new}

@@ -268,8 +268,8 @@ def test_preview_of_a_private_rdma_cluster_lists_all_requests() -> None:
     assert (with_subnet.resources[0].action, with_subnet.resources[0].id) == ("use", "ocid1.subnet")
 
 
-def a_part(kind: str, name: str, of: dict[str, str], *, going: bool = False) -> Resource:
-    return Resource(kind=kind, id=f"{kind} {name}", name=name, tags=of, stage=0, going=going)
+def a_part(kind: str, name: str, of: dict[str, str], *, deleting: bool = False) -> Resource:
+    return Resource(kind=kind, id=f"{kind} {name}", name=name, tags=of, stage=0, deleting=deleting)
 
 
 def test_preview_uses_existing_resources() -> None:
@@ -297,7 +297,7 @@ def test_preview_uses_existing_resources() -> None:
         "subnet",
         "nsg",
     ]
-    gone = [a_part("vcn", "gpuctl", SHARED, going=True)]
+    gone = [a_part("vcn", "gpuctl", SHARED, deleting=True)]
     assert operations(preview.preview(CLUSTER, OFFER, [MACHINE], gone, COMPARTMENT))[0] == "CreateVcn"
 
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.specs.spec import Spec
-from provision.oke.provider import provider
+from provision.oke.service import provider
 from provision.provider import Leftover, Plan
 from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 from tests.fakes.client import FakeCloud

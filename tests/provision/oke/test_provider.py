@@ -188,7 +188,7 @@ def test_image_and_version(rather: str | None, version: str, image: str) -> None
         "Oracle-Linux-8.10-Gen2-GPU-2026.09.30-0-OKE-1.33.1-1300",
     ]
     sources = [{"sourceName": name, "imageId": name} for name in names]
-    found, with_gpus, _ = choose(["v1.33.1", "v1.34.1", "v1.34.2", "v1.35.0"], sources, rather=rather)
+    found, with_gpus, _ = choose(["v1.33.1", "v1.34.1", "v1.34.2", "v1.35.0"], sources, preferred=rather)
     assert found == version
     assert image in with_gpus["sourceName"]
 

@@ -280,7 +280,7 @@ def test_refresh_limits_size_time_and_url_scheme(tmp_path, pages, monkeypatch):
 
 
 def test_refresh_reads_the_aws_file_in_bounded_memory(tmp_path, pages, monkeypatch):
-    monkeypatch.setattr(price_list, "TOLD_EVERY", 10 * price_list.MEGABYTE)
+    monkeypatch.setattr(price_list, "PROGRESS_BYTES", 10 * price_list.MEGABYTE)
     head, line = aws_file(), (aws_line(AWS_MACHINE | {"TermType": "Reserved"}) + "\n").encode()
     block = line * (price_list.PIECE // len(line))
     last = (aws_line(AWS_MACHINE | {"Region Code": "eu-west-1"}) + "\n").encode()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from provision.rented.serial_console import MOST_BYTES, end_of, telling
+from provision.rented.serial_console import MAX_BYTES, end_of, relevant_lines
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_end_of_keeps_only_the_last_lines() -> None:
     lines = "".join(f"line {number}\n" for number in range(20_000))
     found = end_of(lines)
     assert found is not None
-    assert len(found) <= MOST_BYTES
+    assert len(found) <= MAX_BYTES
     assert found.endswith("line 19998\nline 19999\n")
 
 
@@ -51,14 +51,18 @@ node-0 login:
 
 
 def test_telling_prefers_error_lines_over_the_last_lines() -> None:
-    assert telling(UBUNTU, 5) == (
+    assert relevant_lines(UBUNTU, 5) == (
         "[FAILED] Failed to start ssh.service - OpenBSD Secure Shell server.",
         "cloud-init[1188]: E: Unable to fetch some archives",
         "cloud-init[1188]: one",
         "cloud-init[1188]: two",
         "cloud-init[1188]: finished",
     )
-    assert telling("a\nb\n") == ("a", "b")
-    assert telling("") == ()
-    assert telling("\n".join(f"error {n}" for n in range(100))) == tuple(f"error {n}" for n in range(90, 100))
-    assert telling("\n".join(f"line {n}" for n in range(100))) == tuple(f"line {n}" for n in range(90, 100))
+    assert relevant_lines("a\nb\n") == ("a", "b")
+    assert relevant_lines("") == ()
+    assert relevant_lines("\n".join(f"error {n}" for n in range(100))) == tuple(
+        f"error {n}" for n in range(90, 100)
+    )
+    assert relevant_lines("\n".join(f"line {n}" for n in range(100))) == tuple(
+        f"line {n}" for n in range(90, 100)
+    )

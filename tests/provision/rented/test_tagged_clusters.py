@@ -117,7 +117,7 @@ class World:
 def found_in(result: ScanResult) -> dict[str, list[str]]:
     return {
         str(found): [cluster.name for cluster in found.contents.clusters]
-        for found in result.found
+        for found in result.scanned
         if found.cloud.name not in KUBERNETES or found.contents.clusters
     }
 

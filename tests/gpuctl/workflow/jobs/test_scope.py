@@ -11,7 +11,7 @@ from gpuctl.command_line import cli, root_help
 from gpuctl.workflow.clusters import reap
 from inventories.disk.store import Store
 from provision.records import Target
-from provision.rented.scan import Found, ScanResult
+from provision.rented.scan import Scanned, ScanResult
 from provision.rented.tagged_clusters import FoundCluster, RegionContents
 
 ALL = ("clean", "clusters", "reap")
@@ -48,8 +48,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, *each: tuple[str, str, str]) -> None:
         for name, cluster_id, owner in each
     )
     cloud = StubClouds().connect(Target(provider="aws"))
-    region = Found(cloud=cloud, contents=RegionContents(clusters=clusters, network=()))
-    monkeypatch.setattr(reap, "scan", lambda _scope, _price: ScanResult(found=(region,), failed=()))
+    region = Scanned(cloud=cloud, contents=RegionContents(clusters=clusters, network=()))
+    monkeypatch.setattr(reap, "scan", lambda _scope, _price: ScanResult(scanned=(region,), failed=()))
 
 
 @pytest.mark.parametrize(

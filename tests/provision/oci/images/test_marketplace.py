@@ -47,7 +47,7 @@ class Up:
     @property
     def booted(self) -> set[str | None]:
         """The images of the machines that live."""
-        cloud = self.provider._cloud_for(None, Spec())
+        cloud = self.provider._account_for(None, Spec())
         return {machine.image_id for machine in cloud.instances() if machine.alive}
 
 
@@ -122,7 +122,7 @@ def test_plan_refuses_to_add_machines_when_their_image_is_gone(up: Up, fake: Fak
     with pytest.raises(RefusedPlan, match=f"made from the image '{ORACLE}', which is not there any more"):
         up.plan(2)
     for machine in up.provider.find():
-        up.provider._cloud_for(None, Spec()).terminate([machine.id])
+        up.provider._account_for(None, Spec()).terminate([machine.id])
     fresh = up.plan(2, accept_terms=True)
     assert fresh.image == VMI
 

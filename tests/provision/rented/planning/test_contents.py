@@ -118,15 +118,15 @@ def test_ending_requests_names_every_machine_to_end(provider: str, operations: l
     assert planned_resources.ending_requests(provider, ()) == ()
 
 
-def test_conditions_reports_the_seconds_until_machines_end() -> None:
-    assert planned_resources.conditions(OCI, OFFER, lives=False)["until_s"] is None
+def test_until_s_reports_the_seconds_until_machines_end() -> None:
+    assert planned_resources.until_s(OCI, lives=False) is None
     now = datetime.now(UTC)
     ends = replace(OCI, ttl_s=14400.0, expires_at=(now + timedelta(hours=1)).isoformat())
-    assert planned_resources.conditions(ends, OFFER, lives=False)["until_s"] == 14400.0
-    left_s = planned_resources.conditions(ends, OFFER, lives=True)["until_s"]
+    assert planned_resources.until_s(ends, lives=False) == 14400.0
+    left_s = planned_resources.until_s(ends, lives=True)
     assert left_s == pytest.approx(3600.0, abs=30)
     over = replace(ends, expires_at=(now - timedelta(hours=1)).isoformat())
-    assert planned_resources.conditions(over, OFFER, lives=True)["until_s"] == 0.0
+    assert planned_resources.until_s(over, lives=True) == 0.0
 
 
 def test_disk_hourly_usd_is_none_for_a_region_without_price() -> None:

@@ -1,11 +1,11 @@
-"""OKE as it is known without an account: a `provision.rented.managed_kubernetes.service.ServiceFacts`. Pure."""
+"""OKE, as far as it is known without an account: a `ServiceTraits`. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from inventories.specs.gpu_driver import DriverPlan
 from provision.oci import preview as oci_preview
-from provision.oke import names, requests
+from provision.oke import requests
 from provision.oke.description import (
     CONTROL_PLANE_HOURLY_USD,
     CPU_MACHINE_USD,
@@ -13,36 +13,39 @@ from provision.oke.description import (
     CPU_OCPUS,
     CPU_SHAPE,
 )
-from provision.oke.offers import DISK_GB
 from provision.pricing.prices import Prices
 from provision.records import CloudCluster, Offer, PlannedRequest, PlannedResource, Resource
 from provision.rented import tags
 from provision.rented.managed_kubernetes.plan import use_or_create
-from provision.rented.managed_kubernetes.price import Beside
+from provision.rented.managed_kubernetes.service import FixedCosts
 from provision.unsupported_options import taken_by
 
+DISK_GB = 200
 
-class OkeFacts:
-    """See the protocol, whose words hold here."""
 
-    name = names.PROVIDER
-    honoured = taken_by(names.PROVIDER)
+class OkeTraits:
+    """A `ServiceTraits`."""
+
+    name = requests.PROVIDER
+    honoured = taken_by(requests.PROVIDER)
     cluster_kind = "kubernetes-cluster"
     nodes_kind = "node-pool"
     own_plugin = False
     cpu_machine = (
         f"{CPU_SHAPE} with {CPU_OCPUS} OCPUs, {CPU_MEMORY_GB} GB and {requests.CPU_DISK_GB} GB of disk"
     )
-    lasts = "the first `up` takes about twenty minutes: OKE makes a control plane in ten, and nodes after it"
+    first_up = (
+        "the first `up` takes about twenty minutes: OKE makes a control plane in ten, and nodes after it"
+    )
     replacement = "OKE tries to start another preemptible machine for one that OCI takes back"
     """https://docs.oracle.com/iaas/Content/ContEng/Tasks/contengusingpreemptiblecapacity.htm, 2026-11."""
 
     def cluster_name(self, cluster: CloudCluster) -> str:
-        """As the protocol says."""
-        return names.cluster_name(cluster)
+        """Return the name of the Kubernetes cluster."""
+        return requests.cluster_name(cluster)
 
     def outline(self, cluster: CloudCluster) -> Offer:
-        """As the protocol says."""
+        """Return an offer for a plan without an account."""
         offer = oci_preview.outline(cluster)
         image = "<OKE's newest image with NVIDIA's driver>"
         return replace(
@@ -57,45 +60,45 @@ class OkeFacts:
             facts={**offer.facts, "version": "<newest version>", "cpu_image": "<OKE's newest image>"},
         )
 
-    def beside(self, prices: Prices, region: str | None) -> Beside:  # noqa: ARG002 - OCI's prices are one list
-        """As the protocol says."""
-        return Beside(
+    def fixed_costs(self, prices: Prices, region: str | None) -> FixedCosts:  # noqa: ARG002 - the same everywhere
+        """Return the costs of the control plane and the machine without GPUs."""
+        return FixedCosts(
             cpu_usd=CPU_MACHINE_USD,
             cpu_disk_gb=requests.CPU_DISK_GB,
             control_plane_usd=CONTROL_PLANE_HOURLY_USD,
         )
 
     def preview(
-        self, cluster: CloudCluster, offer: Offer, count: int, there: Sequence[Resource]
+        self, cluster: CloudCluster, offer: Offer, count: int, existing: Sequence[Resource]
     ) -> tuple[PlannedRequest, ...]:
-        """As the protocol says."""
-        kinds = {one.kind for one in there}
+        """Return the requests for missing resources."""
+        kinds = {resource.kind for resource in existing}
         compartment, zone = cluster.target.compartment or "<compartment>", offer.zones[0].name
         ids = {name: f"<{name}>" for name in ("vcn", "subnet", "nsg", "cluster")}
         if offer.facts["compute_cluster"]:
             ids["compute_cluster"] = "<compute cluster>"
-        made: list[tuple[str, requests.Json]] = []
+        planned: list[tuple[str, requests.Json]] = []
         if self.cluster_kind not in kinds:
             body = requests.control_plane(cluster, compartment, offer.facts["version"], ids)
-            made += [("CreateCluster", body), ("InstallAddon", requests.addon(cluster))]
+            planned += [("CreateCluster", body), ("InstallAddon", requests.addon(cluster))]
         if self.nodes_kind not in kinds:
-            made += [
+            planned += [
                 ("CreateNodePool", requests.cpu_pool(cluster, compartment, offer.facts, zone, ids)),
                 ("CreateNodePool", requests.gpu_pool(cluster, compartment, offer, count, zone, ids)),
             ]
-        return tuple(PlannedRequest(operation=operation, body=body) for operation, body in made)
+        return tuple(PlannedRequest(operation=operation, body=body) for operation, body in planned)
 
-    def extras(
+    def extra_rows(
         self,
         offer: Offer,
-        own: Sequence[Resource],  # noqa: ARG002 - the network is everybody's
-        found: Sequence[Resource],
+        existing: Sequence[Resource],  # noqa: ARG002 - the network is shared
+        listed: Sequence[Resource],
     ) -> tuple[PlannedResource, ...]:
-        """The network."""
-        there = any(one.kind == "vcn" and tags.is_shared(one.tags) for one in found)
+        """Return the row for the network."""
+        has_vcn = any(resource.kind == "vcn" and tags.is_shared(resource.tags) for resource in listed)
         return (
             PlannedResource(
-                action=use_or_create(there),
+                action=use_or_create(has_vcn),
                 kind="vcn",
                 name="gpuctl",
                 detail="shared by all clusters of the region",
@@ -104,4 +107,4 @@ class OkeFacts:
         )
 
 
-FACTS = OkeFacts()
+TRAITS = OkeTraits()

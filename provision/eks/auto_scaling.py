@@ -1,4 +1,4 @@
-"""The Auto Scaling groups of a node group: which machines are there, what came of their launches, when they end."""
+"""The Auto Scaling groups of a node group: their machines, failed launches, and the scheduled end."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from typing import Any
 
 from provision.aws.api import Api
 from provision.eks import requests
-from provision.eks.lists import whole
 from provision.errors import Blocked, CloudError, Denied
 from provision.records import CloudCluster
 from provision.rented.ends import LATEST
@@ -15,37 +14,37 @@ from provision.rented.ends import LATEST
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingGroup:
-    """What Auto Scaling itself says of a node group's machines. EKS's numbers may be out of date."""
+    """The state of a node group's machines by Auto Scaling. EKS's numbers may be out of date."""
 
-    wanted: int
-    coming: tuple[str, ...]
-    """Ids of those that are being started."""
+    desired: int
+    starting: tuple[str, ...]
+    """Ids of the machines that are starting."""
     in_service: tuple[str, ...]
 
 
-NO_SCALING_GROUP = ScalingGroup(wanted=0, coming=(), in_service=())
+NO_SCALING_GROUP = ScalingGroup(desired=0, starting=(), in_service=())
 
 
-def scaling_group(api: Api, found: Mapping[str, Any]) -> ScalingGroup:
-    """A node group's scaling groups in one; of none, where EKS has not named one yet."""
-    known = scaling_groups(found)
-    answer = (
-        api.call("describe_auto_scaling_groups", service="autoscaling", AutoScalingGroupNames=known)
-        if known
-        else {"AutoScalingGroups": []}
-    )
+def scaling_group(api: Api, group: Mapping[str, Any]) -> ScalingGroup:
+    """Return a node group's scaling groups as one; empty if EKS has not named any yet."""
+    known = scaling_groups(group)
+    if not known:
+        return NO_SCALING_GROUP
+    answer = api.call("describe_auto_scaling_groups", service="autoscaling", AutoScalingGroupNames=known)
     groups = answer["AutoScalingGroups"]
-    states = {one["InstanceId"]: one["LifecycleState"] for group in groups for one in group["Instances"]}
+    states = {
+        machine["InstanceId"]: machine["LifecycleState"] for group in groups for machine in group["Instances"]
+    }
     return ScalingGroup(
-        wanted=sum(group["DesiredCapacity"] for group in groups),
-        coming=tuple(name for name, state in states.items() if state.startswith("Pending")),
+        desired=sum(group["DesiredCapacity"] for group in groups),
+        starting=tuple(name for name, state in states.items() if state.startswith("Pending")),
         in_service=tuple(name for name, state in states.items() if state == "InService"),
     )
 
 
-def want(api: Api, found: Mapping[str, Any], count: int) -> None:
-    """Have the scaling group of a node group want so many machines; EKS's number stays what it was."""
-    for name in scaling_groups(found):  # there is one: its machines are of one shape in one zone
+def set_size(api: Api, group: Mapping[str, Any], count: int) -> None:
+    """Set the desired size of a node group's scaling group; EKS's own number does not change."""
+    for name in scaling_groups(group):  # only one: its machines are of one shape in one zone
         api.call(
             "update_auto_scaling_group",
             service="autoscaling",
@@ -58,7 +57,7 @@ def want(api: Api, found: Mapping[str, Any], count: int) -> None:
 
 
 def terminate(api: Api, machine: str) -> None:
-    """Have it end, and its group want one less."""
+    """End a machine, and lower its group's desired size by one."""
     try:
         api.call(
             "terminate_instance_in_auto_scaling_group",
@@ -69,31 +68,34 @@ def terminate(api: Api, machine: str) -> None:
     except CloudError as error:
         if error.code != "ValidationError":
             raise
-        raise Blocked(str(error)) from error  # it has gone by itself: the next look tells
+        raise Blocked(str(error)) from error  # it has ended already: the next poll shows it
 
 
 def surplus(
-    there: Collection[str], machines: Sequence[Mapping[str, Any]], count: int, stay: Collection[str]
+    ids: Collection[str],
+    machines: Sequence[Mapping[str, Any]],
+    count: int,
+    staying_addresses: Collection[str],
 ) -> list[str]:
-    """Return the ids of those that are `there` and end where `count` stay. Pure.
+    """Return the ids of the machines to end, so that `count` stay. Pure.
 
-    First those that EC2 does not list any more in `machines`, or as ending; then others before those on an address
-    in `stay`; then the newest.
+    First machines that EC2 does not list in `machines`, or lists as ending; then machines at other addresses than the
+    staying ones; of equal ones the newest.
     """
-    known = {one["InstanceId"]: one for one in machines}
+    known = {machine["InstanceId"]: machine for machine in machines}
 
-    def worth(one: str) -> tuple[bool, bool]:
-        machine = known.get(one, {})
+    def worth(machine_id: str) -> tuple[bool, bool]:
+        machine = known.get(machine_id, {})
         lives = machine.get("State", {}).get("Name") in ("pending", "running")
-        return lives, machine.get("PrivateIpAddress") in stay
+        return lives, machine.get("PrivateIpAddress") in staying_addresses
 
-    oldest = [one["InstanceId"] for one in sorted(machines, key=lambda one: one["LaunchTime"])]
-    newest = sorted(there, key=lambda one: oldest.index(one) if one in known else -1, reverse=True)
+    oldest = [machine["InstanceId"] for machine in sorted(machines, key=lambda each: each["LaunchTime"])]
+    newest = sorted(ids, key=lambda name: oldest.index(name) if name in known else -1, reverse=True)
     return sorted(newest, key=worth)[: max(0, len(newest) - count)]
 
 
 def refusals(api: Api, group: Mapping[str, Any]) -> dict[str, str]:
-    """What scaling groups say of their latest launches that failed, by the activity's id, newest first."""
+    """Return the reasons of the scaling groups' latest failed launches, by the activity's id, newest first."""
     return {
         str(activity["ActivityId"]): activity.get("StatusMessage", "")
         for name in scaling_groups(group)
@@ -105,8 +107,8 @@ def refusals(api: Api, group: Mapping[str, Any]) -> dict[str, str]:
 
 
 def scaling_groups(group: Mapping[str, Any]) -> list[str]:
-    """Names of a node group's Auto Scaling groups."""
-    return [one["name"] for one in group.get("resources", {}).get("autoScalingGroups", [])]
+    """Return the names of a node group's Auto Scaling groups."""
+    return [each["name"] for each in group.get("resources", {}).get("autoScalingGroups", [])]
 
 
 def schedule_end(api: Api, cluster: CloudCluster, group: Mapping[str, Any]) -> bool:
@@ -117,7 +119,7 @@ def schedule_end(api: Api, cluster: CloudCluster, group: Mapping[str, Any]) -> b
     """
     try:
         names = unscheduled(api, cluster, group)
-    except Denied:  # sending it again changes nothing
+    except Denied:  # a second action of that name changes nothing
         names = scaling_groups(group)
     for name in names:
         action = requests.scheduled_end(cluster, name)
@@ -136,11 +138,10 @@ def unscheduled(api: Api, cluster: CloudCluster, group: Mapping[str, Any]) -> li
         for name in scaling_groups(group)
         if not any(
             empties(action, cluster)
-            for action in whole(
-                api,
-                "autoscaling",
+            for action in api.pages(
                 "describe_scheduled_actions",
                 "ScheduledUpdateGroupActions",
+                service="autoscaling",
                 AutoScalingGroupName=name,
             )
         )

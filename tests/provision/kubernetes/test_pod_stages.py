@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from provision.kubernetes.waiting import Waiting, of
+from provision.kubernetes.pod_stages import PodStage, stage_of
 
 ON = {"nodeName": "n0"}
 
@@ -29,19 +29,19 @@ NO_ROOM = {
 CASES = {
     "ready": (
         pod({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}, **ON),
-        Waiting(stage="ready", words="ready"),
+        PodStage(stage="ready", reason="ready"),
     ),
     "no room": (
         pod({"conditions": [NO_ROOM]}),
-        Waiting(stage="node", words="a node: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."),
+        PodStage(stage="node", reason="a node: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."),
     ),
     "no such image": (
         pod({"containerStatuses": [container(waits("ErrImagePull", "ray:1: not found"))]}, **ON),
-        Waiting(stage="image", words="the image ray:1: ray:1: not found", fatal=True),
+        PodStage(stage="image", reason="the image ray:1: ray:1: not found", fatal=True),
     ),
     "registry away": (
         pod({"containerStatuses": [container(waits("ImagePullBackOff", "dial tcp: i/o timeout"))]}, **ON),
-        Waiting(stage="image", words="the image ray:1: dial tcp: i/o timeout"),
+        PodStage(stage="image", reason="the image ray:1: dial tcp: i/o timeout"),
     ),
     "crashes": (
         pod(
@@ -52,7 +52,7 @@ CASES = {
             },
             **ON,
         ),
-        Waiting(stage="start", words="CrashLoopBackOff (it ended with exit status 127)", fatal=True),
+        PodStage(stage="start", reason="CrashLoopBackOff (it ended with exit status 127)", fatal=True),
     ),
     "init": (
         pod(
@@ -62,17 +62,17 @@ CASES = {
             },
             **ON,
         ),
-        Waiting(stage="init", words="wait-gcs-ready, the step before it starts"),
+        PodStage(stage="init", reason="wait-gcs-ready, the step before it starts"),
     ),
     "not ready": (
         pod({"phase": "Running", "containerStatuses": [container({"running": {}})]}, **ON),
-        Waiting(stage="start", words="Ray in its container on n0"),
+        PodStage(stage="start", reason="Ray in its container on n0"),
     ),
     "evicted": (
         pod(
             {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}, **ON
         ),
-        Waiting(stage="start", words="The node was low on resource: memory.", fatal=True),
+        PodStage(stage="start", reason="The node was low on resource: memory.", fatal=True),
     ),
 }
 
@@ -80,10 +80,12 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_status_tells_what_a_pod_waits_for(case: str) -> None:
     status, expected = CASES[case]
-    assert of(status) == expected
+    assert stage_of(status) == expected
 
 
 def test_events_tell_that_an_image_is_being_pulled() -> None:
     waiting = pod({"containerStatuses": [container(waits("ContainerCreating"))]}, **ON)
-    assert of(waiting, [{"reason": "Scheduled"}, {"reason": "Pulling"}]).words == "the image ray:1 on n0"
-    assert of(waiting, [{"reason": "Pulling"}, {"reason": "Pulled"}]).stage == "start"
+    assert (
+        stage_of(waiting, [{"reason": "Scheduled"}, {"reason": "Pulling"}]).reason == "the image ray:1 on n0"
+    )
+    assert stage_of(waiting, [{"reason": "Pulling"}, {"reason": "Pulled"}]).stage == "start"

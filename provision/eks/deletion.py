@@ -1,4 +1,4 @@
-"""Removing what is EKS's, IAM's and the load balancers'; what is EC2's is removed by `provision.aws`."""
+"""The removal of resources of EKS, IAM and the load balancers; `provision.aws` removes those of EC2."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -6,21 +6,21 @@ from typing import Any
 
 from provision.aws.api import Api
 from provision.aws.resources import deletion
-from provision.eks.lists import whole
-from provision.eks.resources import listing
+from provision.eks import listing, names
+from provision.eks.control_plane import issues
 from provision.errors import Blocked, Gone
 from provision.records import Resource
 from provision.rented import tags
-from provision.waiting import Clock, PollWaits
+from provision.waiting import Clock, poll
 
 Delete = Callable[[Api, Resource], None]
 
 OF_EKS = "eks-"
-"""What the instance profiles' names begin with that EKS makes of a node role."""
+"""Begin of the names of the instance profiles that EKS makes of a node role."""
 
 
 def delete(api: Api, clock: Clock, resource: Resource) -> None:
-    """Remove a resource. Raises Blocked while something uses it, or while EKS is at it."""
+    """Remove a resource. Raises Blocked while it is in use, or while EKS still changes it."""
     assert tags.is_ours(resource.tags), f"{resource.id} is not ours"
     known = _DELETE.get(resource.kind)
     if known is None:
@@ -30,19 +30,19 @@ def delete(api: Api, clock: Clock, resource: Resource) -> None:
         known(api, resource)
     except Gone:
         return
-    if resource.kind in _STATUS:
+    if resource.kind in _PROBLEM:
         _await_gone(api, clock, resource)
 
 
 def _node_group(api: Api, resource: Resource) -> None:
     cluster, _, group = resource.id.partition("/")
-    if not resource.going:
+    if not resource.deleting:
         api.call("delete_nodegroup", service="eks", again=True, clusterName=cluster, nodegroupName=group)
 
 
 def _cluster(api: Api, resource: Resource) -> None:
-    """EKS removes add-ons and access entries with it."""
-    if not resource.going:
+    """Delete a cluster; EKS removes its add-ons and access entries."""
+    if not resource.deleting:
         api.call("delete_cluster", service="eks", again=True, name=resource.id)
 
 
@@ -63,16 +63,16 @@ def _classic_load_balancer(api: Api, resource: Resource) -> None:
 
 
 def _role(api: Api, resource: Resource) -> None:
-    """With what hangs on it: policies, and the instance profiles that EKS made of it."""
+    """Delete a role with its policies and its instance profiles, which EKS made."""
     role: dict[str, Any] = {"RoleName": resource.id}
-    for policy in whole(api, "iam", "list_attached_role_policies", "AttachedPolicies", **role):
+    for policy in api.pages("list_attached_role_policies", "AttachedPolicies", service="iam", **role):
         with contextlib.suppress(Gone):
             arn = policy["PolicyArn"]
             api.call("detach_role_policy", service="iam", again=True, PolicyArn=arn, **role)
-    for name in whole(api, "iam", "list_role_policies", "PolicyNames", **role):
+    for name in api.pages("list_role_policies", "PolicyNames", service="iam", **role):
         with contextlib.suppress(Gone):
             api.call("delete_role_policy", service="iam", again=True, PolicyName=name, **role)
-    for profile in whole(api, "iam", "list_instance_profiles_for_role", "InstanceProfiles", **role):
+    for profile in api.pages("list_instance_profiles_for_role", "InstanceProfiles", service="iam", **role):
         name = profile["InstanceProfileName"]
         with contextlib.suppress(Gone):
             api.call(
@@ -89,54 +89,48 @@ def _role(api: Api, resource: Resource) -> None:
 
 
 _DELETE: Mapping[str, Delete] = {
-    listing.NODE_GROUP: _node_group,
-    listing.CLUSTER: _cluster,
-    listing.TEMPLATE: _template,
-    listing.ROLE: _role,
-    listing.LOG_GROUP: _log_group,
-    listing.LOAD_BALANCER: _load_balancer,
-    listing.CLASSIC_LOAD_BALANCER: _classic_load_balancer,
+    names.NODE_GROUP: _node_group,
+    names.CLUSTER: _cluster,
+    names.TEMPLATE: _template,
+    names.ROLE: _role,
+    names.LOG_GROUP: _log_group,
+    names.LOAD_BALANCER: _load_balancer,
+    names.CLASSIC_LOAD_BALANCER: _classic_load_balancer,
 }
 
 
 def _await_gone(api: Api, clock: Clock, resource: Resource) -> None:
-    deadline = clock.now() + deletion.GONE_WITHIN_S
-    waits = PollWaits()
-    while True:
+    for _ in poll(clock, deletion.GONE_WITHIN_S):
         try:
-            told = _STATUS[resource.kind](api, resource)
+            problem = _PROBLEM[resource.kind](api, resource)
         except Gone:
             return
-        if told:
-            raise Blocked(f"EKS could not remove the {resource.kind} {resource.id} in {api.region}: {told}.")
-        if clock.now() > deadline:
-            minutes = listing.ENDS_WITHIN_S / 60
+        if problem:
             raise Blocked(
-                f"The {resource.kind} {resource.id} in {api.region} is being deleted, which can take {minutes:.0f} "
-                "minutes."
+                f"EKS could not remove the {resource.kind} {resource.id} in {api.region}: {problem}."
             )
-        clock.sleep(waits.next())
+    minutes = listing.ENDS_WITHIN_S / 60
+    raise Blocked(
+        f"The {resource.kind} {resource.id} in {api.region} is being deleted, which can take {minutes:.0f} minutes."
+    )
 
 
 def _cluster_problem(api: Api, resource: Resource) -> str:
-    """Why it does not go. Raises Gone."""
+    """Return why the cluster still exists, as a clause. Empty: EKS deletes it. Raises Gone."""
     cluster = api.call("describe_cluster", service="eks", name=resource.id)["cluster"]
     return "" if cluster["status"] == "DELETING" else f"its status is {cluster['status']}"
 
 
 def _node_group_problem(api: Api, resource: Resource) -> str:
-    """Why it does not go. Raises Gone."""
+    """Return why the group still exists, as a clause. Empty: EKS deletes it. Raises Gone."""
     cluster, _, name = resource.id.partition("/")
-    told = api.call("describe_nodegroup", service="eks", clusterName=cluster, nodegroupName=name)
-    group = told["nodegroup"]
-    if group["status"] != "DELETE_FAILED":
-        return ""
-    issues = group.get("health", {}).get("issues", [])
-    return "; ".join(f"{one['code']}: {one['message']}" for one in issues) or "it says DELETE_FAILED"
+    answer = api.call("describe_nodegroup", service="eks", clusterName=cluster, nodegroupName=name)
+    group = answer["nodegroup"]
+    return issues(group) if group["status"] == "DELETE_FAILED" else ""
 
 
-_STATUS: Mapping[str, Callable[[Api, Resource], str]] = {
-    listing.NODE_GROUP: _node_group_problem,
-    listing.CLUSTER: _cluster_problem,
+_PROBLEM: Mapping[str, Callable[[Api, Resource], str]] = {
+    names.NODE_GROUP: _node_group_problem,
+    names.CLUSTER: _cluster_problem,
 }
-"""What tells whether a resource that goes slowly is still there."""
+"""Functions that return why a slow resource still exists."""

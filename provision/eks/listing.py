@@ -1,0 +1,215 @@
+"""The resources of our clusters: EKS's own, and those that AWS's controllers made for them.
+
+Controllers use tags of their own, with the Kubernetes cluster's name, which nobody else's cluster has.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from provision.aws.api import Api
+from provision.aws.requests import filters, ours, tags_in
+from provision.eks import names
+from provision.eks.names import (
+    CLASSIC_LOAD_BALANCER,
+    CLUSTER,
+    LOAD_BALANCER,
+    LOG_GROUP,
+    NODE_GROUP,
+    ROLE,
+    TEMPLATE,
+)
+from provision.errors import Gone
+from provision.parallel import run_all, values
+from provision.records import Resource
+from provision.rented import tags
+
+ENDS_WITHIN_S = 1800.0
+"""Longest time of the removal of a cluster or a node group: EKS waits 15 minutes for pods that may not be moved."""
+STAGES: Mapping[str, int] = {
+    NODE_GROUP: -4,
+    CLUSTER: -3,
+    LOAD_BALANCER: -2,
+    CLASSIC_LOAD_BALANCER: -2,
+    TEMPLATE: -2,
+    ROLE: -2,
+    LOG_GROUP: -2,
+    "network-interface": 0,
+    "volume": 0,
+    "security-group": 1,
+}
+"""Stages of a teardown; those of EC2's kinds are the same as in `provision.aws`."""
+LOGS = "/aws/eks/"
+MAX_DESCRIBED = 20
+"""Load balancers in one request for tags."""
+
+
+def resources(api: Api) -> tuple[Resource, ...]:
+    """Return all resources in the region."""
+    reads: list[Callable[[], Sequence[Resource]]] = [
+        partial(clusters, api),
+        partial(_roles, api),
+        partial(_templates, api),
+        partial(_log_groups, api),
+        partial(_load_balancers, api),
+        partial(_by_controllers, api),
+    ]
+    return tuple(resource for listed in values(run_all(lambda read: read(), reads)) for resource in listed)
+
+
+def clusters(api: Api) -> list[Resource]:
+    """Return the Kubernetes clusters, and all of their node groups."""
+    resources: list[Resource] = []
+    for name in filter(names.tags_of_name, api.pages("list_clusters", "clusters", service="eks")):
+        try:
+            cluster = api.call("describe_cluster", service="eks", name=name)["cluster"]
+            groups = api.pages("list_nodegroups", "nodegroups", service="eks", clusterName=name)
+        except Gone:
+            continue  # removed since it was listed
+        of = cluster.get("tags", {})
+        # Somebody else may have a cluster of such a name: the tags decide.
+        if of.get(tags.CLUSTER_ID) != names.tags_of_name(name)[tags.CLUSTER_ID]:
+            continue
+        vpc = cluster.get("resourcesVpcConfig", {}).get("vpcId")
+        deleting = cluster["status"] == "DELETING"
+        resources.append(
+            _resource(CLUSTER, name, of, network=vpc, deleting=deleting, ends_within_s=ENDS_WITHIN_S)
+        )
+        resources += [_node_group(api, name, group, of, vpc) for group in groups]
+    return resources
+
+
+def _node_group(api: Api, cluster: str, group: str, of: Mapping[str, str], vpc: str | None) -> Resource:
+    try:
+        answer = api.call("describe_nodegroup", service="eks", clusterName=cluster, nodegroupName=group)
+        status = answer["nodegroup"]["status"]
+    except Gone:
+        status = "DELETING"
+    return _resource(
+        NODE_GROUP,
+        f"{cluster}/{group}",
+        of,
+        network=vpc,
+        deleting=status == "DELETING",
+        ends_within_s=ENDS_WITHIN_S,
+    )
+
+
+def _roles(api: Api) -> list[Resource]:
+    """Return the roles of this region's clusters; a role itself is in no region."""
+    resources: list[Resource] = []
+    for role in api.pages("list_roles", "Roles", service="iam", PathPrefix=names.ROLE_PATH):
+        name = role["RoleName"]
+        try:
+            pairs = api.pages("list_role_tags", "Tags", service="iam", RoleName=name)
+        except Gone:
+            continue
+        of = {pair["Key"]: pair["Value"] for pair in pairs}
+        if tags.is_of(of, names.PROVIDER) and of.get(names.REGION) == api.region:
+            resources.append(_resource(ROLE, name, of))
+    return resources
+
+
+def _templates(api: Api) -> list[Resource]:
+    items = api.pages("describe_launch_templates", "LaunchTemplates", Filters=ours())
+    return [
+        _resource(TEMPLATE, item["LaunchTemplateId"], of, name=item["LaunchTemplateName"])
+        for item in items
+        if tags.is_of(of := tags_in(item), names.PROVIDER)
+    ]
+
+
+def _log_groups(api: Api) -> list[Resource]:
+    """Return the log groups of clusters whose control plane's logs somebody has switched on."""
+    prefix = f"{LOGS}gpuctl-"
+    groups = api.pages("describe_log_groups", "logGroups", service="logs", logGroupNamePrefix=prefix)
+    return [
+        _resource(LOG_GROUP, name, of)
+        for name in (str(group["logGroupName"]) for group in groups)
+        if (of := names.tags_of_name(name.removeprefix(LOGS).partition("/")[0]))
+    ]
+
+
+def _load_balancers(api: Api) -> list[Resource]:
+    """Return the load balancers of Kubernetes' services."""
+    balancers = {
+        balancer["LoadBalancerArn"]: balancer.get("VpcId")
+        for balancer in api.pages("describe_load_balancers", "LoadBalancers", service="elbv2")
+    }
+    classic = {
+        balancer["LoadBalancerName"]: balancer.get("VPCId")
+        for balancer in api.pages("describe_load_balancers", "LoadBalancerDescriptions", service="elb")
+    }
+    tagged = _tagged(api, "elbv2", "ResourceArns", "ResourceArn", list(balancers))
+    tagged_classic = _tagged(api, "elb", "LoadBalancerNames", "LoadBalancerName", list(classic))
+    return [
+        *(_resource(LOAD_BALANCER, arn, of, network=balancers[arn]) for arn, of in tagged.items()),
+        *(
+            _resource(CLASSIC_LOAD_BALANCER, name, of, network=classic[name])
+            for name, of in tagged_classic.items()
+        ),
+    ]
+
+
+def _tagged(
+    api: Api, service: str, parameter: str, key: str, ids: Sequence[str]
+) -> dict[str, Mapping[str, str]]:
+    """Return the load balancers of our clusters, with our tags."""
+    tagged: dict[str, Mapping[str, str]] = {}
+    for first in range(0, len(ids), MAX_DESCRIBED):
+        batch: dict[str, Any] = {parameter: list(ids[first : first + MAX_DESCRIBED])}
+        answer = api.call("describe_tags", service=service, **batch)
+        for entry in answer["TagDescriptions"]:
+            if of := names.tags_by_controllers(tags_in(entry)):
+                tagged[entry[key]] = of
+    return tagged
+
+
+def _by_controllers(api: Api) -> list[Resource]:
+    """Return EC2's resources of AWS's controllers: free network interfaces, volumes of claims, security groups."""
+    free = filters(status="available")
+    lists: tuple[tuple[str, str, str, str, list[Any]], ...] = (
+        (
+            "network-interface",
+            "describe_network_interfaces",
+            "NetworkInterfaces",
+            "NetworkInterfaceId",
+            [*filters(tag_key=names.INTERFACE_OF), *free],
+        ),
+        ("volume", "describe_volumes", "Volumes", "VolumeId", [*filters(tag_key=names.VOLUME_OF), *free]),
+        (
+            "security-group",
+            "describe_security_groups",
+            "SecurityGroups",
+            "GroupId",
+            filters(tag_key=(names.GROUP_OF, f"{names.OWNED_BY}gpuctl-*", names.BALANCED_FOR)),
+        ),
+    )
+    return [
+        _resource(kind, item[id_field], of, network=item.get("VpcId"))
+        for kind, operation, key, id_field, filter_list in lists
+        for item in api.pages(operation, key, Filters=filter_list)
+        if (of := names.tags_by_controllers(tags_in(item)))
+    ]
+
+
+def _resource(
+    kind: str,
+    resource_id: str,
+    of: Mapping[str, Any],
+    *,
+    name: str | None = None,
+    network: str | None = None,
+    deleting: bool = False,
+    ends_within_s: float = 0.0,
+) -> Resource:
+    return Resource(
+        kind=kind,
+        id=resource_id,
+        name=name or resource_id,
+        tags=of,
+        stage=STAGES[kind],
+        network=network,
+        deleting=deleting,
+        ends_within_s=ends_within_s,
+    )
