@@ -1,28 +1,4 @@
-"""The errors of this package.
-
-ProvisionError
-├── UnknownProvider     this build has no provider of that name
-├── UnknownShape        no provider knows a shape of that name
-├── RefusedPlan         the cluster can't be changed to the spec (a smaller count, another shape)
-├── NoCapacity          the provider has no such machines, or the account's quota forbids them
-├── CreateFailed        machines could not be created; the attempt has been rolled back
-├── OtherAccount        the credentials in force are of another account than the cluster
-├── LeftBehind          the command failed, and its resources still exist: the message lists them
-└── CloudError          a cloud's answer to one call, translated at the boundary of its SDK
-    ├── Capacity        the zone lacks these machines now: try the next zone
-    ├── Quota           over a limit of the account: no other zone helps
-    ├── Throttled       refused because of the call rate; the call had no effect
-    ├── Unclear         no answer, or an answer that leaves the outcome open
-    │   └── NoAnswer    the service was not reached, or sent nothing: no network, a firewall
-    ├── Gone            the resource does not exist: not yet, or not any more
-    ├── Blocked         the resource can't be removed while another uses it
-    ├── Exists          a resource of that name exists
-    ├── TokenSpent      the token of an idempotent call can't be used again
-    ├── AccountNotReady the account can't use the service: not subscribed, not verified yet, blocked
-    ├── Denied          the account lacks a permission
-    │   └── TermsRefused    it may not accept the terms of the default image: the next offer has another one
-    └── BadCredentials  no credentials, wrong or expired ones
-        └── UnknownProfile  the named profile is in no configuration here
+"""The errors of this package. CloudError is a cloud's answer to one call, translated at the boundary of its SDK.
 
 Wrong input is `inventories.errors.InvalidInput` here as well. Two subclasses are defined where they are raised:
 `AddressUnknown` (rented.planning.caller_address) and `NotAccepted` (oci.images.marketplace).

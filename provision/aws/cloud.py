@@ -67,7 +67,6 @@ class AwsCloud:
         self._clock = clock
         self.target = replace(target, region=self.api.region, account=self.api.account())
         self.consistency_s = float(os.environ.get("GPUCTL_CONSISTENCY_S", CONSISTENCY_S))
-        self._maker = ResourceMaker(self.api, clock, self.consistency_s)
 
     def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:  # noqa: ARG002 - no image here has any
         """Return the shape, the image and the zones."""
@@ -84,15 +83,19 @@ class AwsCloud:
         """Return the requests for these machines."""
         return preview.preview(cluster, offer, machines, resources, let_in)
 
+    def maker(self, cluster: CloudCluster, ensure: Ensure) -> ResourceMaker:
+        """Return the maker of a cluster's infrastructure."""
+        return ResourceMaker(self.api, self._clock, self.consistency_s, cluster, ensure)
+
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
         """Make VPC, gateway and route table for all clusters, security group and key pair for this cluster."""
-        return network.prepare(self._maker, cluster, offer, public_key, ensure)
+        return network.prepare(self.maker(cluster, ensure), offer, public_key)
 
     def prepare_zone(
         self, cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, zone: Zone, ensure: Ensure
     ) -> Infrastructure:
         """Make the zone's subnet and its route, and a cluster placement group if the type takes one."""
-        return network.prepare_zone(self._maker, cluster, offer, infrastructure, zone, ensure)
+        return network.prepare_zone(self.maker(cluster, ensure), offer, infrastructure, zone)
 
     def requests(
         self,

@@ -4,7 +4,6 @@ The account, the network and all that these clusters share with virtual machines
 """
 
 from provision.aws.cloud import AwsCloud, configured, sdk
-from provision.aws.infrastructure.find_or_create import ResourceMaker
 from provision.eks import deletion, listing, names
 from provision.records import Instance, Resource, Target
 from provision.rented import tags
@@ -23,10 +22,6 @@ class EksCloud(AwsCloud):
     """One account in one region. Node groups start and end the machines."""
 
     name = names.PROVIDER
-
-    def __init__(self, target: Target, *, clock: Clock) -> None:
-        super().__init__(target, clock=clock)
-        self.maker: ResourceMaker = self._maker
 
     def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
         """Return virtual machines, which may need the network, and nodes whose node groups are gone."""

@@ -5,34 +5,32 @@ from dataclasses import replace
 
 from provision.aws.infrastructure import network
 from provision.aws.infrastructure.find_or_create import ResourceMaker
+from provision.eks.cloud import EksCloud
 from provision.records import CloudCluster, Infrastructure, Offer, Zone
 from provision.rented.interface import Ensure
 
 
-def prepare(maker: ResourceMaker, cluster: CloudCluster, offer: Offer, ensure: Ensure) -> Mapping[str, str]:
+def maker(cloud: EksCloud, cluster: CloudCluster, ensure: Ensure) -> ResourceMaker:
+    """Return the maker of the network. Nodes have no SSH: the group is for traffic among them."""
+    return cloud.maker(replace(cluster, ssh_cidrs=()), ensure)
+
+
+def prepare(maker: ResourceMaker, offer: Offer) -> Mapping[str, str]:
     """Make the network. Returns the ids `vpc`, `security_group`, and `subnet <zone>` of the control plane's zones."""
-    inside = replace(cluster, ssh_cidrs=())  # nodes have no SSH: the group is for traffic among them
-    infrastructure = network.prepare(maker, inside, offer, None, ensure)
+    infrastructure = network.prepare(maker, offer, None)
     _resolve_names(maker, infrastructure.ids["vpc"])
     ids = dict(infrastructure.ids)
     for zone in offer.facts["control_zones"]:
-        ids[f"subnet {zone}"] = subnet(maker, inside, offer, infrastructure, zone, ensure)
+        ids[f"subnet {zone}"] = subnet(maker, offer, infrastructure, zone)
     return ids
 
 
-def subnet(
-    maker: ResourceMaker,
-    cluster: CloudCluster,
-    offer: Offer,
-    infrastructure: Infrastructure,
-    zone: str,
-    ensure: Ensure,
-) -> str:
+def subnet(maker: ResourceMaker, offer: Offer, infrastructure: Infrastructure, zone: str) -> str:
     """Make the zone's subnet with its route. In a public subnet, nodes need a public address to join."""
     without_group = replace(offer, facts={**offer.facts, "placement_group": False})
-    made = network.prepare_zone(maker, cluster, without_group, infrastructure, Zone(name=zone), ensure)
+    made = network.prepare_zone(maker, without_group, infrastructure, Zone(name=zone))
     subnet_id = made.ids["subnet"]
-    if cluster.public_ip:
+    if maker.cluster.public_ip:
         (item,) = maker.api.pages("describe_subnets", "Subnets", SubnetIds=[subnet_id])
         if not item.get("MapPublicIpOnLaunch"):
             maker.api.call(
@@ -46,17 +44,12 @@ def subnet(
 
 
 def placement_group(
-    maker: ResourceMaker,
-    cluster: CloudCluster,
-    offer: Offer,
-    infrastructure: Infrastructure,
-    zone: str,
-    ensure: Ensure,
+    maker: ResourceMaker, offer: Offer, infrastructure: Infrastructure, zone: str
 ) -> str | None:
     """Make the zone's placement group, and return its name. None: not possible for the shape, or it has no EFA."""
     if not (offer.facts["placement_group"] and offer.facts["efa_cards"]):
         return None
-    made = network.prepare_zone(maker, cluster, offer, infrastructure, Zone(name=zone), ensure)
+    made = network.prepare_zone(maker, offer, infrastructure, Zone(name=zone))
     return made.ids["placement_group"]
 
 

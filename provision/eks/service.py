@@ -62,7 +62,7 @@ class EksService:
         cluster, ensure = context.cluster, context.ensure
         plane = self._plane(context)
         with context.network():
-            ids = network.prepare(self.cloud.maker, cluster, context.offer, ensure)
+            ids = network.prepare(network.maker(self.cloud, cluster, ensure), context.offer)
         role = ensure_role(self.cloud.api, cluster, names.CLUSTER_ROLE, ensure)
         subnets = [ids[f"subnet {zone}"] for zone in context.offer.facts["control_zones"]]
         context.say(f"control plane {names.cluster_name(cluster)} …")
@@ -157,13 +157,14 @@ class EksService:
         security_group: str,
     ) -> None:
         """Make the zone's subnet and its group with `count` machines, and wait for them."""
-        cluster, offer, ensure, maker = context.cluster, context.offer, context.ensure, self.cloud.maker
+        cluster, offer, ensure = context.cluster, context.offer, context.ensure
+        maker = network.maker(self.cloud, cluster, ensure)
         group = names.gpu_group(zone)
         with context.network():
-            ids = network.prepare(maker, cluster, offer, ensure)
+            ids = network.prepare(maker, offer)
             infrastructure = Infrastructure(ids=ids)
-            subnet = network.subnet(maker, cluster, offer, infrastructure, zone, ensure)
-            placement = network.placement_group(maker, cluster, offer, infrastructure, zone, ensure)
+            subnet = network.subnet(maker, offer, infrastructure, zone)
+            placement = network.placement_group(maker, offer, infrastructure, zone)
         data = requests.template_data(
             cluster,
             group,

@@ -7,25 +7,44 @@ from typing import Any, TypeVar
 from provision.aws.api import Api, Item
 from provision.aws.requests import Request
 from provision.errors import Exists
+from provision.records import CloudCluster
 from provision.rented.interface import Ensure
 from provision.waiting import Clock, first_result
 
 Pick = Callable[[Sequence[Item]], Item | None]
-Read = Callable[[], list[Any]]
+Read = Callable[[], Sequence[Any]]
 T = TypeVar("T")
 
 
-class ResourceMaker:
-    """Creates resources through `Ensure`, and adopts resources that another process made."""
+class Listing:
+    """A list of AWS. `known`: its latest answer."""
 
-    def __init__(self, api: Api, clock: Clock, consistency_s: float) -> None:
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self.known: Sequence[Item] = ()
+
+    def read(self) -> Sequence[Item]:
+        """Return a new answer."""
+        self.known = self._read()
+        return self.known
+
+
+class ResourceMaker:
+    """Creates resources for one cluster through `Ensure`, and adopts resources that another process made."""
+
+    def __init__(
+        self, api: Api, clock: Clock, consistency_s: float, cluster: CloudCluster, ensure: Ensure
+    ) -> None:
         self.api = api
         self.clock = clock
         self.consistency_s = consistency_s
+        self.cluster = cluster
+        self.say = ensure.say
+        self._ensure = ensure
 
-    def reader(self, operation: str, key: str, filters: list[Request], **more: Any) -> Read:
-        """Return a function that reads a whole list."""
-        return partial(self.api.pages, operation, key, Filters=filters, **more)
+    def listing(self, operation: str, key: str, filters: list[Request], **more: Any) -> Listing:
+        """Return a list, which is not read yet."""
+        return Listing(partial(self.api.pages, operation, key, Filters=filters, **more))
 
     def create(
         self, operation: str, request: Request, wrapped: str | None, field: str, *, again: bool = False
@@ -37,20 +56,18 @@ class ResourceMaker:
     def ensure(
         self,
         kind: str,
-        ensure: Ensure,
-        known: Sequence[Item],
+        listing: Listing,
         *,
-        read: Read,
         pick: Pick,
         field: str,
         create: Callable[[str], str],
         shared: bool = False,
     ) -> str:
-        """Call `ensure` for a listed resource: searched in `known` first, later in the result of `read`."""
-        first: list[Sequence[Item]] = [known]
+        """Call `Ensure` for a listed resource: searched in the known answer first, later in new ones."""
+        first: list[Sequence[Item]] = [listing.known]
 
         def find() -> str | None:
-            item = pick(first.pop() if first else read())
+            item = pick(first.pop() if first else listing.read())
             return None if item is None else str(item[field])
 
         def create_or_adopt(token: str) -> str:
@@ -63,7 +80,7 @@ class ResourceMaker:
                     raise
                 return adopted
 
-        return ensure(kind, find=find, create=create_or_adopt, shared=shared)
+        return self._ensure(kind, find=find, create=create_or_adopt, shared=shared)
 
     def wait_for(self, find: Callable[[], T | None]) -> T | None:
         """Return the first result of `find`. None: no result until the lists had settled."""

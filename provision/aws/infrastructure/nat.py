@@ -6,18 +6,17 @@ all zones share one, which is removed with the last private cluster.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from provision.aws import requests
 from provision.aws.api import Item
-from provision.aws.infrastructure.find_or_create import Read, ResourceMaker, lowest, named
+from provision.aws.infrastructure.find_or_create import Listing, ResourceMaker, lowest, named
 from provision.aws.infrastructure.subnets import leads_to
-from provision.aws.requests import Request
+from provision.aws.requests import Request, tagged
 from provision.aws.resources import deletion, listing
 from provision.errors import Blocked, CloudError, Exists, TokenSpent
-from provision.records import CloudCluster, Resource
-from provision.rented.interface import Ensure
-from provision.waiting import CLOSE_SHARE, Progress, Say, poll, quiet, retry_while
+from provision.records import Resource
+from provision.rented import tags
+from provision.waiting import CLOSE_SHARE, Progress, poll, retry_while
 
 READY_TIMEOUT_S = 600.0
 """AWS takes one to three minutes."""
@@ -29,15 +28,7 @@ ADDRESS_TAKEN = "Resource.AlreadyAssociated"
 
 
 def ensure_nat(
-    maker: ResourceMaker,
-    cluster: CloudCluster,
-    vpc: str,
-    ensure: Ensure,
-    known: Sequence[Item],
-    *,
-    read: Read,
-    addresses: Read,
-    public_subnets: Mapping[str, Callable[[], str]],
+    maker: ResourceMaker, vpc: str, nats: Listing, public_subnets: Mapping[str, Callable[[], str]]
 ) -> tuple[str, bool]:
     """Find or create the VPC's NAT gateway, which may be pending then. Returns its id, and whether it is new.
 
@@ -47,13 +38,13 @@ def ensure_nat(
     made: set[str] = set()
 
     def create(token: str) -> str:
-        address = _ensure_address(maker, cluster, ensure, addresses)
+        address = _ensure_address(maker)
         refused: CloudError | None = None
         for zone, public_subnet in public_subnets.items():
             if refused is not None:
-                ensure.say(f"AWS makes no NAT gateway there now: trying {zone} …")
+                maker.say(f"AWS makes no NAT gateway there now: trying {zone} …")
             # A token stands for one request.
-            request = requests.nat_gateway(cluster, public_subnet(), address, f"{token}-{zone}")
+            request = requests.nat_gateway(maker.cluster, public_subnet(), address, f"{token}-{zone}")
             try:
                 gateway = _create(maker, request)
             except CloudError as error:
@@ -68,9 +59,7 @@ def ensure_nat(
 
     nat = maker.ensure(
         "nat-gateway",
-        ensure,
-        known,
-        read=read,
+        nats,
         pick=partial(_usable, vpc=vpc),
         field="NatGatewayId",
         create=create,
@@ -88,29 +77,27 @@ def _usable(items: Sequence[Item], vpc: str) -> Item | None:
     return named(items, "NatGatewayId", next(iter(usable(items, vpc)), ""))
 
 
-def agree(
-    maker: ResourceMaker, nat: str, vpc: str, table: Item | None, *, made: bool, read: Read, say: Say = quiet
-) -> str:
+def agree(maker: ResourceMaker, nat: str, vpc: str, table: Item | None, nats: Listing, *, made: bool) -> str:
     """Return the working NAT gateway that all commands choose after a race.
 
     The route table's gateway wins, as machines use it, else the lowest id. `made`: `nat` is this command's own; if
     another one wins, `nat` is removed with its address.
     """
-    items = read()
+    items = nats.read()
     ids = usable(items, vpc)
     used = [name for name in ids if table is not None and leads_to(table, {name})]
     chosen = next(iter(used or ids), nat)
     if chosen == nat:
         return nat
-    chosen = wait_available(maker, chosen, vpc, read=read, say=say)
+    chosen = wait_available(maker, chosen, vpc, nats)
     if made and chosen != nat:
-        _remove(maker, nat, named(items, "NatGatewayId", nat), say)
+        _remove(maker, nat, named(items, "NatGatewayId", nat))
     return chosen
 
 
-def _remove(maker: ResourceMaker, nat: str, item: Item | None, say: Say) -> None:
+def _remove(maker: ResourceMaker, nat: str, item: Item | None) -> None:
     """Remove an unused gateway and its address. A failure is said, and does not stop the command."""
-    say(f"another NAT gateway was made at the same time, and serves all: removing {nat} …")
+    maker.say(f"another NAT gateway was made at the same time, and serves all: removing {nat} …")
     ids = [nat, *(str(a["AllocationId"]) for a in (item or {}).get("NatGatewayAddresses", []))]
     try:
         resources = {resource.id: resource for resource in listing.resources(maker.api)}
@@ -118,7 +105,9 @@ def _remove(maker: ResourceMaker, nat: str, item: Item | None, say: Say) -> None
             if name in resources:
                 _delete(maker, resources[name])
     except CloudError as error:
-        say(f"{error} What is left of {', '.join(ids)} is billed until the last private cluster is removed.")
+        maker.say(
+            f"{error} What is left of {', '.join(ids)} is billed until the last private cluster is removed."
+        )
 
 
 def _delete(maker: ResourceMaker, resource: Resource) -> None:
@@ -141,28 +130,30 @@ def _create(maker: ResourceMaker, request: Request) -> str:
     return str(made["NatGatewayId"])
 
 
-def _ensure_address(maker: ResourceMaker, cluster: CloudCluster, ensure: Ensure, read: Read) -> str:
+def _ensure_address(maker: ResourceMaker) -> str:
     """Find or create a free Elastic IP of ours."""
+    addresses = maker.listing("describe_addresses", "Addresses", tagged(tags.CLUSTER, tags.NETWORK))
+    addresses.read()
     return maker.ensure(
         "elastic-ip",
-        ensure,
-        read(),
-        read=read,
+        addresses,
         pick=lambda items: lowest([i for i in items if "AssociationId" not in i], "AllocationId"),
         field="AllocationId",
-        create=lambda _: maker.create("allocate_address", requests.elastic_ip(cluster), None, "AllocationId"),
+        create=lambda _: maker.create(
+            "allocate_address", requests.elastic_ip(maker.cluster), None, "AllocationId"
+        ),
         shared=True,
     )
 
 
-def wait_available(maker: ResourceMaker, nat: str, vpc: str, *, read: Read, say: Say = quiet) -> str:
+def wait_available(maker: ResourceMaker, nat: str, vpc: str, nats: Listing) -> str:
     """Wait until the NAT gateway works. Returns its id, or that of another of ours if this one failed.
 
     Raises CloudError with AWS's reason for a failed gateway, and at the deadline.
     """
     progress: Progress | None = None
     for passed_s in poll(maker.clock, READY_TIMEOUT_S, share=CLOSE_SHARE):
-        items = read()
+        items = nats.read()
         item = named(items, "NatGatewayId", nat)
         if item is None and passed_s > maker.consistency_s:
             item = {"NatGatewayId": nat, "State": "gone"}
@@ -176,8 +167,8 @@ def wait_available(maker: ResourceMaker, nat: str, vpc: str, *, read: Read, say:
                 raise _failed(item)
             nat = str(other["NatGatewayId"])
         if progress is None:
-            say(f"waiting for the NAT gateway {nat}, which takes AWS one to three minutes …")
-            progress = Progress(maker.clock, say, every_s=PROGRESS_S)
+            maker.say(f"waiting for the NAT gateway {nat}, which takes AWS one to three minutes …")
+            progress = Progress(maker.clock, maker.say, every_s=PROGRESS_S)
         progress.tell(f"waiting for the NAT gateway {nat} …")
     raise CloudError(
         f"The NAT gateway {nat} was still pending after {READY_TIMEOUT_S / 60:.0f} minutes. It costs money: "
@@ -197,25 +188,11 @@ def _failed(item: Item) -> CloudError:
     )
 
 
-def ensure_endpoint(
-    maker: ResourceMaker,
-    cluster: CloudCluster,
-    vpc: str,
-    table: str,
-    ensure: Ensure,
-    known: Sequence[Item],
-    *,
-    read: Read,
-) -> None:
+def ensure_endpoint(maker: ResourceMaker, vpc: str, table: str, endpoints: Listing) -> None:
     """Give the table a route to S3 without the NAT gateway."""
-    latest = list(known)
-
-    def read_again() -> list[Any]:
-        latest[:] = read()
-        return list(latest)
 
     def pick(items: Sequence[Item]) -> Item | None:
-        service = requests.s3_service(cluster)
+        service = requests.s3_service(maker.cluster)
         return lowest(
             [
                 item
@@ -227,21 +204,19 @@ def ensure_endpoint(
 
     endpoint = maker.ensure(
         "vpc-endpoint",
-        ensure,
-        known,
-        read=read_again,
+        endpoints,
         pick=pick,
         field="VpcEndpointId",
         create=lambda token: maker.create(
             "create_vpc_endpoint",
-            requests.s3_endpoint(cluster, vpc, table, token),
+            requests.s3_endpoint(maker.cluster, vpc, table, token),
             "VpcEndpoint",
             "VpcEndpointId",
             again=True,
         ),
         shared=True,
     )
-    item = named(latest, "VpcEndpointId", endpoint)
+    item = named(endpoints.known, "VpcEndpointId", endpoint)
     # An endpoint that no list had is new, and made for this table.
     if item is not None and table not in item.get("RouteTableIds", []):
         try:

@@ -2,59 +2,39 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from provision.aws import requests
 from provision.aws.api import Item
-from provision.aws.infrastructure.find_or_create import Read, ResourceMaker, lowest, named
+from provision.aws.infrastructure.find_or_create import Listing, ResourceMaker, lowest, named
 from provision.aws.requests import Request
 from provision.errors import Exists, Gone
-from provision.records import CloudCluster
-from provision.rented.interface import Ensure
 
 RULE_GONE = "InvalidPermission.NotFound"
 
 
-def ensure_group(
-    maker: ResourceMaker,
-    cluster: CloudCluster,
-    vpc: str,
-    ensure: Ensure,
-    known: Sequence[Item],
-    *,
-    read: Read,
-    efa: bool,
-) -> str:
+def ensure_group(maker: ResourceMaker, vpc: str, groups: Listing, *, efa: bool) -> str:
     """Find or create the cluster's security group in the VPC, which admits SSH only from the requested ranges."""
 
     def in_vpc(items: Sequence[Item]) -> Item | None:
         return lowest([item for item in items if item.get("VpcId") == vpc], "GroupId")
 
-    latest = list(known)
-
-    def read_again() -> list[Any]:
-        latest[:] = read()
-        return list(latest)
-
     group = maker.ensure(
         "security-group",
-        ensure,
-        known,
-        read=read_again,
+        groups,
         pick=in_vpc,
         field="GroupId",
         create=lambda _: maker.create(
-            "create_security_group", requests.security_group(cluster, vpc), None, "GroupId"
+            "create_security_group", requests.security_group(maker.cluster, vpc), None, "GroupId"
         ),
     )
     # A group that no list had is new, and admits nothing.
-    _mend_rules(maker, group, named(latest, "GroupId", group) or {}, cluster, efa=efa)
+    _mend_rules(maker, group, named(groups.known, "GroupId", group) or {}, efa=efa)
     return group
 
 
-def _mend_rules(maker: ResourceMaker, group: str, item: Item, cluster: CloudCluster, *, efa: bool) -> None:
+def _mend_rules(maker: ResourceMaker, group: str, item: Item, *, efa: bool) -> None:
     """Add missing rules first, then revoke excess ones."""
-    rules = requests.rules_in(cluster, group)
+    rules = requests.rules_in(maker.cluster, group)
     have = single_rules(item.get("IpPermissions", []))
     out = single_rules(item.get("IpPermissionsEgress", []))
     _authorize(maker, "authorize_security_group_ingress", group, [r for r in rules if r not in have])
@@ -112,31 +92,21 @@ def single_rules(permissions: Sequence[Item]) -> list[Request]:
     return rules
 
 
-def ensure_key(
-    maker: ResourceMaker,
-    cluster: CloudCluster,
-    public_key: str,
-    ensure: Ensure,
-    known: Sequence[Item],
-    *,
-    read: Read,
-) -> str:
+def ensure_key(maker: ResourceMaker, public_key: str, keys: Listing) -> str:
     """Find or create the cluster's key pair. Returns its name. Raises Exists if it exists with another key."""
-    name = requests.name_of(cluster)
-    item = named(known, "KeyName", name)
+    name = requests.name_of(maker.cluster)
+    item = named(keys.known, "KeyName", name)
     if item is not None and item.get("PublicKey", public_key).split()[:2] != public_key.split()[:2]:
         raise Exists(
             f"The key pair {name} in {maker.api.region} is not the key of this cluster's folder. "
-            f"`gpuctl down --cluster {cluster.name}` removes it with the cluster."
+            f"`gpuctl down --cluster {maker.cluster.name}` removes it with the cluster."
         )
     return maker.ensure(
         "key-pair",
-        ensure,
-        known,
-        read=read,
+        keys,
         pick=lambda items: named(items, "KeyName", name),
         field="KeyName",
         create=lambda _: maker.create(
-            "import_key_pair", requests.key_pair(cluster, public_key), None, "KeyName"
+            "import_key_pair", requests.key_pair(maker.cluster, public_key), None, "KeyName"
         ),
     )

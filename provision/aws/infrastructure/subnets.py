@@ -4,35 +4,23 @@ from collections.abc import Callable, Collection, Sequence
 
 from provision.aws import requests
 from provision.aws.api import Item
-from provision.aws.infrastructure.find_or_create import Read, ResourceMaker, lowest, named
+from provision.aws.infrastructure.find_or_create import Listing, ResourceMaker, lowest, named
 from provision.aws.requests import EVERYWHERE, Request, tags_in
 from provision.errors import Exists
-from provision.records import CloudCluster, Zone
+from provision.records import Zone
 from provision.rented import tags
-from provision.rented.interface import Ensure
 
 
-def ensure_table(
-    maker: ResourceMaker,
-    cluster: CloudCluster,
-    vpc: str,
-    ensure: Ensure,
-    known: Sequence[Item],
-    *,
-    read: Read,
-    private: bool = False,
-) -> str:
+def ensure_table(maker: ResourceMaker, vpc: str, tables: Listing, *, private: bool = False) -> str:
     """Find or create the route table of the VPC's public or private subnets."""
     return maker.ensure(
         _kind("route-table", private),
-        ensure,
-        known,
-        read=read,
+        tables,
         pick=lambda items: lowest(_of_tier(items, vpc, private), "RouteTableId"),
         field="RouteTableId",
         create=lambda token: maker.create(
             "create_route_table",
-            requests.route_table(cluster, vpc, token, private=private),
+            requests.route_table(maker.cluster, vpc, token, private=private),
             "RouteTable",
             "RouteTableId",
             again=True,
@@ -42,15 +30,7 @@ def ensure_table(
 
 
 def ensure_subnet(
-    maker: ResourceMaker,
-    cluster: CloudCluster,
-    vpc: str,
-    zone: Zone,
-    ensure: Ensure,
-    known: Sequence[Item],
-    *,
-    read: Read,
-    private: bool = False,
+    maker: ResourceMaker, vpc: str, zone: Zone, subnets: Listing, *, private: bool = False
 ) -> str:
     """Find or create the zone's public or private subnet. A new one has no route table: see `associate`."""
 
@@ -59,16 +39,14 @@ def ensure_subnet(
         return lowest(in_this_zone, "SubnetId")
 
     def create(_: str) -> str:
-        used_cidrs = [subnet["CidrBlock"] for subnet in known if subnet["VpcId"] == vpc]
+        used_cidrs = [subnet["CidrBlock"] for subnet in subnets.known if subnet["VpcId"] == vpc]
         cidr = requests.subnet_cidr(zone.name, used_cidrs, private=private)
-        request = requests.subnet(cluster, vpc, zone.name, cidr, private=private)
+        request = requests.subnet(maker.cluster, vpc, zone.name, cidr, private=private)
         return maker.create("create_subnet", request, "Subnet", "SubnetId")
 
     return maker.ensure(
         f"{_kind('subnet', private)} {zone.name}",
-        ensure,
-        known,
-        read=read,
+        subnets,
         pick=in_zone,
         field="SubnetId",
         create=create,
@@ -84,14 +62,12 @@ def _of_tier(items: Sequence[Item], vpc: str, private: bool) -> list[Item]:
     return [item for item in items if item.get("VpcId") == vpc and tags.is_private(tags_in(item)) == private]
 
 
-def associate(
-    maker: ResourceMaker, subnet: str, table: str, tables: Sequence[Item], *, read: Read
-) -> Item | None:
+def associate(maker: ResourceMaker, subnet: str, table: str, tables: Listing) -> Item | None:
     """Give a subnet without a route table this one. Returns the table that it already had, or None.
 
     A race may have made two tables, and a subnet has one at a time.
     """
-    associated = _table_of(tables, subnet)
+    associated = _table_of(tables.known, subnet)
     if associated is not None:
         return associated
     try:
@@ -99,7 +75,7 @@ def associate(
         maker.api.call("associate_route_table", again=True, settle=True, RouteTableId=table, SubnetId=subnet)
     except Exists:
         # Another process was faster, or the list lags.
-        associated = maker.wait_for(lambda: _table_of(read(), subnet))
+        associated = maker.wait_for(lambda: _table_of(tables.read(), subnet))
         if associated is None:
             raise
     return associated

@@ -7,14 +7,16 @@ too.
 from provision.errors import Blocked, CloudError, Denied, Gone
 from provision.oci.api import Api, Json
 from provision.oci.errors import policy_for
-from provision.oci.resources.deletion_blockers import blockers
-from provision.oci.resources.resource_types import ENDED, ENDING, is_live, kind_of, list_kind
+from provision.oci.resources.resource_types import ENDED, ENDING, KINDS, is_live, kind_of, list_kind
+from provision.parallel import run_all, values
 from provision.records import Resource
 from provision.rented import tags
 from provision.waiting import poll
 
 DELETE_PATIENCE_S = 15.0
 MAX_NAMED = 5
+
+_VCN_KINDS = tuple(name for name, kind in KINDS.items() if kind.client == "network" and name != "vcn")
 
 
 def delete(api: Api, resource: Resource) -> None:
@@ -77,10 +79,60 @@ def _must_be_unlisted(api: Api, resource: Resource) -> None:
 
 def _blocked(api: Api, resource: Resource, error: CloudError) -> Blocked:
     try:
-        users = blockers(api, resource)
+        users = _blockers(api, resource)
         more = f" and {len(users) - MAX_NAMED} more" if len(users) > MAX_NAMED else ""
         named = ", ".join(users[:MAX_NAMED]) + more
     except CloudError as other:
         named = f"something that can't be found out ({other})"
     message = f"The {resource.kind} {resource.id} is still used by {named}." if named else str(error)
     return Blocked(message, operation=error.operation, code=error.code)
+
+
+def _blockers(api: Api, resource: Resource) -> list[str]:
+    """Return the names of a resource's users, ours or not, by the compartment's lists."""
+    if resource.kind == "nsg":
+        members = api.list_all("network.list_network_security_group_vnics", resource.id)
+        return [f"VNIC {member['vnicId']} of {member.get('resourceId') or 'nobody'}" for member in members]
+    if resource.kind == "compute-cluster":
+        machines = api.listed("compute.list_instances", compute_cluster_id=resource.id)
+        return [f"instance {machine['id']}" for machine in machines if is_live(machine)]
+    if resource.kind == "subnet":
+        return _of_subnet(api, resource.id)
+    if resource.kind in ("route-table", "security-list"):
+        return [
+            f"subnet {view['id']}"
+            for view in _live(api, "subnet")
+            if resource.id in (view.get("routeTableId"), *view.get("securityListIds", ()))
+        ]
+    if resource.kind == "vcn":
+        return _of_vcn(api, resource.id)
+    return [
+        f"route-table {view['id']}"
+        for view in _live(api, "route-table")
+        if any(route["networkEntityId"] == resource.id for route in view.get("routeRules", ()))
+    ]
+
+
+def _of_subnet(api: Api, subnet_id: str) -> list[str]:
+    held = api.listed("compute.list_vnic_attachments")
+    return [
+        f"VNIC {attachment.get('vnicId')} of {attachment['instanceId']}"
+        for attachment in held
+        if attachment.get("subnetId") == subnet_id and attachment["lifecycleState"] != "DETACHED"
+    ]
+
+
+def _of_vcn(api: Api, vcn_id: str) -> list[str]:
+    vcn: Json = api.call("network.get_vcn", vcn_id)
+    defaults = {vcn.get("defaultRouteTableId"), vcn.get("defaultSecurityListId")}
+    lists = values(run_all(lambda kind: _live(api, kind), _VCN_KINDS))
+    return [
+        f"{kind} {view['id']}"
+        for kind, views in zip(_VCN_KINDS, lists, strict=True)
+        for view in views
+        if view.get("vcnId") == vcn_id and view["id"] not in defaults
+    ]
+
+
+def _live(api: Api, kind: str) -> list[Json]:
+    return [view for view in list_kind(api, kind) if is_live(view)]

@@ -14,7 +14,7 @@ from inventories.errors import InvalidInput
 from provision import errors
 from provision.aws import requests
 from provision.aws.infrastructure import network, subnets
-from provision.aws.infrastructure.find_or_create import Read, ResourceMaker
+from provision.aws.infrastructure.find_or_create import Listing, ResourceMaker
 from provision.parallel import run_all, values
 from provision.records import CloudCluster, Infrastructure, Zone
 from tests.fakes.client import FakeCloud
@@ -217,13 +217,14 @@ def test_prepare_replaces_rules_of_a_group_listed_late(user: User, fake: FakeClo
     class Late(ResourceMaker):
         """The first look at the groups comes too early."""
 
-        def reader(self, operation: str, key: str, *which: Any, **more: Any) -> Read:
-            read, looks = super().reader(operation, key, *which, **more), itertools.count()
-            return lambda: read() if operation != "describe_security_groups" or next(looks) else []
+        def listing(self, operation: str, key: str, *which: Any, **more: Any) -> Listing:
+            listing, looks = super().listing(operation, key, *which, **more), itertools.count()
+            early = operation == "describe_security_groups"
+            return Listing(lambda: [] if early and not next(looks) else listing.read())
 
-    late = Late(user.cloud.api, user.clock, 5.0)
     moved = replace(cluster, ssh_cidrs=("192.0.2.1/32",))
-    infrastructure = network.prepare(late, moved, offer, PUBLIC_KEY, user.ensure)
+    late = Late(user.cloud.api, user.clock, 5.0, moved, user.ensure)
+    infrastructure = network.prepare(late, offer, PUBLIC_KEY)
     assert infrastructure.ids["security_group"] == group
     (found,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
     ranges = [source["CidrIp"] for permission in found["IpPermissions"] for source in permission["IpRanges"]]
@@ -399,13 +400,14 @@ def test_associate_returns_a_route_table_associated_meanwhile(user: User, fake: 
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
     infrastructure = user.infrastructure(cluster, offer)
-    tables = user.cloud._maker.reader("describe_route_tables", "RouteTables", requests.ours())
+    maker = user.cloud.maker(cluster, user.ensure)
+    tables = maker.listing("describe_route_tables", "RouteTables", requests.ours())
     subnet, other = infrastructure.ids["subnet"], another_table(infrastructure, cluster)
-    had = subnets.associate(user.cloud._maker, subnet, other, [], read=tables)
+    had = subnets.associate(maker, subnet, other, tables)
     assert had is not None
     assert had["RouteTableId"] == infrastructure.ids["route_table"]
     with pytest.raises(errors.Exists, match=r"\(Resource.AlreadyAssociated\)"):
-        subnets.associate(user.cloud._maker, subnet, other, [], read=list)
+        subnets.associate(maker, subnet, other, Listing(list))
 
 
 # Existing subnets

@@ -13,10 +13,10 @@ from clocks import StepClock
 from provision import errors
 from provision.aws.cloud import AwsCloud
 from provision.aws.infrastructure import nat
-from provision.aws.infrastructure.find_or_create import ResourceMaker
+from provision.aws.infrastructure.find_or_create import Listing, ResourceMaker
 from provision.aws.resources.resource_types import KINDS
 from provision.parallel import run_all, values
-from provision.records import Infrastructure, Zone
+from provision.records import CloudCluster, Infrastructure, Zone
 from provision.rented import teardown
 from provision.rented.state import NETWORK_LOCK_WAIT_S
 from provision.waiting import quiet
@@ -285,10 +285,16 @@ def test_nat_agree_keeps_the_lower_id_of_two_unused_gateways(user: User, fake: F
     a_second_gateway(first)
     user.wait(lambda: len(usable_gateways()) == 2)
     low, high = sorted(gateway["NatGatewayId"] for gateway in usable_gateways())
-    maker, own = user.cloud._maker, low if made == "lower" else high
-    reader = maker.reader("describe_nat_gateways", "NatGateways", [])
-    assert nat.agree(maker, own, first["VpcId"], None, made=True, read=reader) == low
+    own = low if made == "lower" else high
+    maker, nats = a_maker(user, cluster)
+    assert nat.agree(maker, own, first["VpcId"], None, nats, made=True) == low
     assert len(usable_gateways()) == kinds(fake)["elastic-ip"] == (2 if made == "lower" else 1)
+
+
+def a_maker(user: User, cluster: CloudCluster) -> tuple[ResourceMaker, Listing]:
+    """With the list of all NAT gateways."""
+    maker = user.cloud.maker(cluster, user.ensure)
+    return maker, maker.listing("describe_nat_gateways", "NatGateways", [])
 
 
 def a_second_gateway(first: Any) -> str:
@@ -331,12 +337,12 @@ def test_nat_agree_warns_of_a_gateway_it_may_not_delete(fake: FakeCloud, tmp_pat
     made = a_second_gateway(used)
     user.wait(lambda: len(usable_gateways()) == 2)
     fake.settings(denied=["DeleteNatGateway"])
-    maker, vpc = user.cloud._maker, used["VpcId"]
-    reader = maker.reader("describe_nat_gateways", "NatGateways", [])
+    maker, nats = a_maker(user, cluster)
+    vpc = used["VpcId"]
     table = {"Routes": [{"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": used["NatGatewayId"]}]}
-    assert nat.agree(maker, made, vpc, table, made=False, read=reader) == used["NatGatewayId"]
+    assert nat.agree(maker, made, vpc, table, nats, made=False) == used["NatGatewayId"]
     assert said[1:] == []
-    found = nat.agree(maker, made, vpc, table, made=True, read=reader, say=said.append)
+    found = nat.agree(maker, made, vpc, table, nats, made=True)
     assert found == used["NatGatewayId"]
     assert f"removing {made}" in said[-2]
     assert "is billed until the last private cluster is removed" in said[-1]
@@ -456,35 +462,35 @@ def test_wait_available_uses_the_other_gateway_when_one_failed(user: User, fake:
     made = ec2.create_nat_gateway(
         SubnetId=good["SubnetId"], AllocationId=good["NatGatewayAddresses"][0]["AllocationId"]
     )["NatGateway"]
-    reader = user.cloud._maker.reader("describe_nat_gateways", "NatGateways", [])
-    maker, vpc = user.cloud._maker, good["VpcId"]
-    assert nat.wait_available(maker, made["NatGatewayId"], vpc, read=reader) == good["NatGatewayId"]
-    assert nat.wait_available(maker, good["NatGatewayId"], vpc, read=reader) == good["NatGatewayId"]
+    maker, nats = a_maker(user, cluster)
+    vpc = good["VpcId"]
+    assert nat.wait_available(maker, made["NatGatewayId"], vpc, nats) == good["NatGatewayId"]
+    assert nat.wait_available(maker, good["NatGatewayId"], vpc, nats) == good["NatGatewayId"]
     with pytest.raises(errors.CloudError, match="nat-gone did not come up: it is gone"):
-        nat.wait_available(maker, "nat-gone", "vpc-other", read=reader)
+        nat.wait_available(maker, "nat-gone", "vpc-other", nats)
 
 
 def test_wait_available_times_out_after_10_minutes(user: User) -> None:
     clock = StepClock()
     pending = {"NatGatewayId": "nat-1", "VpcId": "vpc-1", "State": "pending"}
     with pytest.raises(errors.CloudError, match=r"nat-1 was still pending after 10 minutes.*`gpuctl down`"):
-        nat.wait_available(
-            ResourceMaker(user.cloud.api, clock, 5.0), "nat-1", "vpc-1", read=lambda: [pending]
-        )
+        maker = ResourceMaker(user.cloud.api, clock, 5.0, a_private(), user.ensure)
+        nat.wait_available(maker, "nat-1", "vpc-1", Listing(lambda: [pending]))
     assert nat.READY_TIMEOUT_S < clock.time < 1.1 * nat.READY_TIMEOUT_S
 
 
-def test_wait_available_logs_progress(user: User) -> None:
+def test_wait_available_logs_progress(tmp_path: Path, account: AwsCloud) -> None:
     clock = StepClock()
-    maker = ResourceMaker(user.cloud.api, clock, 5.0)
     said: list[str] = []
+    user = User(tmp_path / "teller", account, say=said.append)
+    maker = ResourceMaker(account.api, clock, 5.0, a_private(), user.ensure)
 
     def read() -> list[dict[str, str]]:
         state = "available" if clock.time > 100 else "pending"
         return [{"NatGatewayId": "nat-1", "VpcId": "vpc-1", "State": state}]
 
     for _ in range(2):  # the second time it is there
-        nat.wait_available(maker, "nat-1", "vpc-1", read=read, say=said.append)
+        nat.wait_available(maker, "nat-1", "vpc-1", Listing(read))
     first, *more = said
     assert first == "waiting for the NAT gateway nat-1, which takes AWS one to three minutes …"
     assert len(more) == 3
