@@ -18,7 +18,7 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Bastion:
-    """A host over which others are reached. None: as the user's own SSH configuration says."""
+    """A host over which others are reached. `None`: as the user's own SSH configuration says."""
 
     host: str
     """Name, alias or address, an IPv6 one without brackets."""
@@ -31,9 +31,9 @@ class Bastion:
 
 
 def read_bastion(text: object) -> Bastion:
-    """The bastion that a text names. Raises InvalidInput.
+    """Return the bastion that a text names. Raises InvalidInput.
 
-    What is accepted needs no quoting in a shell or an SSH configuration.
+    An accepted text needs no quoting in a shell or an SSH configuration.
     """
     match = _FORM.fullmatch(text) if isinstance(text, str) else None
     if match is not None:

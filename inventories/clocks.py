@@ -16,22 +16,22 @@ _ALL_TIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Counts the time of a suspended computer, too; on macOS, CLOCK_MONOTONIC does."""
 TICK_S = 1.0
 AWAY_S = 5.0
-"""So long without a tick: the process was stopped, or the computer suspended."""
+"""A longer time without a tick: the process was stopped, or the computer suspended."""
 MAX_RETRIES = 3
 JUMP_S = 1.0
-"""The calendar clock was set where it went so much further than the time."""
+"""The calendar clock was set if it advanced by this much more than the time."""
 
 Value = TypeVar("Value")
 
 
 def passed_s() -> float:
-    """Return seconds since some moment, with those in which this computer was suspended."""
+    """Return seconds since some moment, with the time in which this computer was suspended."""
     return time.clock_gettime(_ALL_TIME)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ticked:
-    """What a clock shows, in seconds."""
+    """Readings of a clock, in seconds."""
 
     awake_s: float
     """In which this process ran."""
@@ -52,7 +52,7 @@ class AwakeClock:
         self._lock = threading.RLock()
 
     def tick(self) -> Ticked:
-        """Look at the time, and return what it comes to."""
+        """Read the clocks, and return the times since the last reading."""
         with self._lock:
             now = self._passed()
             if now - self._seen_s > AWAY_S:
@@ -94,7 +94,7 @@ os.register_at_fork(after_in_child=_begin_again)
 
 
 def awake_s() -> float:
-    """Return seconds since some moment, without those in which this process did not run."""
+    """Return seconds since some moment, without the time in which this process did not run."""
     return _ticking.tick().awake_s
 
 

@@ -1,7 +1,7 @@
 """Frozen dataclasses to plain JSON and back, typed and strict.
 
-JSON has no NaN and no infinity: such a number is written as null, and null reads back as None where the
-field allows None, else as NaN.
+JSON has no NaN and no infinity: such a number is written as null, and null reads back as `None` where the
+field allows `None`, else as NaN.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ def to_json(obj: object) -> dict[str, Any]:
 
 
 OMITTED = {"omitted": True}
-"""Metadata of a field whose key is omitted where its value is None; it has a default."""
+"""Metadata of a field whose key is omitted where its value is `None`; it has a default."""
 
 
 def key(name: str) -> dict[str, str]:
@@ -50,7 +50,7 @@ def _key(field: "dataclasses.Field[Any]") -> str:
 
 
 def plain(value: object) -> Json:
-    """Any value as JSON types: paths as text, sequences as lists, numbers that JSON lacks as None."""
+    """Any value as JSON types: paths as text, sequences as lists, numbers that JSON lacks as `None`."""
     if isinstance(value, Enum):
         value = value.value
     if value is None or isinstance(value, bool | int | str):
@@ -67,7 +67,7 @@ def plain(value: object) -> Json:
 
 
 def from_json(cls: type[T], data: object, source: str, *, rebuild: str = "") -> T:
-    """The dataclass `cls` out of what `to_json` made of it.
+    """Return the dataclass `cls` from a document that `to_json` made.
 
     Keys that have a default may be missing.
 

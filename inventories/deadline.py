@@ -15,9 +15,9 @@ READ_S = 60.0
 
 
 def within(seconds: float, do: Callable[[], T], *, what: str) -> T:
-    """What `do` returns, or raises. Raises TimeoutError, which names `what`, where it is not over in time.
+    """Call a function with a deadline, and return its result. Raises TimeoutError, which names `what`, if time is up.
 
-    It goes on in a thread of its own then, which ends with the process.
+    The function then continues in its own thread, which ends with the process.
     """
     outcome: list[T] = []
     failure: list[BaseException] = []

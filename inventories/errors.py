@@ -2,7 +2,7 @@
 
 GpuctlError                 siblings: gpuctl.errors, provision.errors, remote.errors
 └── InventoryError
-    ├── InvalidInput        what a person wrote can't be used: file, line, key, what was found, what is allowed
+    ├── InvalidInput        invalid input of a person: file, line, key, the value, the allowed values
     ├── NotFound            no such cluster or run
     ├── CorruptFile         a file of ours is torn, or was changed by hand in a way we can't read
     ├── NewerFormat         a file of ours was written by a newer gpuctl
@@ -23,7 +23,7 @@ class InventoryError(GpuctlError):
 
 
 class InvalidInput(InventoryError):
-    """What a person wrote can't be used."""
+    """Input of a person that can't be used."""
 
     exit_status = 2
 

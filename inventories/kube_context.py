@@ -1,4 +1,4 @@
-"""What a context of a kubeconfig says: where its API server is, and who asks it."""
+"""The context of a kubeconfig: its API server, and the credentials for it."""
 
 import base64
 import os
@@ -28,7 +28,7 @@ MOST_AT_ONCE = 64
 
 
 class KubeContext:
-    """One context of kubeconfig files, read anew once a minute and where a file has changed. Thread-safe.
+    """A context of kubeconfig files, read anew once a minute and where a file has changed. Thread-safe.
 
     So a program that gives out tokens is asked once for all pods. The client itself would ask it for each call where
     they hold less than five minutes, as OKE's do, and would never read a file with a token again.
@@ -50,7 +50,7 @@ class KubeContext:
         """
         with self._lock:
             changed_at = tuple(_changed_at(path) for path in self._files.split(os.pathsep))
-            # By the clock on the wall, which goes on while a laptop sleeps, and may be set back.
+            # By the calendar clock, which continues while a laptop sleeps, and may be set back.
             if not (0 <= self._good_until - time.time() <= KEPT_S and changed_at == self._changed_at):
                 self._renew(changed_at)
             if self._known is None:
@@ -64,7 +64,7 @@ class KubeContext:
             if self._known is None or changed_at != self._changed_at or _has_credentials(settings):
                 self._known = settings
         except PluginFailed as error:
-            # Credentials from before the failure are kept, but not those of another file.
+            # Credentials from before the failure remain in use, but not if they come from another file.
             if changed_at != self._changed_at:
                 self._known = None
             self._failure = str(error)
@@ -82,7 +82,7 @@ class KubeContext:
         return self._known is not None and _has_credentials(self._known)
 
     def failure(self) -> str:
-        """Return why the credential plug-in gave no newer credentials. Empty: it did, or the context has none."""
+        """Return why the plug-in gave no newer credentials. Empty: it did, or the context has no plug-in."""
         return self._failure
 
     def headers(self) -> dict[str, str]:
@@ -143,21 +143,21 @@ _contexts: dict[tuple[str, str | None], KubeContext] = {}
 
 
 def kube_context(files: str, name: str | None) -> KubeContext:
-    """Return the context of that name; None: the current one. The same one for all who ask."""
+    """Return the context of that name; `None`: the current one. The same one for all who ask."""
     return _contexts.setdefault((files, name), KubeContext(files, name))
 
 
 def kubeconfig_files(cluster_file: Path | None) -> str:
-    """Return the files to read: one of a cluster's own, else those that $KUBECONFIG names, or `~/.kube/config`."""
+    """Return the files to read: a cluster's own file, else the files in $KUBECONFIG, or `~/.kube/config`."""
     # The client itself looks at the variable once, when it is imported.
     return str(cluster_file) if cluster_file else os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 class _Connection(HTTPSConnection):
-    """One with a context of its own: threads must not set up a shared one at the same time."""
+    """A TLS connection with a context of its own: threads must not set up a shared context at the same time."""
 
     def connect(self) -> None:
-        """As any; not strict."""
+        """Connect without the strict checks of certificates."""
         if self.ssl_context is None:
             self.ssl_context = not_strict(create_urllib3_context())
             if not (self.ca_certs or self.ca_cert_dir or self.ca_cert_data):
@@ -179,7 +179,7 @@ def api_client(settings: Any) -> client.ApiClient:  # noqa: ANN401
 
 
 def not_strict(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Have it take an authority that tells no identifier of its key, which EKS's do not, and return it.
+    """Make a context accept an authority without an identifier of its key, like EKS's, and return it.
 
     From Python 3.13 on, contexts ask for all that RFC 5280 does.
     """
@@ -188,7 +188,7 @@ def not_strict(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def headers_of(settings: Any) -> dict[str, str]:  # noqa: ANN401
-    """Return those headers by a `Configuration`."""
+    """Return the headers of a `Configuration` that authenticate."""
     auth_settings = settings.auth_settings().values()
     return {setting["key"]: setting["value"] for setting in auth_settings if setting["in"] == "header"}
 

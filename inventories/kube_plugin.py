@@ -1,6 +1,6 @@
 """The credential plug-in of a kubeconfig: a program that prints a token, run with a deadline.
 
-The official client runs it as well, without a deadline, and goes on as `system:anonymous` where it fails.
+The official client runs it as well, without a deadline, and continues as `system:anonymous` where it fails.
 """
 
 import json
@@ -26,7 +26,7 @@ POLL_S = 0.5
 CONFIG = "client.authentication.k8s.io/exec"
 """Name of the extension of a cluster that is meant for its plug-in."""
 MAX_QUOTED = 400
-"""Characters of what a plug-in printed that are quoted."""
+"""The maximum number of quoted characters of a plug-in's output."""
 
 
 class PluginFailed(ConfigException):  # type: ignore[misc]  # the client has no types
@@ -137,7 +137,7 @@ def _run(
 def _wait(
     process: "subprocess.Popen[bytes]", errors: IO[bytes], limit_s: float, *, interactive: bool
 ) -> int | None:
-    """Wait for the program's exit status; None: it has not ended. Show a person what it prints meanwhile."""
+    """Wait for the program's exit status; `None`: it is still running. Print its output for people."""
     deadline = awake_s() + limit_s
     shown = 0
     while (left_s := deadline - awake_s()) > 0:
@@ -159,7 +159,7 @@ def _by_hand(argv: list[str]) -> str:
 
 
 def _quoted(errors: IO[bytes]) -> str:
-    """Return the end of what the program wrote to its standard error, as a clause."""
+    """Return the end of the program's standard error, as a clause."""
     size = errors.seek(0, os.SEEK_END)
     errors.seek(max(0, size - 4 * MAX_QUOTED))
     words = (printable(word) for word in errors.read().decode(errors="replace").split())

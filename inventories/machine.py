@@ -1,4 +1,4 @@
-"""Machines, and the inventory that lists those of one cluster."""
+"""Machines, and the inventory of the machines of one cluster."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ MachineState = Literal["pending", "running", "stopped", "gone", "unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One machine of a cluster: how to reach it and what it has."""
+    """A machine of a cluster: its address and its equipment."""
 
     name: str
     rank: int
@@ -25,32 +25,32 @@ class Machine:
     transport: str = "ssh"
     """How this computer gets there, by a name of `remote.transport.TRANSPORTS`."""
     context: str | None = None
-    """Of the user's kubeconfig, where the machine is a pod. None: the current one."""
+    """Of the user's kubeconfig, where the machine is a pod. `None`: the current one."""
     bastion: str | None = None
-    """Host over which this computer gets there, as `inventories.bastion` reads it. None: directly."""
+    """Host over which this computer gets there, as `inventories.bastion` reads it. `None`: directly."""
     private_ip: str
     """Address that the machine's peers connect to."""
     gpus: int | None
-    """None: not known before the machine was asked."""
+    """`None`: not known before the machine was asked."""
     id: str
     """The provider's own id."""
     shape: str | None = None
     key_file: Path | None = None
-    """Private key. None: the user's own agent and keys."""
+    """Private key. `None`: the user's own agent and keys."""
     ssh_alias: str | None = None
-    """Name of the machine in the user's SSH configuration. None: `host` is its name there."""
+    """Name of the machine in the user's SSH configuration. `None`: `host` is its name there."""
     proxy_command: str | None = None
     """Program whose input and output are the connection to the SSH port, as in OpenSSH's ProxyCommand."""
     python: str | None = None
-    """Interpreter to use as it is. None: `python3` of the machine."""
+    """Interpreter to use as it is. `None`: `python3` of the machine."""
     host_key: str | None = None
     """Public host key, `ssh-ed25519 AAAA…`, where it was known before the first contact."""
     launched_at: str | None = None
-    """Since when it may be billed, ISO 8601, where the provider tells it."""
+    """The begin of billing, ISO 8601, if the provider reports it."""
 
     @property
     def has_ssh(self) -> bool:
-        """Whether it is reached by SSH."""
+        """Return whether the machine is reached by SSH."""
         return self.transport == "ssh"
 
     @property
@@ -65,7 +65,7 @@ class Machine:
 
     @property
     def first_hop(self) -> str | None:
-        """Return the host to which this computer connects. None: a program or the API server's client connects."""
+        """Return the host to which this computer connects. `None`: a program or the API server's client connects."""
         if not self.has_ssh or self.proxy_command is not None:
             return None
         return self.host if self.bastion is None else read_bastion(self.bastion).host
@@ -87,20 +87,20 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineInfo:
-    """What is shown of a machine."""
+    """The public description of a machine."""
 
     name: str
     rank: int
     """Node rank, 0 .. N-1."""
     state: MachineState
     host: str | None
-    """Address that this computer connects to. None: the machine is reached in another way than SSH."""
+    """Address that this computer connects to. `None`: the machine is reached in another way than SSH."""
     port: int | None
     user: str
     private_ip: str
     """Address that the machine's peers connect to."""
     gpus: int | None
-    """None: not known before the machine was asked."""
+    """`None`: not known before the machine was asked."""
     id: str
     """The provider's own id."""
 
@@ -115,7 +115,7 @@ class Inventory:
     shape: str | None = None
     hourly_usd: float | None = None
     """All that the cluster is billed for by the hour, USD: machines, disks, addresses, network (the machines
-    alone in inventories of older releases). 0 where nothing is billed; None: not known."""
+    alone in inventories of older releases). 0 where nothing is billed; `None`: not known."""
     created_at: str
     """ISO 8601, UTC."""
     machines: tuple[Machine, ...]

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 
 
 def nearest(word: str, choices: Iterable[str], *, limit: int = 3, cutoff: float = 0.6) -> list[str]:
-    """The choices most like `word`, best first, then in their own order; case does not count.
+    """Return the choices most like `word`, best first, then in their own order; case does not count.
 
-    `cutoff` is the least likeness, 0 .. 1. At most `limit` choices; none where nothing is like it.
+    `cutoff` is the least likeness, 0 .. 1. At most `limit` choices; an empty list without a similar one.
     """
     folded = word.casefold()
     matcher = difflib.SequenceMatcher(b=folded)

@@ -15,7 +15,7 @@ _SECRETS = re.compile(
 
 
 def signal_group(group: int, number: int) -> None:
-    """Send a signal to the processes of a group; a group that has ended gets none."""
+    """Send a signal to the processes of a group, if the group still exists."""
     # macOS answers PermissionError for a group of zombies.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)

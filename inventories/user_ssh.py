@@ -32,7 +32,7 @@ class SshSettings:
     port: int
     user: str
     host_key_alias: str | None
-    """Name in known_hosts files. None: the address."""
+    """Name in known_hosts files. `None`: the address."""
     known_hosts: tuple[Path, ...]
     """Empty: the usual files."""
     key_files: tuple[Path, ...]
@@ -42,9 +42,9 @@ class SshSettings:
     missing_keys: tuple[Path, ...] = ()
     """Key files that the configuration names and that do not exist."""
     only_these_keys: bool
-    """IdentitiesOnly: of the agent's keys, only those of `key_files`."""
+    """IdentitiesOnly: of the agent's keys, only the keys of `key_files`."""
     agent: str
-    """Socket of the SSH agent; empty: none."""
+    """Socket of the SSH agent; empty: no agent."""
     certificates: tuple[Path, ...]
     jump: str | None
     """ProxyJump: one bastion, or several with commas."""
@@ -189,7 +189,7 @@ def _path(text: str, tokens: dict[str, str]) -> Path:
 
 
 def _account() -> pwd.struct_passwd:
-    """Return the account of this process; an empty one where the system has none."""
+    """Return the account of this process; an empty one if the system has no such account."""
     try:
         return pwd.getpwuid(os.getuid())
     except KeyError:

@@ -1,4 +1,4 @@
-"""YAML that a person wrote: plain values, and the line of each for the sentence about what is wrong with it.
+"""YAML that a person wrote: plain values, and the line of each for the error message.
 
 More strict than YAML itself: a key may be there once, aliases are refused (a few lines of them can expand
 to gigabytes), and so are tags beyond the plain types.
@@ -29,7 +29,7 @@ Keys = tuple[str | int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One YAML document: dictionaries with text keys, lists, text, numbers, booleans and None."""
+    """A YAML document: dictionaries with text keys, lists, text, numbers, booleans and `None`."""
 
     path: Path
     data: Any
@@ -46,12 +46,12 @@ class Source:
         return self.lines[keys]
 
     def text(self, *keys: str | int) -> str | None:
-        """A value as it is written: text, a number, a word such as `true`; None where it is null, or has parts."""
+        """A value as it is written: text, a number, a word such as `true`; `None` where it is null, or has parts."""
         value = self.value(*keys)
         return value if isinstance(value, str) or value is None else self.texts.get(keys)
 
     def value(self, *keys: str | int) -> Any:  # noqa: ANN401 - whatever was written
-        """What `keys` lead to."""
+        """Return the value at `keys`."""
         value = self.data
         for key in keys:
             value = value[key]
@@ -59,7 +59,7 @@ class Source:
 
 
 class Problems:
-    """What is wrong with one file, gathered so that a person sees all of it at once."""
+    """The errors of one file, gathered so that a person sees all of them at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,7 +114,7 @@ def _text(path: Path) -> str:
 
 
 def _scan(path: Path, text: str, loader_class: type[yaml.SafeLoader | yaml.CSafeLoader]) -> bool:
-    """Refuse aliases and deep nesting before anything recursive sees them. True: there is an explicit end."""
+    """Refuse aliases and deep nesting before anything recursive sees them. True: the document has an explicit end."""
     depth, ended = 0, False
     for event in yaml.parse(text, Loader=loader_class):
         if isinstance(event, yaml.AliasEvent):

@@ -1,4 +1,4 @@
-"""The sentence for each reason that ends a rank, a node's part in a run, or a run. Nothing reads what it says."""
+"""The sentence for each reason that ends a rank, a node's part in a run, or a run. No code reads a sentence."""
 
 import signal
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ CAUSES = {
 
 
 def sentence(ended: Ended) -> str:
-    """One line on what ended it: `exit status 3: RuntimeError: boom`. Also where its facts are not known."""
+    """Return one line on the end: `exit status 3: RuntimeError: boom`. Also where its facts are not known."""
     match ended.reason:
         case Reason.OUT_OF_MEMORY if ended.cause is Cause.KERNEL_KILL:
             return _memory_kill(ended)
@@ -191,7 +191,7 @@ def _gb(size: int | None) -> str:
 
 
 def _of_node(ended: Ended) -> str:
-    """Of a node that failed, where neither its launcher nor a rank did."""
+    """Return the sentence on a node that failed, if neither its launcher nor a rank failed."""
     match ended.reason:
         case Reason.DISK_FULL:
             free = ended.free_bytes
@@ -235,7 +235,7 @@ def _of_ray(ended: Ended) -> str:
 
 
 def _waiting(ended: Ended) -> str:
-    """Of ranks that others waited for until they gave up."""
+    """Return the sentence on ranks that others waited for until they timed out."""
     if ended.reason is Reason.TIMED_OUT:
         return (
             "every rank waited for others until its time was over: the network between them fails, or they are not "
@@ -273,7 +273,7 @@ def _in_brackets(ended: Ended) -> str:
 
 
 def _with_words(text: str, ended: Ended) -> str:
-    """A text, and the words of others after it where there are any."""
+    """Return a text, followed by the words of others, if any."""
     place = f" ({ended.place})" if ended.place else ""
     return f"{text}: {ended.detail}{place}" if ended.detail else text
 

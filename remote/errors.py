@@ -3,18 +3,18 @@
 RemoteError
 ├── Unreachable             no connection: the stage that failed is named (TCP, key exchange, …)
 │   ├── HungUp              … because the server closed it before its banner (remote.transport.retry)
-│   └── MachineGone         … because there is no such machine any more: to try again is of no use
-├── HostKeyRejected         the host's key is not the pinned one, or none is pinned
+│   └── MachineGone         … because the machine does not exist any more: a retry is useless
+├── HostKeyRejected         the host's key is not the pinned one, or no key is pinned
 ├── AuthenticationFailed    the host did not take our key
 ├── ConnectionLost          the connection broke in the middle of something
 ├── NodeFailed              a command on a node failed
 │   ├── DiskFull            … because no space was left there
 │   ├── HomeNotWritable     … because the login user's home folder can't be written to
 │   ├── ShellFailed         … because the login shell did not run it
-│   ├── NoPython            … because there is no Python where one should be
+│   ├── NoPython            … because Python is missing at the expected path
 │   └── EnvironmentFailed   … because uv could not build the environment (remote.python_env.building)
-│       └── NoConda         … because what builds it is not there
-├── BadRequirements         what is to be installed can't be read (remote.python_env.project_files)
+│       └── NoConda         … because its builder is missing
+├── BadRequirements         the requirements can't be read (remote.python_env.project_files)
 ├── SomeNodesFailed         one or more nodes failed; every node's outcome is kept
 ├── NotReady                a machine's set-up failed or did not end; the stage is named
 ├── PreflightFailed         a run would fail or hang later; every finding has its fix
@@ -22,11 +22,11 @@ RemoteError
 ├── UnknownLauncher         a run's record names a launcher that this release lacks
 ├── RayNotReady             Ray does not count in a node that it was started on
 ├── SyncRefused             the folder is too large, is a home folder, or git can't list it
-├── ScriptNotFound          there is no such script
-├── ScriptNotSynced         what is named to be run is not among what is sent to the nodes, or can't be run
-├── BadFabfile              there is no fabfile, it can't be loaded, or it has no such task or argument
+├── ScriptNotFound          the script does not exist
+├── ScriptNotSynced         the program is not among the files sent to the nodes, or can't be run
+├── BadFabfile              the fabfile is missing, can't be loaded, or has no such task or argument
 ├── PortTaken               a port of this computer is in use by another program
-└── BadAnswer               what a node sent is not what we asked for; nothing of it is kept
+└── BadAnswer               a node's answer is not valid, and is discarded
 """
 
 from collections.abc import Collection
@@ -43,11 +43,11 @@ class Unreachable(RemoteError):
 
 
 class MachineGone(Unreachable):
-    """There is no such machine any more, or it is being ended."""
+    """The machine does not exist any more, or it is being terminated."""
 
 
 class HostKeyRejected(RemoteError):
-    """The host's key is not the pinned one, or none is pinned."""
+    """The host's key is not the pinned key, or no key is pinned."""
 
 
 class AuthenticationFailed(RemoteError):
@@ -75,11 +75,11 @@ class ShellFailed(NodeFailed):
 
 
 class NoPython(NodeFailed):
-    """There is no Python where one should be."""
+    """No Python is at the expected path."""
 
 
 class SomeNodesFailed(RemoteError):
-    """One or more nodes failed."""
+    """At least one node failed."""
 
     def __init__(self, message: str, *, exit_status: int = 1) -> None:
         """`exit_status`: the nodes', where it is one."""
@@ -107,7 +107,7 @@ class PreflightFailed(RemoteError):
     """A run would fail or hang later."""
 
     def __init__(self, message: str, nodes: Collection[str] = ()) -> None:
-        """`nodes`: those that stand in its way, where it is known."""
+        """`nodes`: the nodes that stand in its way, as far as they are known."""
         super().__init__(message)
         self.nodes = frozenset(nodes)
 
@@ -119,19 +119,19 @@ class SyncRefused(RemoteError):
 
 
 class ScriptNotFound(RemoteError):
-    """There is no such script."""
+    """The script does not exist."""
 
     exit_status = 2
 
 
 class ScriptNotSynced(RemoteError):
-    """What is named to be run is not among what is sent to the nodes, or can't be run."""
+    """The program to run is not among the files sent to the nodes, or can't be run."""
 
     exit_status = 2
 
 
 class BadFabfile(RemoteError):
-    """There is no fabfile, it can't be loaded, or it has no such task or argument."""
+    """The fabfile does not exist, can't be loaded, or has no such task or argument."""
 
     exit_status = 2
 
@@ -141,4 +141,4 @@ class PortTaken(RemoteError):
 
 
 class BadAnswer(RemoteError):
-    """What a node sent is not what we asked for."""
+    """The answer of a node is not valid."""

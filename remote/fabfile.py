@@ -38,7 +38,7 @@ class Listed:
     name: str
     aliases: tuple[str, ...]
     help: str
-    """The first line of its docstring; empty: it has none."""
+    """The first line of its docstring; empty without one."""
     arguments: tuple[tuple[str, str], ...]
     """How each is written, and the help that its task gives for it."""
 
@@ -52,12 +52,12 @@ class Step:
     on_machines: bool
     """False: it is run once, on this computer, as Fabric does with `pre` and `post` tasks."""
     hosts: tuple[str, ...] = ()
-    """Those that the task names itself, which are not followed."""
+    """The hosts that the task names itself, which are not followed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Streams:
-    """Where what a task's commands say goes."""
+    """Destinations for the output of a task's commands."""
 
     out: TextIOBase | TextIO
     err: TextIOBase | TextIO
@@ -112,9 +112,9 @@ class Fabfile:
     def run(
         self, step: Step, box: PinnedConnection, streams: Streams, *, timeout_s: float | None = None
     ) -> Any:  # noqa: ANN401 - what the task returns
-        """Run a step with a connection as its context; what the task returns, and what it raises.
+        """Run a step with a connection as its context; return the task's value, or raise its error.
 
-        `timeout_s`: for each of its commands; None: as the fabfile's settings have it.
+        `timeout_s`: for each of its commands; `None`: as the fabfile's settings have it.
         """
         box.config = self._config_of(step, streams, overrides={"run": {"in_stream": False}})
         if timeout_s is not None and box.config.timeouts.command is None:
@@ -122,7 +122,7 @@ class Fabfile:
         return _call(step, box)
 
     def run_here(self, step: Step, streams: Streams | None = None) -> Any:  # noqa: ANN401 - what the task returns
-        """Run a step on this computer. `streams`: get what its commands write; None: the usual ones do."""
+        """Run a step on this computer. `streams`: get what its commands write; `None`: the usual ones do."""
         return _call(step, Context(self._config_of(step, streams, overrides={})))
 
     def _contexts(self) -> list[ParserContext]:
@@ -181,7 +181,7 @@ class Fabfile:
 def _line_runner(runner: type[Runner], streams: Streams) -> type[Runner]:
     """A runner of commands whose output goes to these streams, unless a task hides it or wants it elsewhere.
 
-    A stream in the settings would be one that the task wants, and what it hides would be shown.
+    A stream in the settings would count as the task's wish, and hidden output would be shown.
     """
 
     class LineRunner(runner):  # type: ignore[misc, valid-type] # as the settings have it
@@ -197,7 +197,7 @@ def _line_runner(runner: type[Runner], streams: Streams) -> type[Runner]:
 
 
 def load(folder: Path) -> Fabfile:
-    """Load the fabfile of a folder or the nearest above it. Raises BadFabfile; what it says goes where print goes."""
+    """Load the fabfile of a folder or the nearest above it. Raises BadFabfile; its output goes where print goes."""
     loader = FilesystemLoader(start=str(folder), config=fresh_config())
     before = list(sys.path)
     try:
@@ -215,7 +215,8 @@ def load(folder: Path) -> Fabfile:
     except (Exception, SystemExit) as error:
         raise BadFabfile(f"{path} can't be loaded: {describe_error(error, path)}") from error
     finally:
-        # Its own folder comes last from here on: no file beside it may stand in for ours or the standard library's.
+        # The fabfile's own folder comes last from here on: no file in it may hide a module of ours or of the
+        # standard library.
         sys.path[:] = [*before, *(entry for entry in sys.path if entry not in before)]
     config = fresh_config()
     try:
@@ -232,7 +233,7 @@ def load(folder: Path) -> Fabfile:
 
 
 def describe_error(error: BaseException, path: Path) -> str:
-    """A sentence on what a fabfile's code raised, with the line where it did."""
+    """Return a sentence on an error of a fabfile's code, with the line that raised it."""
     line, at = error.__traceback__, ""
     while line is not None:
         if Path(line.tb_frame.f_code.co_filename).parent == path.parent:
@@ -243,7 +244,7 @@ def describe_error(error: BaseException, path: Path) -> str:
 
 
 def failure(error: BaseException, path: Path, box: PinnedConnection | None) -> str | None:
-    """Why a task failed, in a sentence; None: it ended itself with status 0."""
+    """Why a task failed, in a sentence; `None`: it ended itself with status 0."""
     if isinstance(error, Exit | SystemExit):
         code = error.code
         if code in (0, None):
@@ -261,7 +262,7 @@ def failure(error: BaseException, path: Path, box: PinnedConnection | None) -> s
 
 
 def lost(error: BaseException, box: PinnedConnection | None) -> bool:
-    """Whether nobody knows how a command ended: its connection broke, or nobody waited for it any longer."""
+    """Return whether the end of a command is unknown: its connection broke, or nobody waited for it any longer."""
     if isinstance(error, UnexpectedExit):
         result = error.result
         on_machine = isinstance(result, fabric.Result)

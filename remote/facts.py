@@ -1,4 +1,4 @@
-"""What the nodes are: one round trip each, all at once."""
+"""Facts of the nodes: one round trip each, all at once."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -28,26 +28,25 @@ class RdmaDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """What stands between the hardware and the GPUs that a run can use."""
+    """The layers between the hardware and the GPUs that a run can use."""
 
     devices: int
     """NVIDIA GPUs on the PCI bus."""
     module: bool
     """Whether the kernel has NVIDIA's module loaded."""
     smi_exit: int | None
-    """nvidia-smi's exit status. None: there is no nvidia-smi; -1: it hung."""
+    """nvidia-smi's exit status. `None`: nvidia-smi is not installed; -1: it hung."""
     smi_said: str
-    """What it said where it failed."""
+    """The output of nvidia-smi if it failed."""
     listed: int
-    """GPUs that it listed, also those that a run may not use (CUDA_VISIBLE_DEVICES)."""
+    """GPUs in its list, also hidden ones (CUDA_VISIBLE_DEVICES)."""
     reboot_required: bool
     """Whether the system asks for a reboot (packages were installed that need one)."""
     fabric: str | None = None
-    """What the system says of the fabric manager: `active`, `failed`, … `unknown`: it can't be asked, as in a
-    container. None: the GPUs need none.
-    """
+    """systemd's state of the fabric manager: `active`, `failed`, … `unknown`: it can't be read, as in a container.
+    `None`: the GPUs do not need it."""
     holders: Sequence[str] = ()
-    """Processes that have the GPUs open though nvidia-smi fails, as `1234 (python3)`; those that can be seen."""
+    """Processes that have the GPUs open though nvidia-smi fails, as `1234 (python3)`, as far as they can be seen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +54,7 @@ class EfaSoftware:
     """Software that NCCL needs for AWS's EFA, on one node."""
 
     plugin: str | None
-    """Path of the plug-in aws-ofi-nccl. None: the node does not have it."""
+    """Path of the plug-in aws-ofi-nccl. `None`: the node does not have it."""
     loadable: bool
     """Whether the loader looks in the plug-in's folder."""
     libfabric: bool
@@ -71,7 +70,7 @@ EndTimer = Literal["active", "inactive", "missing"]
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """One node's facts. None: could not be found out."""
+    """The facts of a node. `None`: could not be found out."""
 
     hostname: str
     os: str
@@ -80,15 +79,15 @@ class Facts:
     """The interpreter that the ranks use: the one that answered, or an environment's; absolute."""
     python_version: str | None
     torch: str | None
-    """Version of the installed torch. None: not installed for that interpreter."""
+    """Version of the installed torch. `None`: not installed for that interpreter."""
     ray: str | None
-    """Version of the installed Ray. None: not installed for that interpreter."""
+    """Version of the installed Ray. `None`: not installed for that interpreter."""
     packages: tuple[str, ...] | None
-    """`name==version` of what the environment holds that the ranks use. None: the machine's own Python is used."""
+    """`name==version` of the packages of the ranks' environment. `None`: the machine's own Python is used."""
     gpus: tuple[dict[str, Any], ...]
     driver: Driver
     cloud: str | None
-    """`oci`, `aws`, `gcp`, as the firmware tells it. None: another one, or none."""
+    """`oci`, `aws`, `gcp`, from the firmware. `None`: another cloud, or no cloud."""
     rdma: tuple[RdmaDevice, ...]
     cpus: int
     disk_free_bytes: int
@@ -97,7 +96,7 @@ class Facts:
     machine: str
     """Two nodes with the same text are one machine, which the inventory lists twice."""
     clock_offset_s: float
-    """The node's clock minus this computer's, seconds; off by what the answer took to arrive."""
+    """The node's clock minus this computer's, seconds; the error is the answer's travel time."""
     addresses: Mapping[str, str | None]
     """Peer as the inventory names it → its IP address, as this node resolves it."""
     interfaces: Mapping[str, str | None]
@@ -105,22 +104,22 @@ class Facts:
     free_port: int | None
     """One that can be listened on at the node's private_ip."""
     cant_listen: str | None
-    """Why nothing can listen at private_ip, in the system's words. None: something can, be a port free or not."""
+    """Why nothing can listen at private_ip, in the system's words. `None`: something can, be a port free or not."""
     active_runs: tuple[str, ...]
     sudo: bool
     """Whether the command sudo is installed."""
     firewall: FirewallFacts | None
-    """None: it was not asked for."""
+    """`None`: it was not asked for."""
     end_timer: EndTimer | None = None
-    """State of the timer that powers the machine off. None: nobody asked for it, or the machine has no systemd."""
+    """State of the timer that powers the machine off. `None`: nobody asked for it, or the machine has no systemd."""
     efa: EfaSoftware | None = None
-    """None: the node has no EFA device."""
+    """`None`: the node has no EFA device."""
     below: str | None = None
     """The interpreter that `python` lies over, where a project's own environment does; absolute."""
 
     @property
     def python_below(self) -> str:
-        """The interpreter whose packages the ranks find, beside those of a project's own environment."""
+        """The interpreter whose packages the ranks find, in addition to a project's own environment."""
         return self.below or self.python
 
     @property
@@ -194,7 +193,7 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
 def with_environment(
     facts: Facts, *, python: str, python_version: str | None, torch: str | None, packages: Sequence[str]
 ) -> Facts:
-    """The facts of a node whose ranks use an environment: its interpreter, and what it holds, not the machine's."""
+    """Return a node's facts with the interpreter and the packages of an environment, not the machine's."""
     return replace(
         facts,
         python=python,
@@ -206,9 +205,9 @@ def with_environment(
 
 
 def over(facts: Facts, *, python: str, packages: Sequence[str]) -> Facts:
-    """The facts of a node whose ranks use an environment that lies over the interpreter of `facts`.
+    """Return the facts of a node whose ranks use an environment over the interpreter of `facts`.
 
-    `packages`: what it has itself, which goes before what lies below.
+    `packages`: the environment's own, which come first.
     """
     pinned = {pin.partition("==")[0] for pin in packages}
     below = [pin for pin in facts.packages or () if pin.partition("==")[0] not in pinned]
@@ -227,7 +226,7 @@ def _version(packages: Sequence[str], name: str) -> str | None:
 
 
 def without_gpus(facts: Facts) -> Facts:
-    """The facts of a node whose ranks are to use its CPUs: as those of one that has no GPU."""
+    """Return the facts of a node whose ranks use its CPUs, as if it had no GPU."""
     return replace(facts, gpus=(), driver=NO_GPU)
 
 

@@ -16,7 +16,7 @@ MAX_AT_ONCE = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(Generic[Value]):
-    """What came of one node: a value, or the error."""
+    """The outcome of one node: a value, or the error."""
 
     node: str
     value: Value | None = None
@@ -33,7 +33,7 @@ def fan_out(
     """`work` on every item in threads; outcomes in the items' order. Errors outside RemoteError are raised.
 
     The threads are daemons: an interrupt does not wait for hosts that do not answer. What has not begun then never
-    begins; `discard` gets each value that nobody will have, also those that come later.
+    begins; `discard` gets each unused value, also later ones.
     """
     outcomes: dict[str, Outcome[Value]] = {}
     unexpected: list[Exception] = []
@@ -78,7 +78,7 @@ def fan_out(
 
 
 def values(outcomes: list[Outcome[Value]]) -> dict[str, Value]:
-    """Every node's value; raises the one error there is, or SomeNodesFailed with all of them."""
+    """Return every node's value; raise the only error, or SomeNodesFailed with all errors."""
     errors = {outcome.node: outcome.error for outcome in outcomes if outcome.error is not None}
     if len(errors) == 1:
         raise next(iter(errors.values()))
@@ -93,7 +93,7 @@ def values(outcomes: list[Outcome[Value]]) -> dict[str, Value]:
 
 
 def _alike_together(errors: Mapping[str, RemoteError]) -> list[str]:
-    """What each node's error says; what several say of themselves in the same words once, with all their names."""
+    """Return each node's error; errors with the same words once, with the names of all nodes."""
     together: dict[str, list[str]] = {}
     for node, error in errors.items():
         together.setdefault(str(error).removeprefix(f"{node}: "), []).append(node)

@@ -15,7 +15,7 @@ MAX_IN_FULL = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is wrong on a node."""
+    """A problem of a node."""
 
     node: str
     """Its name; several (see `named`) where the same is wrong on all of them."""
@@ -24,7 +24,7 @@ class Finding:
     fatal: bool = True
     """False: a run can start all the same."""
     harmless: bool = False
-    """True: not worth a word before every run; `doctor` tells it."""
+    """True: not worth a note before every run; `doctor` reports it."""
 
 
 def cannot_start(
@@ -38,7 +38,7 @@ def cannot_start(
 
 
 def named(nodes: Sequence[str]) -> str:
-    """All the nodes' names, those that count on as one: `gpu-0…gpu-5, gpu-7 and head`."""
+    """Return the nodes' names, consecutive ones as a range: `gpu-0…gpu-5, gpu-7 and head`."""
     runs: list[list[str]] = []
     for name in nodes:
         if runs and name == _next(runs[-1][-1]):
@@ -50,7 +50,7 @@ def named(nodes: Sequence[str]) -> str:
 
 
 def _next(name: str) -> str | None:
-    """`gpu-8` → `gpu-9`; None for a name without a number."""
+    """`gpu-8` → `gpu-9`; `None` for a name without a number."""
     stem = name.rstrip("0123456789")
     number = name[len(stem) :]
     return f"{stem}{int(number) + 1}" if number else None

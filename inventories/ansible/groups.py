@@ -47,7 +47,7 @@ class _Group:
 
 
 def read_hosts(source: Source, problems: Problems) -> list[Host]:
-    """The hosts of an inventory, in the file's order. What is wrong is added to `problems`."""
+    """Return the hosts of an inventory, in the file's order. Errors are added to `problems`."""
     if isinstance(source.data, str) and source.data.startswith("$ANSIBLE_VAULT"):
         view = f"ansible-vault view {shlex.quote(str(source.path))} > hosts.yaml"
         problems.add(1, f"the inventory is encrypted, and gpuctl decrypts none. Give a plain copy: {view}")
@@ -157,7 +157,7 @@ class _Reader:
         }
 
     def _mapping(self, keys: Keys) -> dict[str, Any]:
-        """What is at `keys`, where nothing counts as an empty mapping."""
+        """Return the mapping at `keys`; an empty value counts as an empty mapping."""
         value = self._source.data
         for key in keys:
             value = value[key]

@@ -1,4 +1,4 @@
-"""One machine out of the variables of its host in an Ansible inventory.
+"""A machine from the variables of its host in an Ansible inventory.
 
 Ansible's connection variables and ours are read; any other variable is left to Ansible, unless it looks like
 one of them misspelt.
@@ -56,13 +56,13 @@ _HOST_KEY = re.compile(r"(ssh-|ecdsa-|sk-)[A-Za-z0-9@.-]+ [A-Za-z0-9+/]+=*")
 
 
 class _Wrong(ValueError):
-    """A value that can't be used; the message is a clause that says what is allowed."""
+    """An invalid value; the message is a clause that names the allowed values."""
 
 
 def machines_of(
     hosts: Sequence[Host], problems: Problems, *, folder: Path, complete: bool
 ) -> tuple[Machine, ...]:
-    """The machines by rank. What is wrong is added to `problems`; with problems the result means nothing.
+    """Return the machines by rank. Errors are added to `problems`; with problems the result means nothing.
 
     With `complete`, all that gpuctl writes itself has to be there. Without, all but the name has a default,
     and the key files have to exist. Relative paths are relative to `folder`.
@@ -114,7 +114,7 @@ def _machine(host: Host, values: dict[str, Any], rank: int) -> Machine:
 
 
 def _add_defaults(host: Host, values: dict[str, Any], problems: Problems) -> None:
-    """What a person may leave out."""
+    """Add the defaults of values that a person may leave out."""
     if ":" in values.setdefault("private_ip", values["ansible_host"]):
         line = host.vars["private_ip"].line if "private_ip" in host.vars else host.line
         problems.add(
@@ -260,13 +260,13 @@ def _report_typo(key: str, var: Var, problems: Problems) -> None:
 
 @cache
 def _meant(key: str) -> list[str]:
-    """Of which variable a key looks like a misspelling: looked up once for all hosts that have it."""
+    """Return the variables of which a key looks like a misspelling: looked up once for all hosts that have it."""
     known = {*_FACTS, *_PASSWORDS, _CONNECTION}
     return [] if key in known else nearest(key, [*_CHECKS, *_OTHER_NAMES], limit=1, cutoff=0.85)
 
 
 def _ranks(hosts: Sequence[Host], values: Sequence[dict[str, Any]], problems: Problems) -> list[int]:
-    """Ranks as given; the hosts without one take those that are free, in the file's order."""
+    """Return the ranks: explicit ones as they are, then the free numbers for the other hosts, in the file's order."""
     by_rank: dict[int, Host] = {}
     for host, values_of_host in zip(hosts, values, strict=True):
         rank = values_of_host.get("rank")

@@ -1,8 +1,8 @@
 """The inventory as a file that Ansible reads as it is.
 
-`ansible-inventory -i FILE --list` shows the machines under `all.children.gpu.hosts`; the cluster's own facts
-are the variable `gpuctl` of all. `read_inventory` reads what `write_inventory` wrote; `read_hosts_file` reads
-what a person wrote.
+`ansible-inventory -i FILE --list` shows the machines under `all.children.gpu.hosts`; the cluster's own facts are
+the variable `gpuctl` of all. `read_inventory` reads files of `write_inventory`; `read_hosts_file` reads files of
+people.
 """
 
 import shlex
@@ -90,7 +90,7 @@ def read_hosts_file(path: Path) -> tuple[Machine, ...]:
 
 
 def _host(machine: Machine, known_hosts: Path | None) -> dict[str, Any]:
-    # A host's arguments replace those of all.
+    # The arguments of a host replace the arguments of all.
     through = [_pinning(known_hosts)] if known_hosts is not None else []
     if machine.proxy_command is not None:
         # ssh expands %-tokens.
@@ -129,7 +129,7 @@ def _pinning(known_hosts: Path) -> str:
 
 
 def _facts(source: yaml_source.Source) -> dict[str, Any]:
-    """What is at `all.vars.gpuctl`; nothing where that is no mapping."""
+    """Return the mapping at `all.vars.gpuctl`; an empty one if that is no mapping."""
     value = source.data
     for key in ("all", "vars", "gpuctl"):
         value = value.get(key) if isinstance(value, dict) else None

@@ -35,7 +35,7 @@ class Address:
 
 @dataclass(frozen=True, kw_only=True)
 class SshArgs:
-    """Arguments of ssh that change where a connection goes. None: not among them."""
+    """Arguments of ssh that change where a connection goes. `None`: not among them."""
 
     jump: str | None = None
     """ProxyJump: a bastion, several with commas, or `none`."""
@@ -125,7 +125,7 @@ def proxy_of_hops(hops: str) -> str:
 
 
 def refuse_connection(kind: str) -> str | None:
-    """Return why a kind of connection can't be used, as a clause with the way out; None: it is SSH."""
+    """Return why a kind of connection can't be used, as a clause with the way out; `None`: it is SSH."""
     short = kind.rpartition(".")[2]
     if short in SSH_CONNECTIONS:
         return None

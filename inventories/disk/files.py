@@ -16,8 +16,8 @@ from inventories.errors import NoAccess
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace `path` with `data`: whoever reads it finds the old file or the new one, never a part.
 
-    On return the new file is on the disk. Killed at any moment, the old file stands; at worst a hidden
-    temporary file is left beside it. The folder must exist.
+    On return the new file is on the disk. Killed at any moment, the old file stands; at worst a hidden temporary
+    file is left in its folder. The folder must exist.
     """
     with sentence("write", path):
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -38,7 +38,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
 def private_dir(path: Path) -> None:
     """Make the folder and the parents that it lacks, each 0700 and on the disk. Idempotent.
 
-    A folder that is there already is closed to others; parents that were there are left as they are.
+    Sets mode 0700 on the folder, also if it exists. Existing parents keep their mode.
     """
     with sentence("make or close to others", path):
         with contextlib.suppress(FileNotFoundError):
@@ -60,7 +60,7 @@ def sync_folder(path: Path) -> None:
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """The whole file, or None where there is none."""
+    """Return the whole file, or `None` if it does not exist."""
     with sentence("read", path):
         try:
             return path.read_bytes()
@@ -69,7 +69,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def exists(path: Path) -> bool:
-    """Whether something is there; not being allowed to look is no answer, but NoAccess."""
+    """Return whether a path exists. Raises NoAccess if that can't be seen."""
     with sentence("look for", path):
         return path.exists()
 

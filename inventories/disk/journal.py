@@ -15,7 +15,7 @@ from inventories.errors import CorruptFile
 
 
 class Journal:
-    """What was about to be done, and what was done, in order.
+    """Planned and completed actions, in order.
 
     Each line is on the disk before `append` returns.
     """
@@ -26,7 +26,7 @@ class Journal:
     def append(self, event: str, **fields: object) -> None:
         """Write one line: `at` (ISO 8601, UTC), `event` and the fields. Makes the file and its folder.
 
-        A line that a crash cut off is removed first; nobody was told that it had been written.
+        A line that a crash cut off is removed first: no caller knows that line.
         """
         assert "at" not in fields, "the journal sets `at` itself"
         record = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
@@ -42,7 +42,7 @@ class Journal:
                 files.sync_folder(self.path.parent)
 
     def read(self) -> list[dict[str, Any]]:
-        """All lines, oldest first; none where there is no file.
+        """Return all lines, oldest first; an empty list without a file.
 
         A torn last line is ignored. Raises CorruptFile where another line can't be read.
         """
@@ -74,7 +74,7 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def _whole_length(data: bytes) -> int:
-    """How many bytes of the file are whole lines; what follows is torn."""
+    """Return how many bytes of the file are whole lines; the rest is torn."""
     return data.rfind(b"\n") + 1
 
 

@@ -1,7 +1,7 @@
 """A lock between processes that a dead holder can't keep.
 
-The kernel holds the lock (`flock`) and drops it with the process, however that ends. The lock file only
-tells others who holds it.
+The kernel holds the lock (`flock`) and drops it with the process, however that ends. The lock file only names its
+holder.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ def hold(
 ) -> Iterator[None]:
     """Hold the lock file `path` while the body runs. Excludes other processes and other threads.
 
-    `subject` is what is locked, as in "cluster 'default'"; `command` is what the holder does, for others
-    to see. Where another one holds it, `on_wait` is called once with a sentence, and after `wait_s` Locked
-    is raised with the holder's pid and command. Makes the folder of the file.
+    `subject`: a noun for the message, as in "cluster 'default'"; `command`: the holder's command, for others to
+    see. Where another one holds it, `on_wait` is called once with a sentence, and after `wait_s` Locked is raised
+    with the holder's pid and command. Makes the folder of the file.
     """
     files.private_dir(path.parent)
     handle = _acquire(path, subject=subject, wait_s=wait_s, on_wait=on_wait)
@@ -73,7 +73,7 @@ def _acquire(path: Path, *, subject: str, wait_s: float, on_wait: Callable[[str]
 
 
 def _try(path: Path) -> int | None:
-    """The open, locked file; None where another one holds it, or it was removed while we opened it."""
+    """The open, locked file; `None` where another one holds it, or it was removed while we opened it."""
     with files.sentence("lock", path):
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -108,7 +108,7 @@ def _sign(handle: int, command: str) -> None:
 
 
 def _signature(path: Path) -> tuple[str, int] | None:
-    """The holder's command and pid. None: it is just signing."""
+    """The holder's command and pid. `None`: it is just signing."""
     try:
         entry = json.loads(path.read_bytes())
         return str(entry["command"]), int(entry["pid"])

@@ -1,4 +1,4 @@
-"""What gpuctl keeps on this computer, under `$GPUCTL_HOME`: clusters and runs.
+"""The files of gpuctl on this computer, under `$GPUCTL_HOME`: clusters and runs.
 
     clusters/<name>/   inventory.yaml  journal.jsonl  lock  keys/  known_hosts  ssh_config
     runs/<run id>/     run.json  result.json  logs/  metrics/  ranks/  nodes/  artifacts/  checkpoints/  mirrored
@@ -39,7 +39,7 @@ LEAST_OF_AN_END = 3
 
 @dataclass(frozen=True)
 class ClusterFolder:
-    """One cluster's folder, which need not be there yet. `remove` is the last thing done under its lock."""
+    """The folder of a cluster, which may not exist yet. `remove` is the last action under its lock."""
 
     path: Path
 
@@ -50,7 +50,7 @@ class ClusterFolder:
 
     @property
     def journal(self) -> Journal:
-        """What was about to be done to the cluster, and what was done."""
+        """Return the journal of planned and completed changes of the cluster."""
         return Journal(self.path / "journal.jsonl")
 
     @property
@@ -75,7 +75,7 @@ class ClusterFolder:
 
     @property
     def kubeconfig_path(self) -> Path:
-        """How clients get to the cluster's own Kubernetes, where its provider made that."""
+        """Return the kubeconfig of the cluster's own Kubernetes, for clusters whose provider made it."""
         return self.path / "kubeconfig"
 
     @property
@@ -91,7 +91,7 @@ class ClusterFolder:
         return self.ray_token_path.read_text()
 
     def exists(self) -> bool:
-        """Whether an inventory is there, readable or not."""
+        """Return whether an inventory exists, readable or not."""
         return files.exists(self.inventory_path)
 
     def load(self) -> Inventory:
@@ -126,7 +126,7 @@ class ClusterFolder:
     ) -> AbstractContextManager[None]:
         """Keep other processes off the cluster while the body runs. Makes the folder.
 
-        `command` is what the holder does. Where another process holds the lock, `on_wait` is called once
+        `command`: the holder's command. Where another process holds the lock, `on_wait` is called once
         with a sentence; after `wait_s` Locked is raised with that process's pid and command. A dead
         holder's lock is free. Not reentrant.
         """
@@ -145,7 +145,7 @@ class ClusterFolder:
         """Remove the whole folder, keys and all; no error where it is absent.
 
         The folder is renamed first: a command that waits for the lock makes a folder of its own, from
-        which we take nothing. What a crash left of an earlier removal goes too.
+        which we take nothing. Remains of an earlier removal are removed, too.
         """
         doomed = self.path.parent / f".removed-{self.name}-{os.urandom(4).hex()}"
         with files.sentence("remove", self.path):
@@ -162,7 +162,7 @@ class ClusterFolder:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run's folder."""
+    """The folder of a run."""
 
     path: Path
 
@@ -173,22 +173,22 @@ class RunFolder:
 
     @property
     def run_path(self) -> Path:
-        """What was launched."""
+        """Return the path of the run's record."""
         return self.path / "run.json"
 
     @property
     def result_path(self) -> Path:
-        """What came of it."""
+        """Return the path of the run's result."""
         return self.path / "result.json"
 
     @property
     def hang_path(self) -> Path:
-        """What was found out of why it made no progress."""
+        """Return the path of the analysis of why the run made no progress."""
         return self.path / "hang.json"
 
     @property
     def stopped_path(self) -> Path:
-        """There where a person had the run stopped from this computer, by another command than its own."""
+        """Return the path that exists after a stop from this computer by another command than the run's own."""
         return self.path / "stopped"
 
     @property
@@ -203,17 +203,17 @@ class RunFolder:
 
     @property
     def ranks_path(self) -> Path:
-        """Folder of what is known of each rank's process."""
+        """Return the folder of the records of ranks."""
         return self.path / "ranks"
 
     @property
     def nodes_path(self) -> Path:
-        """Folder of what is known of each node's launcher."""
+        """Return the folder of the records of launchers, one a node."""
         return self.path / "nodes"
 
     @property
     def artifacts_path(self) -> Path:
-        """Folder of what the ranks left in their `artifacts/`."""
+        """Return the folder of files that the ranks left in their `artifacts/`."""
         return self.path / "artifacts"
 
     @property
@@ -228,16 +228,16 @@ class RunFolder:
 
     @property
     def written_path(self) -> Path:
-        """Folder of what each node said of those files."""
+        """Return the folder of the nodes' lists of these files."""
         return self.path / "written"
 
     def save_run(self, run: "Run") -> None:
-        """Replace the record of what was launched, atomically."""
+        """Replace the record of the run, atomically."""
         assert run.run == self.id, f"{run.run} is not {self.id}"
         files.write_atomic(self.run_path, codec.dump(run))
 
     def load_run(self) -> "Run":
-        """What was launched. Raises NotFound, CorruptFile or NewerFormat."""
+        """Return the record of the run. Raises NotFound, CorruptFile or NewerFormat."""
         from inventories.runs.run import Run
 
         rebuild = f"The run can't be followed; remove the folder '{self.path}' once you have what you need."
@@ -254,7 +254,7 @@ class RunFolder:
         files.write_atomic(self.result_path, codec.dump(result))
 
     def load_result(self) -> "Result | None":
-        """The result; None where there is none yet. Raises CorruptFile or NewerFormat."""
+        """Return the result, or `None` if it does not exist yet. Raises CorruptFile or NewerFormat."""
         from inventories.runs.run import Result
 
         rebuild = f"Remove the file and run `gpuctl results {self.id}`, which collects the run again."

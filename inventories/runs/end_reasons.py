@@ -1,4 +1,4 @@
-"""What ended a rank, a node's part in a run, or a run: a reason of a closed set, with its facts.
+"""Reasons for the end of a rank, of a node's part in a run, or of a run: a closed set, each with its facts.
 
 Records hold these values. Sentences are made of them where they are shown (`remote/end_sentences.py`), never read.
 """
@@ -9,11 +9,11 @@ from typing import Literal
 
 
 class Reason(StrEnum):
-    """What ended it."""
+    """The reason for an end."""
 
     # A rank.
     EXIT_CODE = "exit_code"
-    """It ended by itself, with another status than 0."""
+    """The process exited with another status than 0."""
     SIGNAL = "signal"
     """A signal that asks for nothing: it was killed, or it crashed."""
     TERMINATED = "terminated"
@@ -27,7 +27,7 @@ class Reason(StrEnum):
     MODULE_NOT_FOUND = "module_not_found"
     FILE_NOT_FOUND = "file_not_found"
     THREAD_AT_EXIT = "thread_at_exit"
-    """A library's thread was still at work when Python ended."""
+    """A library's thread was still running when Python ended."""
     NOT_STARTED = "not_started"
     """Its program could not be started. Also a node's."""
     LOST_PEER = "lost_peer"
@@ -65,7 +65,7 @@ class Reason(StrEnum):
     UNREACHABLE = "unreachable"
     """No connection could be made at all."""
     BAD_ANSWER = "bad_answer"
-    """What it sends can't be understood."""
+    """The node's messages can't be understood."""
     MACHINE_REMOVED = "machine_removed"
 
     # gpuctl ended it.
@@ -80,10 +80,10 @@ class Reason(StrEnum):
 
 
 class Cause(StrEnum):
-    """What is behind a reason, as far as words and the node tell."""
+    """The cause behind a reason, as far as messages and the node show it."""
 
     KERNEL_KILL = "kernel_kill"
-    """The kernel killed it, or a process of it, for want of memory."""
+    """The kernel killed the rank, or a descendant, for lack of memory."""
     ARGUMENTS = "arguments"
     """The script refused its arguments."""
     CHILD_KILLED = "child_killed"
@@ -100,7 +100,7 @@ class Cause(StrEnum):
     RAISED = "raised"
     """Its script had ended with an exception; its process had not."""
     SILENT = "silent"
-    """Its log has no traceback, and its last line tells of no error."""
+    """Its log has no traceback, and its last line names no error."""
     DEVICE_ASSERT = "device_assert"
     """A check in a kernel failed."""
     ILLEGAL_ACCESS = "illegal_access"
@@ -137,19 +137,19 @@ WAITED_FOR = frozenset({Reason.TIMED_OUT, Reason.HUNG, Reason.ENDED_EARLY})
 
 @dataclass(frozen=True, kw_only=True)
 class EndFacts:
-    """What its node saw of a rank that ended badly. None: it can't be known there."""
+    """Facts that a node saw of a rank that failed. `None`: not known there."""
 
     no_memory_kill: bool = False
     """Whether it is certain that the kernel killed nothing there for want of memory."""
     memory_kill_at: float | None = None
-    """When the kernel last did so where the rank was at work; the node's clock. None: never, or it is not known."""
+    """Time of the kernel's last kill in the rank's group; the node's clock. `None`: never, or it is not known."""
     killed_process: str = ""
     killed_bytes: int | None = None
     """What that process had, by the kernel's log."""
     used_up: Literal["group", "node"] | None = None
     """Whose memory was, by the kernel's log: that of a control group (a container, a session), or the node's."""
     memory_limit_bytes: int | None = None
-    """Of its control group. None: it has all of the node's, or it is not known."""
+    """Of its control group. `None`: it has all of the node's, or it is not known."""
     memory_bytes: int | None = None
     """The node's."""
     shm_bytes: int | None = None
@@ -157,7 +157,7 @@ class EndFacts:
     shm_least_free_bytes: int | None = None
     """The least that was seen free there."""
     address_space_bytes: int | None = None
-    """The rank's own limit (`ulimit -v`). None: none, or it is not known."""
+    """The rank's own limit (`ulimit -v`). `None`: unlimited, or not known."""
     max_file_bytes: int | None = None
     """`ulimit -f`"""
     max_open_files: int | None = None
@@ -165,27 +165,27 @@ class EndFacts:
     max_processes: int | None = None
     """`ulimit -u`, of processes and threads of the user."""
     nccl_interfaces: tuple[str, ...] = ()
-    """`ens5:10.0.0.4`, `mlx5_0`: what NCCL used, or was told to use."""
+    """`ens5:10.0.0.4`, `mlx5_0`: NCCL's interfaces, chosen or set."""
     nccl_warning: str = ""
     """The last one in its log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A reason and its facts; which of them there are depends on the reason."""
+    """A reason and its facts; the reason decides which facts exist."""
 
     reason: Reason
     exit_code: int | None = None
-    """Negative: ended by that signal; from 129 on as a shell reports it. None: not known."""
+    """Negative: ended by that signal; from 129 on as a shell reports it. `None`: not known."""
     rank: int | None = None
     """The rank that gave up waiting, or that was not started."""
     ranks: tuple[int, ...] = ()
-    """Those that were waited for, as far as it is known."""
+    """The ranks that others waited for, as far as they are known."""
     seconds: float | None = None
     """How long was waited."""
     free_bytes: int | None = None
     program: str = ""
-    """What was started: a launcher, or a rank's command."""
+    """The program: a launcher, or a rank's command."""
     detail: str = ""
     """Words of others: the script's, a library's, the system's, SSH's."""
     cause: Cause | None = None

@@ -6,12 +6,12 @@ from typing import Literal, Protocol, TypeVar
 
 HangVerdict = Literal["hung", "slow", "fine", "unknown"]
 OnHang = Literal["report", "stop", "restart"]
-"""What is done with a run that hangs."""
+"""The action for a run that hangs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Culprit:
-    """A rank that others wait for, and where in the script it is. None: not known."""
+    """A rank that others wait for, and where in the script it is. `None`: not known."""
 
     rank: int
     node: str
@@ -22,9 +22,10 @@ class Culprit:
     since_s: float | None = None
     """For how long the others have waited."""
     place: str | None = None
-    """Which part of the model it has: `stage 2 of 4`. None: all of it, or it is not known."""
+    """Its part of the model: `stage 2 of 4`. `None`: all of the model, or it is not known."""
     raised: str | None = None
-    """The exception that ended its script, while its process goes on: `ValueError: no (a.py:5)`. None: no such."""
+    """The exception that ended its script, while its process continues: `ValueError: no (a.py:5)`. `None`: no
+    exception."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +45,14 @@ class WaitingRank:
 
 @dataclass(frozen=True, kw_only=True)
 class RankStacks:
-    """What one rank was doing."""
+    """The activity of one rank."""
 
     rank: int
     node: str
     state: str | None
-    """The kernel's letter for its process: R, S, D, T, Z. None: it has none, or it could not be asked."""
+    """The kernel's letter for its process: R, S, D, T, Z. `None`: no process, or it could not be read."""
     begun: bool | None = True
-    """Whether it has had a process. None: it could not be asked."""
+    """Whether it has had a process. `None`: it could not be asked."""
     cpu: float | None
     """The share of a CPU that it used, 1 being all of one."""
     last_collective: str | None
@@ -64,11 +65,11 @@ class RankStacks:
 
 @dataclass(frozen=True, kw_only=True)
 class Hang:
-    """What all ranks were doing, compared: the document of `why --json`."""
+    """The activities of all ranks, compared: the document of `why --json`."""
 
     run: str
     verdict: HangVerdict
-    """`slow`: it goes on, and some ranks wait for others longer than they used to."""
+    """`slow`: the run makes progress, and some ranks wait for others longer than they used to."""
     sentence: str
     culprits: tuple[Culprit, ...] = ()
     waiting: tuple[WaitingRank, ...] = ()
@@ -84,7 +85,7 @@ class Numbered(Protocol):
 
     @property
     def rank(self) -> int:
-        """The number."""
+        """Return the number."""
 
 
 OneRank = TypeVar("OneRank", bound=Numbered)

@@ -1,4 +1,4 @@
-"""What runs leave: files that they wrote into the project's folder on a node, and those that are here."""
+"""Files of runs: outputs in the project's folder on a node, and copies on this computer."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ class WrittenFile:
     """A file that a run wrote into the project's folder, as its node listed it."""
 
     path: str
-    """Relative to the project's folder. What is no text in it is written as an escape."""
+    """Relative to the project's folder. Bytes that are not text are written as escapes."""
     bytes: int
     changed_ns: int
     """When it was changed last, by the disk that it is on; unix time in ns."""
@@ -33,7 +33,7 @@ class OutsidePath:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOutputs:
-    """What a node said of the files that a run wrote into the project's folder there (`written/NODE.json`)."""
+    """A node's list of the files that a run wrote into the project's folder there (`written/NODE.json`)."""
 
     node: str
     folder: str
@@ -41,9 +41,9 @@ class NodeOutputs:
     files: int
     bytes: int
     whole: bool
-    """False: there was too much to look at all of it, so that there may be more."""
+    """False: the folder was too large for a full listing, so more files may exist."""
     shared_with: tuple[str, ...] = ()
-    """Nodes whose home is this one, and that listed what is in it, too."""
+    """Nodes that share this node's home, and that listed its files, too."""
     listed: tuple[WrittenFile, ...] = ()
     outside: tuple[OutsidePath, ...] = ()
 
@@ -60,14 +60,14 @@ class OutputFile:
     """
     bytes: int
     kind: str | None
-    """`Ray`, `TensorBoard`, `W&B`, `MLflow`, `Hydra` or `Lightning`. None: none that is known."""
+    """`Ray`, `TensorBoard`, `W&B`, `MLflow`, `Hydra` or `Lightning`. `None`: unknown."""
     brought: bool
     """True: it is in the run's folder. False: it is on the node alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputTotal:
-    """All that a run wrote into the project's folder on a node, of which a part may be listed."""
+    """The total of files that a run wrote into the project's folder on a node; the list may hold a part of them."""
 
     node: str
     folder: str
@@ -75,7 +75,7 @@ class OutputTotal:
     files: int
     bytes: int
     whole: bool
-    """False: there was too much to look at all of it, so that there may be more."""
+    """False: the folder was too large for a full listing, so more files may exist."""
 
 
 @dataclass(frozen=True, kw_only=True)

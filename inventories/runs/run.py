@@ -1,4 +1,4 @@
-"""Runs: what was launched (`run.json`) and what came of it (`result.json`)."""
+"""Documents on runs: the launch (`run.json`) and the result (`result.json`)."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,12 +15,12 @@ STOP_GRACE_S = 30.0
 """For the ranks of a run that is stopped, where nobody says otherwise."""
 
 LossSource = Literal["TensorBoard", "Lightning", "Trainer", "log"]
-"""What tells the losses of a script that writes no metrics."""
+"""The source of the losses of a script that writes no metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunNode:
-    """One node's part in a run."""
+    """The part of a node in a run."""
 
     name: str
     rank: int
@@ -32,9 +32,9 @@ class RunNode:
     run_dir: str
     """Absolute path of the run's folder on the node."""
     host_key: str | None = None
-    """The machine's pinned key, which tells it from a later one of its name. None: not known."""
+    """The machine's pinned key, which differs from the key of a later machine with its name. `None`: not known."""
     machine_id: str | None = None
-    """The machine's id, of one that has no key: a pod's. None: it has a key."""
+    """The machine's id, of one that has no key: a pod's. `None`: it has a key."""
     clock_offset_s: float = 0.0
     """The node's clock minus this computer's, seconds."""
 
@@ -53,23 +53,23 @@ class Misplaced:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What a person asked for, as far as a run that resumes this one takes it over."""
+    """The options of a person, as far as a run that resumes this run takes them over."""
 
     project: str | None = None
-    """The folder on this computer in whose copy the script ran. None: the built-in job's own."""
+    """The folder on this computer in whose copy the script ran. `None`: the built-in job's own."""
     root: str | None = None
-    """The folder that was sent, which holds it. None: `project` itself."""
+    """The folder that was sent, which holds it. `None`: `project` itself."""
     include: tuple[str, ...] = ()
     """Files and folders that were sent though git ignores them."""
     bring: tuple[str, ...] = ()
-    """Patterns of what it writes into the project's folder and is to come back in any size; `none`: nothing is."""
+    """Patterns of files in the project's folder to bring back in any size; `none`: no file."""
     nnodes: int | None = None
-    """At most so many. None: all."""
+    """The maximum number of nodes. `None`: all."""
     min_nodes: int | None = None
-    """None: it was not elastic."""
+    """`None`: it was not elastic."""
     nproc_per_node: int | None = None
     device: Literal["cpu"] | None = None
-    """cpu: a script was not to see any GPU. None: those that there are."""
+    """cpu: the script must not see any GPU. `None`: all devices of the node."""
     env: tuple[str, ...] = ()
     """Names only: a value may be a secret."""
     python: str | None = None
@@ -79,20 +79,20 @@ class RunOptions:
     install_project: bool = True
     """False: the project itself was not to be installed."""
     hang_after: str | None = None
-    """Seconds without progress after which it counted as hung, or `off`. None: by its own past."""
+    """Seconds without progress after which it counted as hung, or `off`. `None`: by its own past."""
     on_hang: OnHang | None = None
-    """None: not said."""
+    """`None`: not said."""
     stop_grace_s: float | None = None
-    """Seconds that its ranks get to save before SIGKILL. None: STOP_GRACE_S."""
+    """Seconds that its ranks get to save before SIGKILL. `None`: STOP_GRACE_S."""
     added_args: int = 0
     """The number of its script's last arguments that were given when it, or a run before it, was resumed."""
     misplaced: Misplaced | None = None
-    """Not taken over. None: no option of gpuctl stood after the script."""
+    """Not taken over. `None`: no option of gpuctl stood after the script."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """What counts of a run's checkpoints, in one place."""
+    """A summary of a run's checkpoints, in one place."""
 
     files: int
     bytes: int
@@ -107,7 +107,7 @@ class Checkpoints:
 
     @property
     def in_parts(self) -> bool:
-        """Whether the newest, one of the built-in job's, is a folder of which each rank reads what it needs."""
+        """Return whether the newest checkpoint, of the built-in job, is a folder of which each rank reads a part."""
         return not self.newest.endswith(".pt")
 
 
@@ -118,7 +118,7 @@ class BeganWith:
     run: str
     """The run that wrote them: the one that was resumed, or one that it resumed itself."""
     nodes: dict[str, Checkpoints]
-    """Node → what its ranks found there. A node that is missing was given none."""
+    """Node → the checkpoints that its ranks got. A missing node got no checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,12 +127,12 @@ class Commit:
 
     sha: str
     dirty: bool
-    """Whether files that were sent are not as in the commit, those that git does not track yet included."""
+    """Whether sent files differ from the commit, also untracked files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What was launched: written before the launch, enough to follow, stop and collect the run later."""
+    """The record of a run: written before the launch, enough to follow, stop and collect the run later."""
 
     run: str
     """The run's id, sortable by time: `20261121-054625-3fa9`."""
@@ -151,28 +151,28 @@ class Run:
     """The phases that were over when the record was written: connect, prepare, preflight, ray, launch."""
     hourly_usd: float | None = None
     shape: str | None = None
-    """Shape of all its machines. None: they have several shapes, or none."""
+    """Shape of all its machines. `None`: the machines have several shapes, or no shape."""
     resumed_from: str | None = None
     """The run that this one resumes, if that left checkpoints or not."""
     began_with: BeganWith | None = None
-    """None: with no checkpoints."""
+    """`None`: with no checkpoints."""
     options: RunOptions | None = None
-    """None: not known."""
+    """`None`: not known."""
     names_ranks: bool = True
     """False: the script's sources name no ranks or other processes, so that each rank does the same."""
     uneven_files: str = ""
-    """The sentence on files of earlier runs that only some of its nodes had. Empty: there were none."""
+    """The sentence on files of earlier runs that only some of its nodes had. Empty: no such files."""
     commit: Commit | None = None
-    """Of the project that was sent. None: it is in no git repository."""
+    """Of the project that was sent. `None`: it is in no git repository."""
 
     @property
     def built_in(self) -> bool:
-        """Whether it ran the built-in job."""
+        """Return whether the run ran the built-in job."""
         return self.script == "built-in" and (self.options is None or self.options.project is None)
 
     @property
     def searched(self) -> bool:
-        """Whether it was a search, whose trials leave no checkpoints to resume from."""
+        """Return whether the run was a search, whose trials leave no checkpoints to resume from."""
         return self.script.startswith("tune ")
 
     @property
@@ -201,7 +201,7 @@ class Seconds:
     prepare: float | None = None
     preflight: float | None = None
     ray: float | None = field(default=None, metadata=OMITTED)
-    """Until Ray's daemons ran on all nodes. None: the run was not on Ray."""
+    """Until Ray's daemons ran on all nodes. `None`: the run was not on Ray."""
     launch: float | None = None
     train: float | None = None
     collect: float | None = None
@@ -225,7 +225,7 @@ class Share:
 
     @property
     def known(self) -> bool:
-        """Whether all three are."""
+        """Return whether all three values are known."""
         return None not in (self.compute, self.communication, self.data)
 
 
@@ -240,7 +240,7 @@ class FirstStepParts:
     data: float
     model: float
     step: float
-    """The step itself; before it, a checkpoint is read where the run goes on from one."""
+    """The step itself; before it, a resumed run reads its checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +262,7 @@ class TrainParts:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSummary:
-    """What the job itself reported; None where it said nothing."""
+    """Values that the job itself reported; `None` for values that it did not report."""
 
     model: str | None = None
     dataset: str | None = None
@@ -271,19 +271,19 @@ class TrainSummary:
     precision: str | None = None
     """`fp32`, `bf16`, …"""
     memory_savers: tuple[str, ...] = ()
-    """What it was given to keep less on the device: `activation_checkpointing`, `cpu_offload`."""
+    """Savers of device memory: `activation_checkpointing`, `cpu_offload`."""
     graphs: bool | None = None
     """Whether its steps were to be CUDA graphs."""
     epochs: int | None = None
-    """As many as there are to be, with those that earlier runs had taken."""
+    """The total number of epochs, with the epochs of earlier runs."""
     epochs_before: int | None = None
-    """Those that earlier runs had taken, of which it went on from a checkpoint."""
+    """The epochs of earlier runs, whose checkpoint the run resumed from."""
     first_step_s: float | None = None
     """From the launch to the first step of the rank that took it last: imports, data, meeting each other."""
     first_step: FirstStepParts | None = None
-    """The parts of `first_step_s`. None: the job reported none."""
+    """The parts of `first_step_s`. `None`: the job reported no parts."""
     parts: TrainParts | None = None
-    """None: the job reported none, or did not come to its end."""
+    """`None`: the job reported no parts, or did not come to its end."""
     epoch_s: tuple[float, ...] = ()
     samples_per_s: float | None = None
     """Of all ranks together, in steady steps: not of first steps, evaluations and checkpoints."""
@@ -292,21 +292,21 @@ class TrainSummary:
     loss_at: tuple[int | float, ...] = ()
     """The epoch or step of each, as the job counts them. Empty: it does not tell; then they follow each other."""
     loss_from: LossSource | None = None
-    """Where the losses were found of a script that told none itself. None: it did, or there are none."""
+    """The source of the losses of a script without metrics. `None`: its metrics, or no losses exist."""
     loss_by: Literal["epoch", "step", "line"] | None = None
     """The unit of each loss. Of many steps some are listed, evenly. `line`: the script's lines name neither an epoch
-    nor a step, and are counted. None: not known."""
+    nor a step, and are counted. `None`: not known."""
     loss_name: str | None = field(default=None, metadata=OMITTED)
-    """The name of the loss in the script's lines. None: `loss`, or the script wrote none."""
+    """The name of the loss in the script's lines. `None`: `loss`, or the script wrote no name."""
     accuracy: float | None = None
     """On the held-out split, 0 .. 1."""
     metrics: dict[str, float] = field(default_factory=dict)
     """All that the model was judged by, but its loss: of the test images, else of the last epoch's validation. Of a
     script the last of each other value in its lines."""
     judged_on: Literal["test", "validation"] | None = None
-    """The data that `metrics` were computed on. None: not known."""
+    """The data that `metrics` were computed on. `None`: not known."""
     perplexity: float | None = None
-    """Of text, on what it was judged on."""
+    """Perplexity of text, on the data of `judged_on`."""
     tokens_per_s: float | None = None
     """Of all ranks together, where samples are text."""
     memory_gb: float | None = None
@@ -333,19 +333,19 @@ class UnusedMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class RankResult:
-    """One rank of a run."""
+    """A rank of a run."""
 
     rank: int
     local_rank: int
     node: str
     device: str | None = None
     exit_code: int | None = None
-    """Negative: ended by that signal. None: not known (the node was lost)."""
+    """Negative: ended by that signal. `None`: not known (the node was lost)."""
     step_ms_p50: float | None = None
     steps: int | None = None
-    """From the first step that it told of to the last, both counted. None: it told of none."""
+    """The count from the first reported step to the last, both included. `None`: no step was reported."""
     transports: tuple[str, ...] = ()
-    """What NCCL sent over, as its log tells: `NET/Socket`, `NET/IB/GDRDMA`, `P2P`, … Empty: not known."""
+    """NCCL's transports, by its log: `NET/Socket`, `NET/IB/GDRDMA`, `P2P`, … Empty: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,24 +353,24 @@ class FirstError:
     """The error that came first, in the cluster's time."""
 
     rank: int | None
-    """None: the node itself, not one of its ranks, is what failed, unless ranks were `waited_for`."""
+    """`None`: the node itself, not one of its ranks, is what failed, unless ranks were `waited_for`."""
     node: str | None
-    """None: it is not known which."""
+    """`None`: it is not known which."""
     message: str
     """The sentence for people."""
     reason: Reason
     ranks: tuple[int, ...] = ()
-    """Those that others waited for until they gave up, as far as it is known."""
+    """The ranks that others waited for until they timed out, as far as they are known."""
     detail: str = ""
     """Words of others in the message: the script's, a library's, the system's, SSH's."""
     cause: Cause | None = None
-    """What is behind the reason. None: it is not known, or the reason says it all."""
+    """The cause behind the reason. `None`: it is not known, or the reason is complete."""
     place: str | None = None
-    """Which part of the model the rank has: `stage 2 of 4`. None: all, or it is not known."""
+    """Which part of the model the rank has: `stage 2 of 4`. `None`: all, or it is not known."""
 
     @property
     def waited_for(self) -> bool:
-        """Whether ranks gave up waiting for others; then it may not be known which rank is to blame."""
+        """Return whether ranks timed out waiting for other ranks; then the rank to blame may not be known."""
         return self.reason in WAITED_FOR
 
 
@@ -382,18 +382,18 @@ class LeftProcess:
     command: str
     """Its program, and the script or module that Python or a shell runs; no arguments, which may hold secrets."""
     killed: bool
-    """False: it ended by itself."""
+    """False: the process ended without a kill."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEnding:
-    """How a node's ranks were ended, and what they left behind."""
+    """The end of a node's ranks, and the processes that they left behind."""
 
     signal: str | None = None
-    """`SIGINT` after Ctrl-C, `SIGTERM` after any other stop. None: gpuctl sent none."""
+    """`SIGINT` after Ctrl-C, `SIGTERM` after any other stop. `None`: gpuctl sent no signal."""
     grace_s: float = STOP_GRACE_S
     seconds: float | None = None
-    """From the signal, or the first rank's failure, until the last rank had ended. None: some still run."""
+    """From the signal, or the first rank's failure, until the last rank had ended. `None`: some still run."""
     active: tuple[int, ...] = ()
     """Ranks that still run."""
     killed: tuple[int, ...] = ()
@@ -424,98 +424,98 @@ class Result:
     dir: str
     """The run's folder on this computer."""
     usage: RunUse | None = None
-    """None: not known."""
+    """`None`: not known."""
     resumed_from: str | None = None
-    """The run that this one resumes. None: it started from the beginning."""
+    """The run that this one resumes. `None`: it started from the beginning."""
     reason: Reason | None = None
-    """What ended it. None: it succeeded, goes on, or it is not known."""
+    """The reason for its end. `None`: the run succeeded, is running, or the reason is not known."""
     checkpoints: dict[str, Checkpoints] = field(default_factory=dict)
     """Node → the checkpoints that it left, where they were brought here. What any other node left is not known."""
     outputs: tuple[OutputFile, ...] = ()
     """Files that it wrote into the project's folder on the nodes; of very many a part."""
     output_totals: tuple[OutputTotal, ...] = ()
-    """By node, how many there are in all. A node that wrote none, or has not told, is missing."""
+    """By node, the total number of files. A node is missing if it wrote no files, or has not reported yet."""
     files: tuple[RunFile, ...] = ()
-    """What is here of it; of very many files a part."""
+    """The run's files on this computer; of very many files a part."""
     search: Search | None = None
-    """The trials of a search. None: it was none, it ended before the first, or they can't be read."""
+    """The trials of a search. `None`: no search, no trial has ended, or they can't be read."""
     hang: Hang | None = None
-    """Why it made no progress, without the stacks. None: it is not known to have hung."""
+    """Why it made no progress, without the stacks. `None`: it is not known to have hung."""
     commit: Commit | None = None
     """As in the run's record."""
     endings: dict[str, NodeEnding] = field(default_factory=dict)
     """Node → how its ranks were ended, and what they left behind. A node whose ranks just ended is missing."""
     logged_error: FirstError | None = None
-    """The exception with which the log of a rank ends although its exit status is 0. None: no log ends so."""
+    """The exception with which the log of a rank ends although its exit status is 0. `None`: no log ends so."""
     joined: bool | None = None
     """Whether ranks joined each other by torch.distributed. True: a rank made a store for several ranks, as
-    `init_process_group` does. False: no rank made such a store. None: the run has one rank, or a rank did not report.
+    `init_process_group` does. False: no rank made such a store. `None`: the run has one rank, or a rank is silent.
     """
     outside: tuple[OutsidePath, ...] = ()
     """Files that the run wrote outside the project's folder, as far as gpuctl found them. No file is copied here."""
     unused_metrics: UnusedMetrics | None = field(default=None, metadata=OMITTED)
-    """Lines of metrics that are not used. None: all are."""
+    """Lines of metrics that are not used. `None`: all are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankRecord:
-    """What a node wrote down about one of its ranks (`ranks/rank-N.json`). Times are the node's, unix seconds."""
+    """A node's record of one of its ranks (`ranks/rank-N.json`). Times are the node's, unix seconds."""
 
     rank: int
     local_rank: int
     pid: int
     started_at: float
     launched_at: float | None = None
-    """When its node began to start its ranks. None: not known."""
+    """When its node began to start its ranks. `None`: not known."""
     ended_at: float | None = None
     exit_code: int | None = None
-    """Negative: ended by that signal. None: still running, or killed together with its watcher."""
+    """Negative: ended by that signal. `None`: still running, or killed together with its watcher."""
     ended: Ended | None = None
-    """What its watcher knows of its end beside that. None: nothing."""
+    """Its watcher's further knowledge of its end. `None`: nothing more."""
     facts: EndFacts | None = None
-    """What its watcher saw around its end. None: it ended well."""
+    """What its watcher saw around its end. `None`: it ended well."""
     transports: tuple[str, ...] = ()
     """What NCCL sent over; empty where it was not used or did not tell."""
     metrics_began_at: float | None = None
-    """A write of its metrics file, the first that was seen to end with samples. None: not known, or not over."""
+    """A write of its metrics file, the first that was seen to end with samples. `None`: not known, or not over."""
     metrics_began_samples: float | None = None
     """The samples that the file ended with then."""
     metrics_ended_at: float | None = None
-    """The last write of that file. None: not known, or not over."""
+    """The last write of that file. `None`: not known, or not over."""
     joined: bool | None = None
-    """Whether it made a store of torch.distributed for several ranks. None: not known, or not over."""
+    """Whether it made a store of torch.distributed for several ranks. `None`: not known, or not over."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRecord:
-    """What a node wrote down about its launcher when it ended (`nodes/NAME.json`)."""
+    """A node's record of its launcher's end (`nodes/NAME.json`)."""
 
     node: str
     launcher: str
     """`torchrun`, …"""
     exit_code: int | None = None
-    """The launcher's exit status. None: not known."""
+    """The launcher's exit status. `None`: not known."""
     ended_at: float | None = None
     """The node's clock, unix seconds."""
     stopped: bool = False
     """True: it ended because gpuctl (or a person through it) stopped it."""
     stopped_at: float | None = None
-    """When it was told to, by the node's clock. None: it was not, or it is not known."""
+    """The time of the order to stop, by the node's clock. `None`: no order came, or it is not known."""
     ended: Ended | None = None
     """What ended the node's part, where that is not the launcher's exit status alone."""
     lost: bool = False
-    """True: the node could not be asked, so this is not its own word, and its ranks may be at work."""
+    """True: the node could not be reached, so this is not its own report, and its ranks may still run."""
     ending: NodeEnding | None = None
-    """None: its ranks ended by themselves and left nothing, or it is not known."""
+    """`None`: its ranks ended without signals and left no processes, or it is not known."""
 
     @property
     def reason(self) -> Reason | None:
-        """What ended the node's part. None: its launcher ended by itself, or it is not known."""
+        """Return the reason for the end of the node's part. `None`: its launcher exited, or it is not known."""
         return None if self.ended is None else self.ended.reason
 
     @property
     def failure(self) -> Ended | None:
-        """What failed, where it was the node and not its launcher or a rank."""
+        """Return the failure of the node itself, not of its launcher or a rank."""
         return self.ended if self.ended is not None and self.ended.reason not in STOPS else None
 
     @property

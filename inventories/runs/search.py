@@ -1,4 +1,4 @@
-"""What came of a search for hyperparameters: its trials, the best first."""
+"""The result of a search for hyperparameters: its trials, the best first."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,34 +9,34 @@ Goal = Literal["max", "min"]
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One trial of a search."""
+    """A trial of a search."""
 
     trial: int
     """Its number, in the order in which they began."""
     params: dict[str, Any]
     metrics: dict[str, float]
-    """Of its last report: those that are numbers."""
+    """The numbers in its last report."""
     value: float | None
-    """What it is judged by. None: it told of none."""
+    """The value that ranks the trials. `None`: the trial reported no value."""
     status: str
     """`running`, `done`, `failed` or `stopped`."""
     reports: int
     seconds: float
     node: str | None = None
-    """The address of the node that it ran on. None: not known."""
+    """The address of the node that it ran on. `None`: not known."""
     error: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What came of a search."""
+    """The result of a search."""
 
     metric: str
     mode: Goal
     best: Trial | None
-    """The trial with the best value. None: none told of one."""
+    """The trial with the best value. `None`: no trial reported a value."""
     trials: tuple[Trial, ...]
-    """The best first; those without a value last."""
+    """The best first; trials without a value last."""
 
     @classmethod
     def of(cls, metric: str, mode: Goal, trials: Iterable[Trial]) -> Self:
@@ -53,7 +53,7 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialsFile:
-    """What the first node keeps of a search that goes on (`artifacts/trials.json`)."""
+    """The first node's record of a search in progress (`artifacts/trials.json`)."""
 
     metric: str
     mode: Goal

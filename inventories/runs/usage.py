@@ -1,11 +1,11 @@
-"""How machines were used during a run."""
+"""The use of machines during a run."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuUse:
-    """How one GPU was used during a run. None: its driver could not tell."""
+    """The use of a GPU during a run. `None`: its driver could not measure it."""
 
     index: int
     name: str
@@ -20,7 +20,7 @@ class GpuUse:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeUse:
-    """How one node was used during a run. None: can't be known there."""
+    """The use of a node during a run. `None`: can't be known there."""
 
     node: str
     seconds: float
@@ -36,13 +36,13 @@ class NodeUse:
 
 @dataclass(frozen=True, kw_only=True)
 class RunUse:
-    """How the machines were used during a run, as they sampled themselves."""
+    """The use of the machines during a run, as they sampled themselves."""
 
     gpu_utilization: float | None
     """The mean of all GPUs of which it is known, 0 .. 1."""
     cpu_utilization: float | None
     """The mean of the nodes."""
     nodes: tuple[NodeUse, ...]
-    """By rank; a node that told nothing is missing."""
+    """By rank; a node without samples is missing."""
     one_machine: bool = False
     """Whether the nodes are hosts on one machine, whose CPUs and memory each of them sampled."""

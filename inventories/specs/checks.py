@@ -1,7 +1,7 @@
 """Checks of values that a person gives, as an option or in a file.
 
 Every check returns the value as the rest of gpuctl uses it, or raises InvalidInput with a sentence that names the
-value and what is allowed.
+value and the allowed values.
 """
 
 import ipaddress

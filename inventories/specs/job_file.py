@@ -18,7 +18,7 @@ NAME = "gpuctl.yaml"
 def find() -> Path | None:
     """Return the nearest gpuctl.yaml at or above the current folder in its git repository, such as `../gpuctl.yaml`.
 
-    Outside a repository, only the current folder counts. None: no such file exists.
+    Outside a repository, only the current folder counts. `None`: no such file exists.
     """
     try:
         current = Path.cwd()

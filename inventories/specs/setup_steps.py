@@ -43,7 +43,7 @@ def read_setup(
 ) -> tuple[SetupStep, ...]:
     """Read the list under `setup` of a spec. `problem` gets the place of each mistake, and a sentence.
 
-    `folder`: the spec's, beside which its fabfile is.
+    `folder`: the spec's, which holds its fabfile.
     """
     if not isinstance(value, list):
         problem((), f"{shown(value)} can't be used: it should be a list of shell lines, each after '- '.")
@@ -77,7 +77,7 @@ def _read(item: object, folder: Path) -> SetupStep | str:
 
 
 def _not_words(text: str) -> str | None:
-    """Return why a shell can't split a text into words. None: a shell can."""
+    """Return why a shell can't split a text into words. `None`: a shell can."""
     try:
         words = shlex.split(text)
     except ValueError as error:

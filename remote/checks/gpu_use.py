@@ -1,4 +1,4 @@
-"""Whether a run can use the GPUs that its machines have, or would fall back to their CPUs. Pure."""
+"""A check that a run can use the GPUs of its machines, and does not fall back to their CPUs. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ ON_CPUS = "To run on the CPUs all the same: --device cpu"
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What is known of a cluster's GPUs beside its machines' own facts."""
+    """Knowledge of a cluster's GPUs in addition to its machines' own facts."""
 
     gpus: Mapping[str, int] = field(default_factory=dict)
     """Machine's name → GPUs that its shape has, or that it had when `up` ended. Not there: not known."""
@@ -23,7 +23,7 @@ class Expected:
 
 
 def check(facts: Mapping[str, Facts], expected: Expected, *, env_names: Collection[str] = ()) -> None:
-    """Raise PreflightFailed where machines have GPUs of which none can be used, with each machine and its fix.
+    """Raise PreflightFailed where machines have GPUs that are all unusable, with each machine and its fix.
 
     `env_names`: names of the variables that the user sets for the ranks.
     """
@@ -53,7 +53,7 @@ def findings(
 
 
 def _some_missing(name: str, fact: Facts, expected: int) -> Finding | None:
-    """Of a machine with GPUs that can be used: that there should be more."""
+    """Return the finding for a machine that lacks some of its expected GPUs."""
     state = driver_state(fact.driver)
     if state in ("partial", "fabric") and (problem := driver_problem(fact.driver)):
         return Finding(node=name, problem=f"it has {problem[0]}", fix=problem[1], fatal=state == "fabric")
@@ -69,7 +69,7 @@ def _some_missing(name: str, fact: Facts, expected: int) -> Finding | None:
 
 
 def _none_usable(name: str, fact: Facts, expected: int, env_names: Collection[str]) -> Finding | None:
-    """Of a machine without GPUs that can be used: why, where it has some."""
+    """Return the finding for a machine that has GPUs of which it can use no GPU."""
     if fact.driver.listed:
         if VISIBLE in env_names:
             return None  # the ranks get a value of the user's own

@@ -1,4 +1,4 @@
-"""What would fail or hang later fails here, before the launch, with the node and the fix. Pure."""
+"""Checks before the launch, so that a run does not fail later: each finding names the node and the fix. Pure."""
 
 from collections.abc import Callable, Collection, Mapping
 
@@ -29,9 +29,9 @@ def findings(
     env_names: Collection[str] = (),
     expected: Expected | None = None,
 ) -> list[Finding]:
-    """All that is wrong. `master` is the node that hosts the rendezvous; `probes` None: the network was not tried.
+    """Return all findings. `master` is the node that hosts the rendezvous; `probes`: `None` without a trial.
 
-    `installed`: whether the interpreters of the facts are those that the ranks will use. `env_names`: names of the
+    `installed`: whether the ranks will use the interpreters of the facts. `env_names`: names of the
     variables that the user sets for the ranks. `expected`: GPUs that there should be.
     """
     problems = launcher_of(mode).findings(facts) if installed else []
@@ -51,7 +51,7 @@ def findings(
 
 
 def _rendezvous(fact: Facts, master: Machine) -> list[Finding]:
-    """Whether the first node can host the rendezvous."""
+    """Check that the first node can host the rendezvous."""
     if fact.free_port is not None:
         return []
     if fact.cant_listen is None:
@@ -135,12 +135,12 @@ def still_active(name: str, run: str) -> Finding:
 
 
 def has_room(fact: Facts) -> bool:
-    """Whether the disk takes code and logs at all."""
+    """Return whether the disk has room for code and logs."""
     return fact.disk_free_bytes >= MIN_DISK_BYTES
 
 
 def _node(name: str, fact: Facts) -> list[Finding]:
-    """What a node's own facts say."""
+    """Return the findings on a node's own facts."""
     problems: list[Finding] = []
     if not has_room(fact):
         problems.append(
@@ -170,7 +170,7 @@ def _node(name: str, fact: Facts) -> list[Finding]:
 
 
 def _different(facts: Mapping[str, Facts]) -> list[Finding]:
-    """What differs from the first node: ranks would hang, disagree or wait for each other."""
+    """Return the findings on differences from the first node: ranks would hang, disagree or wait for each other."""
     return [
         *_differing(
             facts,

@@ -22,14 +22,14 @@ HIGH_PORTS = 2
 READY_DEADLINE_S = 5.0
 """From the start until a node listens; the others then go on without it."""
 SLACK_S = 2.0
-"""A node that says nothing for so much longer than its attempts can take is given up."""
+"""A node that is silent for this much longer than its attempts can take is given up."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One connection that a node tried."""
+    """A connection that a node tried."""
 
     peer: str
     address: str
@@ -60,12 +60,12 @@ class StaleProcess:
     gpu: bool
     """Whether it has a GPU open."""
     ports: tuple[int, ...]
-    """What it listens on."""
+    """The ports on which the process listens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """What of a node may spoil a run and is not among its facts. None: could not be found out."""
+    """Properties of a node that may spoil a run and are not among its facts. `None`: could not be found out."""
 
     interface: str | None
     """The one that has the address which peers connect to."""
@@ -73,7 +73,7 @@ class Health:
     """Its MTU, bytes."""
     hostname: str
     hostname_addresses: tuple[str, ...] | None
-    """What the hostname resolves to on the node itself. None: no answer in time."""
+    """The addresses of the hostname on the node itself. `None`: no answer in time."""
     free_inodes: int | None
     nccl: str | None
     """Version of the NCCL that torch's wheels bring."""
@@ -82,7 +82,7 @@ class Health:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeAnswer:
-    """What a node said, or why it didn't."""
+    """A node's answer, or the error in its place."""
 
     node: str
     failure: str | None = None
@@ -95,7 +95,7 @@ class ProbeAnswer:
 
 
 def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None) -> dict[str, ProbeAnswer]:
-    """Every node's answer. `rendezvous_port` is tried on the node `master`; None: on none.
+    """Return every node's answer. `rendezvous_port` is tried on the node `master`; `None`: on no node.
 
     Never raises for a node: what went wrong with it is its answer's `failure`. The nodes give up after a while
     without a word from here, so they are asked again where this process was away.
@@ -164,12 +164,12 @@ def _ask(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None)
 
 
 def silence_of(nodes: int) -> float:
-    """How long one of so many nodes may say nothing, seconds; one of them also listens on the rendezvous port."""
+    """Return how long a node may stay silent, seconds; one of the nodes also listens on the rendezvous port."""
     return math.ceil(((nodes - 1) * HIGH_PORTS + 1) / AT_ONCE) * ROUND_S + SLACK_S
 
 
 class Meeting(Generic[Value]):
-    """Where threads wait for each other: until all have arrived or left, or the deadline has passed."""
+    """A meeting point of threads: each waits until all have arrived or left, or the deadline has passed."""
 
     def __init__(self, names: Iterable[str], *, deadline_s: float) -> None:
         self._until = awake_s() + deadline_s
@@ -187,13 +187,13 @@ class Meeting(Generic[Value]):
             return not self._over
 
     def leave(self, name: str) -> None:
-        """Nobody is to wait for this one; what it brought stays."""
+        """Leave the meeting: nobody waits for `name` any longer; its value stays."""
         with self._changed:
             self._expected.discard(name)
             self._changed.notify_all()
 
     def wait(self) -> dict[str, Value]:
-        """What has arrived in time: the same for all who wait."""
+        """Return the values that arrived in time: the same for all threads."""
         with self._changed:
             wait_awake(
                 lambda left_s: (
@@ -231,7 +231,7 @@ def _next(incoming: Iterator[frames.Frame], kind: str, node: Node) -> dict[str, 
 
 
 def parse(name: str, opened: Mapping[str, Any], outcomes: Mapping[str, Any]) -> ProbeAnswer:
-    """A node's answer from its two frames. Raises KeyError, TypeError or ValueError where they are none of ours."""
+    """Return a node's answer from its two frames. Raises KeyError, TypeError or ValueError for other frames."""
     health = dict(outcomes["health"])
     addresses = health.pop("hostname_addresses")
     stale = [StaleProcess(**{**process, "ports": tuple(process["ports"])}) for process in health.pop("stale")]

@@ -1,4 +1,4 @@
-"""What the nodes' probes say is wrong: silent nodes, taken ports, closed networks, stale processes. Pure."""
+"""Findings of the nodes' probes: silent nodes, taken ports, closed networks, stale processes. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ NCCL_PACKAGE = re.compile(r"nvidia[-_]nccl[-_]cu\d+==(.+)")
 def probed(
     facts: Mapping[str, Facts], probes: Mapping[str, ProbeAnswer], *, master: Machine
 ) -> list[Finding]:
-    """What is wrong with the network and the nodes' health. `master` is the node that hosts the rendezvous."""
+    """Return the findings on the network and the nodes' health. `master` is the node that hosts the rendezvous."""
     problems = [
         Finding(
             node=name,
@@ -67,8 +67,8 @@ def probed(
 
 
 def nccl_of(fact: Facts, health: Health | None) -> str | None:
-    """Version of the NCCL that the node's ranks use: their environment's, or where they use none, that of the
-    machine's own Python. None: there is none, or it is not known.
+    """Return the version of NCCL that the node's ranks use: their environment's, else the one of the machine's own
+    Python. `None`: no NCCL, or not known.
     """
     if fact.packages is None:
         return None if health is None else health.nccl

@@ -1,4 +1,4 @@
-"""What the nodes' attempts to reach each other say: many failed pairs, few sentences. Pure."""
+"""Summary of the nodes' attempts to reach each other: many failed pairs, few sentences. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from remote.shared.constants import CONNECT_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What can't be reached alike: the same outcome, for the same nodes."""
+    """A group of failed connections with the same outcome, for the same nodes."""
 
     outcome: str
     sources: tuple[str, ...]
@@ -123,7 +123,7 @@ PROBLEMS = {
 
 
 def problem_of(failure: Failure, rendezvous_port: int | None) -> str:
-    """Who can't reach whom, on which ports, and how it fails; as said of the nodes that `blamed` names."""
+    """Return which nodes can't reach which, on which ports, and how it fails; about the nodes that `blamed` names."""
     if failure.drop_outgoing:
         its = "its own firewall drops" if len(failure.drop_outgoing) == 1 else "their own firewalls drop"
         others_involved = {*failure.sources, *failure.peers} - {*failure.drop_outgoing}
@@ -147,7 +147,9 @@ def blamed(failure: Failure) -> tuple[str, ...]:
 
 
 def _on_the_way_out(failure: Failure) -> bool:
-    """Whether it is the sources' side: they say so, or one of them alone fails to reach what others do."""
+    """Return whether the sources are at fault: they report it, or a single node fails to reach nodes that others
+    reach.
+    """
     return failure.outcome == "denied" or (len(failure.sources) == 1 and len(failure.peers) > 1)
 
 
@@ -160,7 +162,7 @@ def _ports(attempts: Iterable[Attempt], rendezvous_port: int | None) -> str:
 
 
 MAX_ADDRESSES = 8
-"""More of them are told of as their subnet."""
+"""A larger number of addresses is shown as their subnet."""
 DROPPED = {
     "oci": "let in all TCP from the subnet's own CIDR, by an ingress rule of the subnet's security list or of the "
     "machines' network security group (`gpuctl up` mends gpuctl's own)",
@@ -173,7 +175,7 @@ DROPPED = {
 def fix_of(
     failure: Failure, clouds: set[str | None], addresses: Mapping[str, str], *, root: str = SUDO
 ) -> str:
-    """What to do about it. `clouds`: those of the peers. `addresses`: those of all nodes that are known.
+    """Return the fix. `clouds`: those of the peers. `addresses`: those of all nodes that are known.
 
     `root`: what begins a command for root.
     """

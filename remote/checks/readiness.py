@@ -30,7 +30,7 @@ RDMA_DEADLINE_S = 300.0
 """For the addresses of RDMA devices, after everything else."""
 RDMA_PAUSE_S = 5.0
 PAUSE_S = 2.0
-"""Between two looks at a machine that has been told to boot again and still answers."""
+"""Between two looks at a machine with an ordered reboot that still answers."""
 EVERY_S = 30.0
 MISMATCH = "version mismatch"
 HUNG = -1
@@ -40,7 +40,7 @@ UNREACHED = "couldn't communicate with the nvidia driver"
 
 @dataclass(frozen=True, kw_only=True)
 class SetUp:
-    """How the machine's set-up ended."""
+    """The end of the machine's set-up."""
 
     cloud_init: CloudInit
     """`absent`: the machine has no cloud-init. `running`: it had not ended at the deadline."""
@@ -70,7 +70,7 @@ def watch_cloud_init(node: Node, *, deadline_s: float, say: Callable[[str], None
 
 
 def parse(name: str, answer: Mapping[str, Any] | None) -> SetUp:
-    """The node's answer. Raises BadAnswer where it is none."""
+    """Return the node's answer. Raises BadAnswer if it can't be read."""
     try:
         assert answer is not None
         return SetUp(cloud_init=answer["cloud_init"], complaints=tuple(map(str, answer["complaints"])))
@@ -108,7 +108,7 @@ def wait_for_cluster_network(
     """Block until the node's RDMA devices have their addresses, where it is one that should get some; at most
     `deadline_s`. Returns facts that are as good as `facts`, or newer.
 
-    Never raises over them: such a machine works over TCP all the same, and the preflight tells of it.
+    Never raises over them: such a machine works over TCP all the same, and the preflight reports it.
     """
     began, next_s, usable = awake_s(), QUIET_S, 0
     while len(peers) > 1:
@@ -130,13 +130,15 @@ def wait_for_cluster_network(
 
 
 def driver_state(driver: Driver) -> DriverState:
-    """What the GPUs' driver needs. `none`: there is no NVIDIA GPU, or it can't be seen from here; `partial`: it
-    works, and lacks some of them; `fabric`: it works, and what connects the GPUs does not.
+    """Return the state of the GPU driver.
+
+    `none`: no NVIDIA GPU, or it can't be seen from here; `partial`: the driver works, but lacks some GPUs;
+    `fabric`: the driver works, but the links among the GPUs do not.
     """
     if driver.smi_exit == 0:
         if driver.listed < driver.devices:
             return "partial"
-        # Containers have no systemd to ask, and need none: the fabric manager is their host's.
+        # Containers have no systemd, and need no fabric manager: it is their host's.
         return "ok" if driver.fabric in (None, "active", "unknown") else "fabric"
     if driver.devices == 0:
         return "none"
@@ -152,7 +154,7 @@ def driver_state(driver: Driver) -> DriverState:
 
 
 def driver_problem(driver: Driver) -> tuple[str, str] | None:
-    """What is wrong with the driver, and the fix; None: nothing, or no GPU."""
+    """Return the problem of the driver, and the fix; `None`: no problem, or no GPU."""
     state, gpus = driver_state(driver), plural(driver.devices, "NVIDIA GPU")
     dmesg = f"{KERNEL_LOG} shows what the kernel says of {{}} (lines with NVRM and Xid)"
     message = f": {driver.smi_said.splitlines()[0]}" if driver.smi_said else ""
@@ -208,11 +210,11 @@ def facts_after_reboot(
     say: Callable[[str], None],
     judged: bool = True,
 ) -> Facts:
-    """The facts of a machine that was told to boot again, once it has (its boot id is no longer `boot_id`),
-    cloud-init has ended, and it is on its cluster network, if any. `judged`: cloud-init has to have ended well.
+    """Return the facts of a machine after a reboot: its boot id is no longer `boot_id`, cloud-init has ended, and
+    the machine is on its cluster network, if any. `judged`: cloud-init has to have ended well.
 
-    Raises NotReady where it goes on as it was, as `wait_for_cloud_init` does, and what `connect_booting` raises
-    where it does not come back.
+    Raises NotReady if it did not boot again, as `wait_for_cloud_init` does, and the errors of `connect_booting` if
+    it does not come back.
     """
     limit = awake_s() + deadline_s
     while True:

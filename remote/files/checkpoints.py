@@ -27,16 +27,16 @@ PLACED_WITHIN_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What a machine has of a run's checkpoints."""
+    """A machine's share of a run's checkpoints."""
 
     found: Checkpoints | None = None
-    """What the run's first node had left, where that is here. None: nothing."""
+    """Checkpoints of the run's first node, if they are here. `None`: no checkpoints."""
     parts: Mapping[str, int] = field(default_factory=dict)
     """Files that ranks wrote each for itself, of any checkpoint, with their bytes."""
 
 
 def on_node(node: Node, runs: Sequence[Run]) -> list[Held]:
-    """What the node has of each run. One round trip."""
+    """Return the node's share of each run's checkpoints. One round trip."""
     answer = node.call("checkpoints", {"runs": [_source(run) for run in runs]})
     try:
         checkpoints = [None if document is None else checkpoints_of(document) for document in answer["found"]]
@@ -95,7 +95,7 @@ def in_folder(folder: Path, run: Run) -> Checkpoints | None:
 
 
 def place(node: Node, run: Run, target: RunNode) -> None:
-    """Have the node place what it has of `run` for one that is to be launched: nothing travels. Raises NodeFailed."""
+    """Have the node place its files of `run` for a run before its launch: no bytes travel. Raises NodeFailed."""
     request = {"source": _source(run), "run_dir": target.run_dir}
     with node.stream("place", request, bounds=Bounds(total_s=PLACED_WITHIN_S)) as talk:
         last = None
@@ -106,7 +106,7 @@ def place(node: Node, run: Run, target: RunNode) -> None:
 
 
 def discard(node: Node, target: RunNode) -> None:
-    """Have the node take back what was placed for a run that is not launched after all."""
+    """Have the node remove files that were placed for a run without a launch."""
     node.call("discard", {"run_dir": target.run_dir})
 
 
@@ -119,10 +119,10 @@ def bring(
     names: Sequence[str] = (),
     window_bytes: int | None = None,
 ) -> None:
-    """Bring what a node has of `run`, or what is needed to resume from the `newest`. In chunks.
+    """Bring a node's checkpoints of `run`, or the files needed to resume from the `newest`. In chunks.
 
-    `names`: of parts of which it brings those that the node has, and nothing else. `window_bytes` as `Node.stream`
-    takes it. Raises NodeFailed where it is not all of it.
+    `names`: only these parts, if the node has them. `window_bytes` as `Node.stream` takes it. Raises NodeFailed if
+    a file is missing.
     """
     request = {"source": _source(run), "newest": newest, "names": list(names)}
     refused = take_in(node, "send_checkpoints", request, intake, window_bytes=window_bytes)
@@ -141,9 +141,9 @@ def bring_together(
     newest: bool = False,
     window_bytes: int | None = None,
 ) -> None:
-    """Bring what the first of the nodes has of `run`, and from the others what it lacks of that.
+    """Bring the first node's checkpoints of `run`, and their missing parts from the other nodes.
 
-    What is not whole then does not count any more. Raises NodeFailed where that is so of the newest.
+    Incomplete checkpoints do not count any more. Raises NodeFailed if the newest is incomplete.
     """
     first, *other_nodes = nodes
     if not run.built_in:
@@ -207,7 +207,7 @@ def other_content(run: Run, names: Sequence[str]) -> str:
 
 
 def keep_times(folder: Path, checkpoints: Checkpoints) -> None:
-    """Make what was brought into a folder as old as it was there: the newest of it exactly, the rest no younger."""
+    """Give received files the age that they have on the node: the newest exactly, the rest no younger."""
     files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     newest = folder / checkpoints.newest
     dated = folder / f"{checkpoints.newest}.json" if newest.is_dir() else newest
@@ -238,7 +238,7 @@ def _some(names: Sequence[str], limit: int = 3) -> str:
 
 
 def _source(run: Run) -> tuple[str, str, bool, int]:
-    """How a node is asked for a run's checkpoints."""
+    """Return the arguments for a question about a run's checkpoints."""
     return run.run, first_of(run).name, run.built_in, run.world_size
 
 
@@ -248,7 +248,7 @@ def first_of(run: Run) -> RunNode:
 
 
 def checkpoints_of(document: Mapping[str, Any]) -> Checkpoints:
-    """What a node tells of a set. Raises KeyError, TypeError or ValueError for anything else."""
+    """Read a node's description of a set. Raises KeyError, TypeError or ValueError for anything else."""
     return Checkpoints(
         files=int(document["files"]),
         bytes=int(document["bytes"]),

@@ -1,4 +1,4 @@
-"""What earlier runs left in the project's folder on a node: what a sync puts aside of it, and what stays there."""
+"""Files of earlier runs in the project's folder on a node: a sync moves some of them to a backup, the rest stays."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from remote.shared.constants import ASIDE
 MAX_LISTED = 20_000
 MAX_NAMES = 100
 LARGEST = 2**63 - 1
-"""What the kernel takes for a number of bytes and for a time."""
+"""The kernel's limits for a number of bytes and for a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aside:
-    """Where a sync moves what runs have written and would be lost: a folder beside the project's."""
+    """The backup of files that runs have written and a sync would lose: a folder next to the project's."""
 
     name: str
     """The end of its name, the same on all nodes, as they may share the disk."""
@@ -31,30 +31,30 @@ class Aside:
         return f"{destination}{ASIDE}{self.name}"
 
     def request(self, destination: str) -> dict[str, Any]:
-        """What the node is told."""
+        """Return the request for the node."""
         return {"aside": self.folder(destination), "fresh": self.everything}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierFiles:
-    """What runs have left in the project's folder on a node."""
+    """Files of runs in the project's folder on a node."""
 
     aside: int = 0
     """Files and whole folders that were put aside."""
     aside_names: tuple[str, ...] = ()
     """The first of them."""
     files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Path → bytes and time of modification in ns, of what is there still; no caches."""
+    """Path → bytes and time of modification in ns, of existing files; no caches."""
     runs: Mapping[str, str] = field(default_factory=dict)
     """Path → the run that wrote the file last, as far as the node still knows it."""
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Path of a `.metadata` → paths of the parts that it names."""
     whole: bool = True
-    """False: there are too many, or it took too long, so that there may be more."""
+    """False: too many files, or too little time, so more may exist."""
 
 
 def earlier_files(node: str, header: Mapping[str, Any], body: bytes) -> EarlierFiles:
-    """What a node tells after a sync. Raises BadAnswer."""
+    """Read a node's answer after a sync. Raises BadAnswer."""
     try:
         paths = json.loads(body)
         listed = paths["listed"]

@@ -1,4 +1,4 @@
-"""What git knows of a folder: the repository around it, and which of its files it would keep."""
+"""Facts of git about a folder: the repository around it, and which of its files git would keep."""
 
 import os
 import re
@@ -21,7 +21,7 @@ _OF_A_HOOK = (
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """The files of a repository, those of its submodules among them. Paths are relative to it, with `/`."""
+    """List the files of a repository and of its submodules. Paths are relative to it, with `/`."""
 
     files: list[str]
     """Tracked, or untracked and not ignored. Some may be gone."""
@@ -33,7 +33,7 @@ class Listing:
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """Where the current commit stands."""
+    """The description of the current commit."""
 
     tag: str
     """The nearest tag with a digit in it. Empty: no commit before it has one."""
@@ -42,18 +42,18 @@ class Described:
 
 
 def repository_of(folder: Path) -> Path | None:
-    """The innermost repository that a folder is in; None where there is no git, or no repository.
+    """Return the innermost repository around a folder; `None` without git, or without a repository.
 
-    Raises SyncRefused where there is one that git can't read.
+    Raises SyncRefused for a repository that git can't read.
     """
     output = _git(folder, "rev-parse", "--show-toplevel")
     return None if output is None else Path(os.fsdecode(output.rstrip(b"\n")))
 
 
 def list_files(root: Path) -> Listing | None:
-    """List the files of a repository that git would keep; None where there is no git, or no repository.
+    """List the files of a repository that git would keep; `None` without git, or without a repository.
 
-    Raises SyncRefused where there is one that git can't read: what it ignores is not known then.
+    Raises SyncRefused for a repository that git can't read: its ignored files are not known.
     """
     staged = _git(root, "ls-files", "-z", "--stage")
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
@@ -77,7 +77,7 @@ def list_files(root: Path) -> Listing | None:
 
 
 def commit_of(folder: Path) -> Commit | None:
-    """Return the commit that the files of a folder are of; None: it is in no repository, or that has no commit yet.
+    """Return the commit that the files of a folder are of; `None`: it is in no repository, or that has no commit yet.
 
     Raises SyncRefused for a repository that git can't read.
     """
@@ -108,7 +108,7 @@ def _lines(output: bytes) -> list[str]:
 
 
 def _git(folder: Path, *words: str) -> bytes | None:
-    """What git prints; None where there is no git, or no repository. Raises SyncRefused for all else."""
+    """Return git's output; `None` without git, or outside a repository. Raises SyncRefused for other errors."""
     try:
         done = subprocess.run(
             ["git", *words],

@@ -1,4 +1,4 @@
-"""What gpuctl has left on a node's disk, as the node tells of it, and its removal by name."""
+"""Leftovers of gpuctl on a node's disk, as the node lists them, and their removal by name."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from remote.sessions.session import Node
 from remote.shared import frames
 
 Kind = Literal["environment", "wheels", "uv", "code", "written", "run", "program", "removed"]
-"""`code` was sent from here; `written`: files that runs wrote into a folder of code; `program`: an older gpuctl's
-part on the node; `removed`: what was being removed when that was cut off."""
+"""`code` was sent from here; `written`: files that runs wrote into a folder of code; `program`: an earlier version
+of the node's part; `removed`: the remains of an interrupted removal."""
 
 MEASURE_S = 20.0
 SILENCE_S = 60.0
@@ -35,14 +35,14 @@ class RunFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One thing that can be removed on its own."""
+    """An item that can be removed on its own."""
 
     kind: Kind
     name: str
     bytes: int
-    """On the disk. At least so many, unless `whole`."""
+    """Size on the disk; a minimum, unless `whole`."""
     shared: int = 0
-    """Of them those that have other names, too, as the files of an environment have in uv's cache."""
+    """Bytes of files with further names, like an environment's files in uv's cache."""
     whole: bool = True
     used: float = 0.0
     """When it was last used or changed, by the node's clock; 0: never, or not known."""
@@ -51,30 +51,30 @@ class Item:
     over: bool = True
     """Of a run: whether it is known to have ended."""
     checkpoints: int | None = None
-    """Of a run: bytes of its checkpoints; None: it has none."""
+    """Of a run: bytes of its checkpoints; `None`: no checkpoints."""
     files: tuple[RunFile, ...] | None = None
-    """Of a run: what is not brought back in any case. None: too many, or no run."""
+    """Of a run: files that may not be brought back. `None`: too many, or no run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leftovers:
-    """All that is there on one node."""
+    """Leftovers on one node."""
 
     items: tuple[Item, ...]
     home: str | None
-    """The same on nodes that share a home. None: not known."""
+    """The same on nodes that share a home. `None`: not known."""
     free_bytes: int
     uv_cache: str | None
-    """Where uv's own cache is; None: there is none."""
+    """The place of uv's own cache; `None`: no cache."""
     uv_cache_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaned:
-    """What came of a removal."""
+    """The outcome of a removal."""
 
     freed_bytes: int
-    """What the disk got back: of what is shared nothing is free until its last name goes."""
+    """Bytes freed on the disk: a shared file frees space only with its last name."""
     removed: tuple[tuple[str, str], ...]
     """Kind and name."""
     kept: tuple[tuple[str, str, str], ...]
@@ -82,7 +82,9 @@ class Cleaned:
 
 
 def find_leftovers(node: Node, *, built_in: Collection[str] = (), measure_s: float = MEASURE_S) -> Leftovers:
-    """What is there. One round trip; `measure_s` bounds what sizes take, and those not taken by then are not whole.
+    """List a node's leftovers in one round trip.
+
+    `measure_s` bounds the measuring of sizes; later sizes are not whole.
 
     `built_in`: ids of runs of the built-in job.
     """
@@ -119,15 +121,16 @@ def _item(name: str, header: Mapping[str, Any]) -> Item:
 
 
 Digests: TypeAlias = Mapping[str, Sequence[str]]
-"""Path of a file in a run's folder on a node → SHA-256 of what is here of it; of several any will do."""
+"""Path of a file in a run's folder on a node → SHA-256 of the copies here; any of several will do."""
 
 
 def clean(
     node: Node, items: Sequence[tuple[str, str]], digests: Mapping[str, Digests] = MappingProxyType({})
 ) -> Cleaned:
-    """Remove items by kind and name. Raises NodeFailed where a run is going on there.
+    """Remove items by kind and name.
 
-    A run of which a file has another digest stays: `digests` has what is known of it by its name.
+    A run with a file of another digest stays: `digests` has the known ones by its name. Raises NodeFailed if a run
+    is active on the node.
     """
     answer: Mapping[str, Any] | None = None
     request = {"items": [list(item) for item in items], "digests": dict(digests)}

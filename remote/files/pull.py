@@ -13,9 +13,9 @@ from remote.shared.files import digest_of
 
 
 def receive(node: Node, source: str, intake: FileReceiver) -> list[str]:
-    """Bring `source` into the intake's folder, which has a limit; returns what was left out, with the reason.
+    """Bring `source` into the intake's folder, which has a limit; returns the omitted files, with the reason.
 
-    Raises NodeFailed where there is no such file.
+    Raises NodeFailed for a missing file.
     """
     assert intake.max_bytes is not None, "a node sends a folder up to a limit"
     return take_in(node, "send", {"path": source, "max_bytes": intake.max_bytes}, intake)
@@ -64,7 +64,7 @@ def take_in(
     *,
     window_bytes: int | None = None,
 ) -> list[str]:
-    """Take in the files that a command of the node's part sends; returns what was left out, with the reason."""
+    """Receive the files of a command of the node's part; returns the omitted ones, with the reason."""
     skipped: list[str] = []
     done = False
     try:

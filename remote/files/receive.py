@@ -51,11 +51,11 @@ class _Arriving:
 
 
 class FileReceiver:
-    """Files that come in chunks: each is written beside its place and renamed when it is whole.
+    """Files that come in chunks: each is written next to its place and renamed when it is whole.
 
-    A file that can't be taken (a hostile name, damage) is refused by itself, and named in `refused`. So is what goes
-    over `max_bytes`, whatever the node was asked for: what lies here of all that came stays within them, twice over
-    while files replace others.
+    A file that can't be taken (a hostile name, damage) is refused alone, and named in `refused`. The same holds for
+    files over `max_bytes`, whatever the node was asked for: what lies here of all that came stays within them,
+    twice over while files replace others.
     """
 
     def __init__(self, root: Path, *, max_bytes: int | None = None) -> None:
@@ -67,14 +67,15 @@ class FileReceiver:
         """Name as the node sent it → why it was not taken."""
         self._arriving: dict[str, _Arriving] = {}
         self._whole: dict[str, int] = {}
-        """Name → bytes of what is in its place, also from before a connection was lost."""
+        """Name → bytes of the file in its place, also from before a connection was lost."""
         self._names: dict[str, str] = {}
         """Name that disks which ignore case or accents' form compare → the first name that came."""
         self._counted = 0
-        """Of `max_bytes`: of each file what is in its place, or what has come to replace it if that is more."""
+        """Bytes that count for `max_bytes`: of each file the bytes in its place, or the received ones if these are
+        more."""
         self._begun = 0
         self._token = secrets.token_hex(4)
-        """In the names of what is on its way: several receivers, also of one process, may share a folder."""
+        """In the names of files in transfer: several receivers, also of one process, may share a folder."""
         self._closed = False
         self._lock = Lock()
 
@@ -127,7 +128,7 @@ class FileReceiver:
         return other if other != path and target.exists() and target.samefile(self.root / other) else ""
 
     def begin_again(self) -> None:
-        """Forget what was refused or cut off: after a lost connection everything is sent once more."""
+        """Forget refused and interrupted files: after a lost connection all files are sent once more."""
         self.discard()
         self.refused.clear()
         self.files = self.bytes = 0
@@ -158,7 +159,7 @@ class FileReceiver:
         return max(arriving, self._whole.get(path, 0))
 
     def _file(self, path: str) -> _Arriving | None:
-        """The file on its way, begun if it is new; None where it is refused, or nothing is taken any more."""
+        """The file on its way, begun if it is new; `None` where it is refused, or nothing is taken any more."""
         if self._closed or path in self.refused:
             return None
         if path not in self._arriving:
@@ -189,7 +190,7 @@ class FileReceiver:
 
 
 def _on_disk(file: _Arriving) -> bool:
-    """Whether what lies on the disk is what came."""
+    """Return whether the content on the disk is the content that was received."""
     try:
         with file.temporary.open("rb") as stream:
             if os.fstat(stream.fileno()).st_size != file.size:

@@ -1,6 +1,6 @@
 """The system's rsync as a faster way for many bytes: it brings the files of a sync, over an ssh of its own.
 
-Never more than a help: what it did not bring, for whatever reason, is sent over the open connection.
+Never more than a help: files that it did not bring, for whatever reason, are sent over the open connection.
 """
 
 import os
@@ -17,9 +17,9 @@ from typing import IO, Any, Self
 
 VERSION_S = 30.0
 IO_TIMEOUT_S = 60
-"""rsync ends by itself where nothing has moved for this long."""
+"""rsync ends after this time without progress."""
 SILENCE_S = 600.0
-"""So long may it say nothing; its own limit begins once both sides talk."""
+"""The maximum silence; rsync's own limit begins once both sides talk."""
 CIPHERS = "^aes128-gcm@openssh.com"
 """The one first that processors have instructions for, then ssh's own choice."""
 OLDEST = (3, 1)
@@ -38,11 +38,11 @@ class Target:
     temporary: str
     """A folder on the disk of `root`, relative to it: files grow there. rsync is slow with an absolute one."""
     partial: str
-    """Absolute. Takes what was brought of a file before an interruption."""
+    """Absolute. Receives the partial files of an interruption."""
 
     @classmethod
     def of(cls, need: Mapping[str, Any], host: str, ssh_config: Path) -> Self:
-        """What the node's part offers in its `need`."""
+        """Read the node's offer in its `need`."""
         offer = need["rsync"]
         return cls(
             ssh_config=ssh_config,
@@ -55,7 +55,7 @@ class Target:
 
 @cache
 def usable() -> bool:
-    """Whether this computer has ssh and an rsync that is new enough."""
+    """Return whether this computer has ssh and an rsync that is new enough."""
     if shutil.which("ssh") is None or shutil.which("rsync") is None:
         return False
     try:
@@ -74,7 +74,7 @@ def usable() -> bool:
 
 
 def version(text: str) -> tuple[int, ...]:
-    """What `rsync --version` says; (0,) for what is not Tridgell's rsync."""
+    """Return the version in the output of `rsync --version`; (0,) for other programs than Tridgell's rsync."""
     match = re.match(r"rsync +version v?(\d+)\.(\d+)", text)
     return tuple(map(int, match.groups())) if match else (0,)
 
@@ -85,7 +85,7 @@ def argv(target: Target) -> list[str]:
     ssh += ["-o", "BatchMode=yes", "-o", "ConnectTimeout=15"]
     return [
         "rsync", "--files-from=-", "--from0", "--perms", "--times",
-        # Those that are named have changed: their time and size may say otherwise, to the second.
+        # Named files have changed: their time and size may suggest otherwise, to the second.
         "--ignore-times",
         # Folders, and links to folders, stay what they are there.
         "--no-implied-dirs",
@@ -128,18 +128,18 @@ def bring(target: Target, folder: Path, paths: Sequence[str], on_bytes: Callable
             return ""
         errors.seek(0)
         lines = errors.read().decode(errors="replace").splitlines()
-    # First comes the reason, often ssh's own, and then what rsync makes of it.
+    # The reason comes first, often ssh's own, and then rsync's message about it.
     return next((line.strip() for line in lines if line.strip()), f"exit status {process.returncode}")
 
 
 def _next_output(stream: IO[bytes], silence_s: float) -> bytes:
-    """What comes next of its output. Raises TimeoutError: ssh may wait for an agent, or for a name."""
+    """Return the next output. Raises TimeoutError: ssh may wait for an agent, or for a name."""
     if not select.select([stream], [], [], silence_s)[0]:
         raise TimeoutError(f"nothing was heard of it for {silence_s:.0f} s")
     return stream.read(4096)
 
 
 def sent_bytes(output: bytes) -> int:
-    """The count of bytes in the last line of progress that rsync has written whole; 0 where there is none."""
+    """Return the number of bytes in rsync's last complete line of progress; 0 without one."""
     counts = re.findall(rb"\r\s*(\d+)\s+\d+%", output)
     return int(counts[-1]) if counts else 0

@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Synced:
-    """What a sync did."""
+    """The outcome of a sync."""
 
     root: str
     """Absolute path of the folder on the node."""
@@ -39,15 +39,15 @@ class Synced:
     """Size of the files sent; rsync may have needed less."""
     removed: int
     rsync_files: int = 0
-    """Files that rsync brought, of those sent."""
+    """The number of files that rsync sent."""
     earlier: EarlierFiles | None = None
-    """What runs have left in the folder. None: it was not asked for."""
+    """What runs have left in the folder. `None`: it was not asked for."""
 
 
 def code_folder(root: Path, owner: str) -> str:
-    """Where a project lives on a node: the same folder for the same path here, so that a second sync is small.
+    """Return a project's folder on a node: the same for the same path here, so that a second sync is small.
 
-    `owner` is the cluster's: another cluster's nodes may have the same home, and a run that goes on there.
+    `owner` is the cluster's: another cluster's nodes may have the same home, and an active run.
     """
     digest = hashlib.sha256(f"{root.resolve()}\0{owner}".encode()).hexdigest()[:8]
     name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in root.resolve().name)
@@ -75,14 +75,14 @@ def sync(
     With `follow_deletions`, files that an earlier sync brought and that are gone here go there too; what
     runs wrote themselves stays. rsync is used for much, where both sides have it and the system's ssh gets there.
     `working_folder`: one in it that is there afterwards, as are the tree's folders without files. `aside`: what
-    becomes of files of runs that would be lost; None: they are replaced. `project`: the folder of the project that
-    `destination` is in, where what is sent stays until a person removes it. `say` hears how far it is, once that
+    becomes of files of runs that would be lost; `None`: they are replaced. `project`: the folder of the project that
+    `destination` is in, where sent files stay until a person removes them. `say` hears how far it is, once that
     takes longer than two seconds.
 
-    Raises OSError for a file here that can't be read, BadAnswer, ConnectionLost, NodeFailed with what is in the way
-    there, DiskFull. Whatever was interrupted, the next sync goes on.
+    Raises OSError for a file here that can't be read, BadAnswer, ConnectionLost, NodeFailed with the blocking
+    paths, DiskFull. The next sync continues an interrupted one.
     """
-    # How long it takes is a matter of what is sent; the node says three things and no more.
+    # The duration depends on the sent bytes; the node sends three messages and no more.
     request: dict[str, Any] = {"root": destination, "follow_deletions": follow_deletions}
     request |= {"folders": [working_folder, *tree.folders], **(aside.request(destination) if aside else {})}
     request |= {"project": project} if project else {}
@@ -117,7 +117,7 @@ def sync(
 
 @dataclass(kw_only=True)
 class _Progress:
-    """How far a sync is, told now and then."""
+    """The progress of a sync, reported now and then."""
 
     total_bytes: int
     say: Say | None
@@ -125,7 +125,7 @@ class _Progress:
     next_word: float = field(default_factory=lambda: time.monotonic() + FIRST_WORD_S)
 
     def at(self, sent_bytes: int) -> None:
-        """So much has been sent."""
+        """Bytes sent so far."""
         self.sent_bytes = sent_bytes
         if self.say is not None and time.monotonic() >= self.next_word:
             self.next_word = time.monotonic() + NEXT_WORD_S
@@ -133,7 +133,7 @@ class _Progress:
 
 
 def _bring(target: rsync.Target, root: Path, paths: Sequence[str], progress: _Progress) -> None:
-    """Have rsync bring what it can. That it failed is only told: the node says what is missing."""
+    """Have rsync transfer the files. A failure is only reported: the node lists the missing files."""
     failed = rsync.bring(target, root, paths, progress.at)
     if failed and progress.say is not None:
         progress.say(f"rsync ended early ({failed}); what is missing is sent without it")
@@ -161,7 +161,7 @@ def _send(talk: Conversation, root: Path, paths: Sequence[str], progress: _Progr
 
 
 def _files(node: Node, tree: Tree, paths: Sequence[str]) -> list[str]:
-    """Of what a node asked for, the plain files. Raises BadAnswer for a path that is not in the tree."""
+    """Return the plain files among the requested paths. Raises BadAnswer for a path that is not in the tree."""
     for path in paths:
         if path not in tree.entries:
             raise BadAnswer(f"{node.name}: asked for a file that is not in the project: {path!r}.")

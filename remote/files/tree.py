@@ -22,7 +22,7 @@ IGNORED = (
     ".git", ".hg", ".svn", ".venv", "venv", "__pycache__", "*.pyc", ".mypy_cache", ".pytest_cache", ".ruff_cache",
     ".ipynb_checkpoints", ".tox", ".nox", "node_modules", ".DS_Store", "*.egg-info",
 )  # fmt: skip
-"""Names left out where there is no git."""
+"""Names to leave out without git."""
 CREDENTIALS = (
     ".ssh", ".aws", ".oci", ".azure", ".gnupg", ".gpuctl", ".netrc", ".kube", ".docker", ".git-credentials",
     ".pypirc",
@@ -70,7 +70,7 @@ class Tree:
     entries: dict[str, Entry]
     """By path relative to `root`, with `/`."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """What is not sent → why, and what to do about it: the second half of a sentence."""
+    """Omitted path → reason and fix: the second half of a sentence."""
     folders: tuple[str, ...] = ()
     """Folders without any file, which are made on the nodes."""
     pointers: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Tree:
         return notes
 
     def why_skipped(self, name: str) -> str:
-        """What of a path is not sent, and why; empty where that is not known."""
+        """Return which part of a path is not sent, and why; empty if unknown."""
         return next(
             (
                 f"{skipped}: {why}"
@@ -126,7 +126,7 @@ class Tree:
 def root_of(folder: Path) -> Path:
     """The folder that is sent for work in `folder`: the repository that it is in, else the folder itself.
 
-    A repository that holds the user's home is for their settings: of it only the folder is sent. Raises SyncRefused
+    A repository that holds the user's home is for their settings: only the folder is sent. Raises SyncRefused
     for a repository that git can't read.
     """
     repository = repository_of(folder)
@@ -134,7 +134,7 @@ def root_of(folder: Path) -> Path:
 
 
 def read_tree(root: Path, *, include: Iterable[Path] = (), allow_large: bool = False) -> Tree:
-    """The files of `root` that are to be sent, and those of `include`, files and folders in it, in any case.
+    """The files of `root` to send, and the files of `include`, files and folders in it, in any case.
 
     Raises SyncRefused, as soon as it is clear, for more than MAX_FILES files or MAX_BYTES bytes; for the user's
     home folder, however large; for something to include that is not in `root`; and where git can't list its checkout.
@@ -164,9 +164,9 @@ def read_tree(root: Path, *, include: Iterable[Path] = (), allow_large: bool = F
 
 
 def _included(root: Path, include: Iterable[Path], allow_large: bool) -> tuple[dict[str, None], set[str]]:
-    """The files to include, and those of them that are named themselves, by path relative to `root`.
+    """Return the files to include, and the named ones among them, by path relative to `root`.
 
-    Of a link on the way to one, the link is included, too. Raises SyncRefused.
+    A link on the way to a file is included, too. Raises SyncRefused.
     """
     paths: dict[str, None] = {}
     named: set[str] = set()
@@ -209,7 +209,7 @@ def without_links_above(path: Path) -> Path:
 
 
 def read_everything(root: Path, *, allow_large: bool = False) -> Tree:
-    """All files of `root`, ignored by git or not; a file named itself is a tree of one. Raises SyncRefused."""
+    """Read all files of `root`, ignored by git or not; a file makes a tree of one. Raises SyncRefused."""
     if not root.is_dir():
         return _tree(root.parent, [root.name], allow_large=True, secret=())
     _refuse_home(root)
@@ -327,14 +327,14 @@ def _raise(error: OSError) -> None:
 
 
 class _Links:
-    """Which folders of a tree are links, each looked at once."""
+    """The links among a tree's folders, each read once."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
         self._known: dict[str, bool] = {"": False}
 
     def lead_to(self, name: str) -> bool:
-        """Whether a folder above the path is a link."""
+        """Return whether a folder above the path is a link."""
         folder = name.rpartition("/")[0]
         if folder not in self._known:
             self._known[folder] = self.lead_to(folder) or os.path.islink(f"{self._root}/{folder}")  # noqa: PTH114
@@ -342,7 +342,7 @@ class _Links:
 
 
 def _target_inside(root: Path, name: str) -> str:
-    """Where a link leads to; empty for one that leads out of the root, or is absolute."""
+    """Return the target of a link; empty for a target outside the root, or an absolute one."""
     path = root / name
     target = path.readlink()
     inside = (path.parent / target).resolve().is_relative_to(root.resolve())
@@ -369,7 +369,7 @@ def _matcher(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]
 
 
 def _walk(root: Path, ignored: tuple[str, ...], secret: tuple[str, ...], allow_large: bool) -> list[str]:
-    """Everything but folders, and those folders that are secret, by path relative to `root`."""
+    """Return all files, and secret folders, by path relative to `root`."""
     leave_out = _matcher(ignored)
     paths: list[str] = []
     top = str(root)

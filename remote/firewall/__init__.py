@@ -1,8 +1,8 @@
 """The hosts' own firewalls: a cluster's nodes let each other in on the ports that training uses, and nobody else.
 
-Facts → the steps still needed, or none with the reason. What is there of others is never flushed, moved or
-loosened; what is ours carries the cluster's name and goes without a trace. May not decide whether a firewall that
-could not be opened is fatal: the ports may be reachable all the same.
+Facts → the steps still needed, or an empty list with the reason. Rules of others are never flushed, moved or
+loosened; our rules carry the cluster's name and goes without a trace. May not decide whether a firewall that could
+not be opened is fatal: the ports may be reachable all the same.
 """
 
 import hashlib
@@ -49,20 +49,20 @@ _STRANGERS = {4: ipaddress.ip_address("192.0.2.1"), 6: ipaddress.ip_address("200
 
 @dataclass(frozen=True, kw_only=True)
 class FirewallFacts:
-    """What a host's firewall programs and files say."""
+    """The state of a host's firewall programs and files."""
 
     programs: tuple[str, ...]
-    """Those that are installed."""
+    """The installed programs."""
     sudo: bool
     """Whether the command sudo is installed."""
     root: bool | None
-    """Whether root can be had there; None: nobody asked, as there is no firewall program."""
+    """Whether root access is possible; `None`: not checked, as no firewall program exists."""
     unreadable: Mapping[str, str]
     """What could not be read → why."""
     filters: Mapping[str, Filter]
     """iptables by program (`iptables-nft`, `ip6tables-legacy`, …) → its rules, where it has any."""
     bases: tuple[nftables.Base, ...]
-    """nftables' chains for what comes in, those that iptables made there left out."""
+    """nftables' chains for incoming packets, without the chains of iptables."""
     outgoing: tuple[Filter, ...]
     """Rules for what goes out, of all programs."""
     files: Mapping[str, File]
@@ -73,7 +73,7 @@ class FirewallFacts:
 def parse(document: Mapping[str, Any]) -> FirewallFacts:
     """Facts from the node's document. Raises KeyError, TypeError or ValueError where it is something else.
 
-    What a program there said and can't be understood is unreadable, as if the program had failed.
+    Output of a program that can't be understood is unreadable, as if the program had failed.
     """
     unreadable = dict(document["unreadable"])
 
@@ -138,15 +138,15 @@ def may_drop_outgoing(facts: FirewallFacts, peers: Iterable[str]) -> bool:
 
 
 def owner_tag(owner: str) -> str:
-    """What a cluster's rules are known by on a host."""
+    """Return the tag of a cluster's rules on a host."""
     return f"gpuctl-{hashlib.sha256(owner.encode()).hexdigest()[:10]}"
 
 
 def open_steps(facts: FirewallFacts, *, owner: str, peers: Iterable[str]) -> Steps:
-    """What is still needed for these peers to come in to TCP ports 1024 to 65535, now and after a reboot.
+    """Return the missing steps for these peers to reach TCP ports 1024 to 65535, now and after a reboot.
 
-    `owner` is the cluster's, opaque; `peers` are the other nodes' private addresses, IPv4 or IPv6. Peers of an
-    earlier call that are none any more go. Raises ValueError on a peer that is no address.
+    `owner` is the cluster's, opaque; `peers` are the other nodes' private addresses, IPv4 or IPv6. Former peers of
+    an earlier call are removed. Raises ValueError on a peer that is no address.
     """
     addresses = tuple(dict.fromkeys(ipaddress.ip_address(peer) for peer in peers))
     tag = owner_tag(owner)
@@ -165,7 +165,7 @@ def open_steps(facts: FirewallFacts, *, owner: str, peers: Iterable[str]) -> Ste
 
 
 def close_steps(facts: FirewallFacts, *, owner: str) -> Steps:
-    """What takes everything away that `open_steps` brought for this owner."""
+    """Return the steps that remove all rules of `open_steps` for this owner."""
     if not facts.programs:
         return Steps(steps=(), reason="no firewall program is installed")
     if unread := _unread(facts, {4, 6}):
@@ -196,7 +196,7 @@ def apply(node: Node, steps: Steps) -> FirewallFacts:
 
 
 def ensure_open(node: Node, facts: FirewallFacts, *, owner: str, peers: Sequence[str]) -> Steps:
-    """Let the peers in on a node, and look whether it came to that; what was done. Raises as `apply` does."""
+    """Let the peers in on a node, and verify it; returns a summary. Raises as `apply` does."""
     plan = open_steps(facts, owner=owner, peers=peers)
     if plan.known and not plan.steps:
         return plan
@@ -261,7 +261,7 @@ def _all_filters(facts: FirewallFacts) -> list[tuple[Filter, int]]:
 
 
 def _unread(facts: FirewallFacts, versions: set[int]) -> str:
-    """What could not be read and matters to these IP versions, as a sentence; empty: nothing."""
+    """Return a sentence on unreadable parts that matter to these IP versions; empty: all parts could be read."""
     missing = {
         part: why
         for part, why in facts.unreadable.items()

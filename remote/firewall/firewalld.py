@@ -1,7 +1,7 @@
-"""firewalld: rich rules, now and for later boots, without a reload that would lose what others set up meanwhile.
+"""firewalld: rich rules, now and for later boots, without a reload that would lose the rules of others.
 
-Rich rules carry no comment: a priority of its own tells a cluster's rules from all others. Only firewalld is told,
-never the tables that it keeps in the kernel; these show what it does at the moment.
+Rich rules carry no comment: the rules of a cluster have a priority of its own. Only firewalld is changed, never the
+tables that it keeps in the kernel; these show its present rules.
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ from remote.firewall.steps import Run
 
 FOLDER = "/etc/firewalld/zones/"
 PRIORITIES = range(-32000, -2000)
-"""Ours, and negative: before what a zone refuses."""
+"""Ours, and negative: before the rejections of a zone."""
 _ZONES_CHAIN = re.compile(r"(?:filter_)?INPUT_ZONES")
 _ZONE_CHAIN = re.compile(r"(?:filter_)?IN_([A-Za-z0-9_.-]+)")
 
@@ -24,7 +24,7 @@ Permanent = Mapping[str, Mapping[int, Networks]]
 
 
 def is_firewalld(filter_: Filter) -> bool:
-    """Whether these are the rules that firewalld keeps, with either of its back ends."""
+    """Return whether these are rules of firewalld, with either of its back ends."""
     return any(_ZONES_CHAIN.fullmatch(name) for name in filter_.chains)
 
 
@@ -93,7 +93,7 @@ def zones_of(filter_: Filter, peers: Sequence[Address]) -> tuple[str, ...]:
 def live_steps(
     filters: Sequence[tuple[Filter, Sequence[Address]]], permanent: Permanent, number: int
 ) -> list[Run]:
-    """What makes firewalld let peers in, each filter its own: first who comes, then who goes.
+    """Return the steps that make firewalld let peers in, each filter its own: first new peers, then leaving ones.
 
     A rule that is there already is no error to firewalld, and neither is one to be removed that is not.
     """

@@ -37,7 +37,7 @@ _SEEN_FROM_OUTSIDE = {
     "-o": "-i",
     "--out-interface": "--in-interface",
 }
-"""Criteria of OUTPUT → those of INPUT that say the same of the peer."""
+"""Criteria of OUTPUT → criteria of INPUT with the same meaning for the peer."""
 _COUNTERS = re.compile(r"^\[\d+:\d+\] ")
 _VERDICTS = {
     "ACCEPT": Verdict.ACCEPT,
@@ -72,15 +72,15 @@ class File:
 
 @dataclass(frozen=True, kw_only=True)
 class Owned:
-    """What is there of one cluster's."""
+    """The existing rules of one cluster."""
 
     sources: Networks | None
-    """Whom its chain lets in, in its order; None: there is no chain, or something else is in it."""
+    """The networks that its chain lets in, in its order; `None`: the chain is missing, or holds other rules."""
     there: bool
 
 
 def read_filter(save: str, base: str = INPUT) -> Filter | None:
-    """Return the rules that begin at INPUT or OUTPUT, from `iptables-save`'s text; None if it has no such chain.
+    """Return the rules that begin at INPUT or OUTPUT, from `iptables-save`'s text; `None` if it has no such chain.
 
     In the rules of OUTPUT the peer is the `source`, too.
     """
@@ -111,7 +111,7 @@ def _filter_lines(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _rule(words: Sequence[str]) -> Rule:
-    """One rule from its words after `-A CHAIN`."""
+    """Return a rule from its words after `-A CHAIN`."""
     verdict, target, inverted = Verdict.CONTINUE, "", False
     sources: Networks | None = None
     not_from = False
@@ -146,7 +146,7 @@ def _rule(words: Sequence[str]) -> Rule:
 
 
 def _criterion(word: str, value: str) -> Match:
-    """Whether the first packet of a TCP connection from a peer to one of our ports fits a criterion."""
+    """Return whether the first packet of a TCP connection from a peer to one of our ports fits a criterion."""
     if word in ("-p", "--protocol"):
         return Match.YES if value in ("tcp", "6", "all", "0") else Match.NO
     if word in ("--dport", "--dports", "--destination-port", "--destination-ports"):
@@ -166,7 +166,7 @@ def _criterion(word: str, value: str) -> Match:
 
 
 def _networks(value: str) -> Networks | None:
-    """A list of networks; None where a person wrote names."""
+    """A list of networks; `None` where a person wrote names."""
     try:
         return tuple(ipaddress.ip_network(each, strict=False) for each in value.split(","))
     except ValueError:
@@ -202,7 +202,7 @@ def _owned(filter_: Filter, chain: str) -> Owned:
 
 
 def _settled(filter_: Filter, chain: str, block: int | None, needed: Networks) -> bool:
-    """Whether what is there of ours is what should be: nothing, or the wanted networks ahead of the block."""
+    """Return whether our rules are as needed: absent, or the needed networks ahead of the block."""
     owned = _owned(filter_, chain)
     if not needed or block is None:
         return not owned.there
@@ -213,10 +213,10 @@ def _settled(filter_: Filter, chain: str, block: int | None, needed: Networks) -
 def live_step(
     program: str, filter_: Filter, chain: str, peers: Sequence[Address], block: int | None
 ) -> Run | None:
-    """What makes the running rules let these peers in, and nobody else on our account; None: nothing to do.
+    """Return the step that makes the running rules let in these peers, and only these of ours; `None`: nothing to do.
 
-    `block` is the index of INPUT's first rule that keeps one of them out, None where there is none: then what
-    is there of ours goes. One transaction: no moment in which a peer is kept out, or INPUT is without a rule.
+    `block` is the index of INPUT's first rule that keeps one of them out, `None` without such a rule: then our rules
+    are removed. One transaction: no moment in which a peer is kept out, or INPUT is without a rule.
     """
     needed = networks_of(peers)
     if _settled(filter_, chain, block, needed):

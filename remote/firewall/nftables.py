@@ -48,7 +48,7 @@ class Base:
 
     @property
     def words(self) -> str:
-        """How nft's commands name it."""
+        """Return its name in nft's commands."""
         return f"{self.family} {self.table} {self.filter.base}"
 
 
@@ -163,7 +163,7 @@ def _elements(right: object) -> list[Any]:
 
 
 def _networks(right: object) -> Networks | None:
-    """Addresses, networks, ranges, or a set of them; None: something else, such as the name of a set."""
+    """Addresses, networks, ranges, or a set of them; `None`: something else, such as the name of a set."""
     networks: list[Network] = []
     try:
         for element in _elements(right):
@@ -184,7 +184,7 @@ def _networks(right: object) -> Networks | None:
 
 
 def _criterion(left: object, right: object) -> Match:
-    """Whether the first packet of a TCP connection from a peer to one of our ports fits a criterion."""
+    """Return whether the first packet of a TCP connection from a peer to one of our ports fits a criterion."""
     kind, value = next(iter(left.items())) if isinstance(left, dict) else ("", {})
     listed = _elements(right)
     if kind == "ct" and value.get("key") == "state":
@@ -215,7 +215,7 @@ def _ports(listed: Sequence[Any]) -> Match:
 
 
 def live_step(bases: Sequence[Base], owner: str, peers: Sequence[Address]) -> Run | None:
-    """What makes every chain let these peers in, and nobody else on our account; None: nothing to do."""
+    """Return the step that makes every chain let in these peers, and only these of ours; `None`: nothing to do."""
     lines: list[str] = []
     for base in bases:
         block, needed = _needed(base, peers)
@@ -234,7 +234,9 @@ def live_step(bases: Sequence[Base], owner: str, peers: Sequence[Address]) -> Ru
 
 
 def _needed(base: Base, peers: Sequence[Address]) -> tuple[int, tuple[Networks, ...]]:
-    """Where the chain keeps a peer out, and the networks to let in, a rule each; (0, ()) where nobody is kept out."""
+    """Return the index at which the chain blocks a peer, and the networks to let in, a rule each; (0, ()) without a
+    block.
+    """
     matching = [peer for peer in peers if peer.version in VERSIONS[base.family]]
     block = base.filter.without_ours().first_block(matching)
     if block is None:
@@ -257,7 +259,7 @@ def _inserts(base: Base, owner: str, networks_by_version: Sequence[Networks]) ->
 def file_step(
     path: str, files: Mapping[str, File], bases: Sequence[Base], owner: str, peers: Sequence[Address]
 ) -> Write | None:
-    """The same for the next boot, for those of the chains that the file, or one that it includes, makes."""
+    """Return the same for the next boot, for the chains that the file, or an included file, makes."""
     file = files[path]
     made = set().union(
         *(chains_made(files[each].text) for each in files if each == path or each.endswith(".nft"))
@@ -273,7 +275,7 @@ def file_step(
 
 
 def with_lines(text: str, owner: str, new_lines: Sequence[str]) -> str:
-    """The text with these lines of ours at its end, in place of those that it had."""
+    """Return the text with these lines of ours at its end, in place of its earlier ones."""
     lines = text.splitlines(keepends=True)
     other_lines = [line for line in lines if not _is_ours(line, owner)]
     if lines and len(other_lines) < len(lines) and not lines[-1].endswith("\n"):

@@ -1,4 +1,4 @@
-"""What a host's rules do with a peer, whatever program they were written with.
+"""The effect of a host's rules on a peer, whichever program wrote them.
 
 Asked of one kind of packet only: the first of a TCP connection to this host's ports 1024 to 65535. A criterion
 that this module's callers do not know may or may not match: it never counts as letting a peer in, always as
@@ -18,7 +18,7 @@ FIRST_PORT, LAST_PORT = 1024, 65535
 
 
 class Match(Enum):
-    """Whether a rule takes the packet."""
+    """The answer to the question whether a rule takes the packet."""
 
     NO = 0
     MAYBE = 1
@@ -26,7 +26,7 @@ class Match(Enum):
 
 
 class Verdict(Enum):
-    """What a rule does with a packet that it takes."""
+    """The action of a rule on a packet that it takes."""
 
     ACCEPT = "accept"
     BLOCK = "block"
@@ -44,24 +44,24 @@ class _Fate(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule, as far as it matters to a peer's packet."""
+    """A rule, as far as it matters to a peer's packet."""
 
     verdict: Verdict
     target: str = ""
     """The chain of a JUMP or GOTO."""
     sources: Networks | None = None
-    """Where the packet has to come from; None: from anywhere."""
+    """Where the packet has to come from; `None`: from anywhere."""
     not_from: bool = False
     """It has to come from elsewhere than `sources`."""
     rest: Match = Match.YES
     """What its other criteria say of the packet."""
     owner: str | None = None
-    """Which cluster's this rule is; None: not one of ours."""
+    """Which cluster's this rule is; `None`: not one of ours."""
     handle: int | None = None
     text: str = ""
 
     def match(self, peer: Address) -> Match:
-        """Whether the rule takes this peer's packet."""
+        """Return whether the rule takes this peer's packet."""
         if self.sources is None:
             return self.rest
         if all(network.version != peer.version for network in self.sources):
@@ -79,7 +79,7 @@ class Filter:
     chains: Mapping[str, tuple[Rule, ...]]
 
     def blocked_at(self, peer: Address) -> int | None:
-        """The index in the base chain of what may keep this peer out; its length: the policy. None: nothing."""
+        """The index in the base chain of what may keep this peer out; its length: the policy. `None`: nothing."""
         fate, index = _walk(self.chains, self.base, peer, {})
         if fate is _Fate.LET_IN or (fate is _Fate.THROUGH and self.accepts):
             return None
@@ -107,7 +107,7 @@ class Filter:
 def _walk(
     chains: Mapping[str, tuple[Rule, ...]], name: str, peer: Address, known: dict[str, tuple[_Fate, int]]
 ) -> tuple[_Fate, int]:
-    """What a chain does with a peer, and the index of the rule that does it. `known`: of the chains seen so far.
+    """Return the fate of a peer in a chain, and the index of the deciding rule. `known`: of the chains seen so far.
 
     Kernels have no chains that lead back to themselves; a node that shows one is taken to keep peers out.
     """
@@ -157,7 +157,7 @@ def negated(match: Match, inverted: bool) -> Match:
 
 
 def ports_match(first: int, last: int) -> Match:
-    """Whether a range of ports has the ports that peers need."""
+    """Return whether a range of ports covers the ports that peers need."""
     if first <= FIRST_PORT and last >= LAST_PORT:
         return Match.YES
     return Match.NO if last < FIRST_PORT or first > LAST_PORT else Match.MAYBE

@@ -1,4 +1,4 @@
-"""A step on a host's firewall: a value that can be printed for a person, and is exactly what is executed."""
+"""A step on a host's firewall: a value that can be printed for a person, and is executed exactly like that."""
 
 import shlex
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ class Run:
     stdin: str = ""
 
     def document(self) -> dict[str, Any]:
-        """As the node's part takes it."""
+        """Return the document for the node's part."""
         return {"argv": list(self.argv), "stdin": self.stdin}
 
     def shell(self, root: str = SUDO) -> str:
@@ -26,7 +26,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Write:
-    """A file to be replaced, if it still is what the new text was made from."""
+    """A file to replace, if it still has the content that the new text was made from."""
 
     path: str
     sha256: str
@@ -34,7 +34,7 @@ class Write:
     text: str
 
     def document(self) -> dict[str, Any]:
-        """As the node's part takes it."""
+        """Return the document for the node's part."""
         return {"path": self.path, "sha256": self.sha256, "text": self.text}
 
     def shell(self, root: str = SUDO) -> str:
@@ -54,12 +54,12 @@ def places(steps: Iterable[Step]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """What is still to be done, in order; the reason says why, or why nothing is."""
+    """The remaining steps, in order; the reason for them, or for an empty list."""
 
     steps: tuple[Step, ...]
     reason: str
     known: bool = True
-    """False: what the firewall does could not be read, and `steps` is what would help if it filters."""
+    """False: the firewall's rules could not be read, and `steps` would help if it filters."""
     sudo: bool = True
     """Whether the host has the command sudo."""
 

@@ -22,7 +22,7 @@ NO_OWNERS: Shared = {}
 
 
 def read_shared(texts: Iterable[str]) -> Shared:
-    """Our rules in ufw's own record of what it was told."""
+    """Our rules in ufw's own record of its commands."""
     rules: dict[Network, tuple[str, ...]] = {}
     for text in texts:
         for line in text.splitlines():
@@ -38,7 +38,7 @@ def read_shared(texts: Iterable[str]) -> Shared:
 
 
 def manages(filter_: Filter, index: int) -> bool:
-    """Whether what keeps a peer out at this index of INPUT is ufw: a jump to its chains, or the policy after them."""
+    """Return whether ufw blocks a peer at this index of INPUT: a jump to its chains, or the policy after them."""
     rules = filter_.chains[filter_.base]
     jumps = [at for at, rule in enumerate(rules) if rule.target.startswith(("ufw-", "ufw6-"))]
     return bool(jumps) and (index in jumps or index == len(rules))
@@ -62,9 +62,9 @@ def marked(filter_: Filter, shared: Shared) -> Filter:
 def live_steps(
     shared: Shared, owner: str, peers: Sequence[Address], kept_out: Collection[Address]
 ) -> list[Run]:
-    """What makes ufw let in these peers on this cluster's account: first who comes, then who goes.
+    """Return the steps that make ufw let in these peers for this cluster: first new peers, then leaving ones.
 
-    `kept_out`: those of the peers that the kernel's rules do not let in, whatever ufw's record says.
+    `kept_out`: the peers that the kernel's rules do not let in, whatever ufw's record says.
     """
     needed = networks_of(peers)
     steps = []

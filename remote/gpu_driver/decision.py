@@ -1,6 +1,6 @@
-"""What to do about the driver of a machine's GPUs, from its facts; and what to say where it can't be had. Pure.
+"""The decision about the driver of a machine's GPUs, from its facts; and the message if it can't be installed. Pure.
 
-The driver's own states are those of `remote.checks.readiness`.
+The driver's own states are defined in `remote.checks.readiness`.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ PHASES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How long a driver is waited for."""
+    """Limits of the wait for a driver."""
 
     appear_s: float = 90.0
     """A driver that is installed, from the machine's set-up on until nvidia-smi lists all GPUs."""
@@ -49,9 +49,9 @@ class Observed:
 
     facts: Facts
     wanted: int | None
-    """GPUs that its shape has. None: not known, so those on the bus count."""
+    """GPUs of its shape. `None`: not known, so the GPUs on the bus count."""
     free: bool
-    """Whether it may be changed and rebooted: nobody is at work there."""
+    """Whether it may be changed and rebooted: nobody uses it."""
     waited_s: float = 0.0
     """Since its set-up ended, in this boot."""
     installed: bool = False
@@ -61,8 +61,8 @@ class Observed:
 
 
 def next_step(plan: DriverPlan, observed: Observed, limits: Limits) -> Step:
-    """What comes next: one installation at most, one reboot before it and one after it, and waiting for what may
-    still start.
+    """Return the next step: at most one installation, one reboot before it and one after it, and waiting for a late
+    start.
     """
     driver, state = observed.facts.driver, driver_state(observed.facts.driver)
     mismatch = MISMATCH in driver.smi_said.lower()
@@ -92,19 +92,19 @@ def next_step(plan: DriverPlan, observed: Observed, limits: Limits) -> Step:
 
 
 def in_use(facts: Facts) -> bool:
-    """Whether somebody is at work on a machine, as far as can be seen."""
+    """Return whether somebody uses the machine, as far as can be seen."""
     return bool(facts.active_runs or facts.driver.holders)
 
 
 def waits_for_reboot(state: Observed, *, before: str) -> bool:
-    """Whether a machine that was to be rebooted still is: not one that works, unless its driver was installed in
-    this boot. `before`: its boot id when that was decided.
+    """Return whether a machine still waits for its reboot: not if its driver works, unless it was installed in this
+    boot. `before`: its boot id at the decision.
     """
     return not works(state) or (state.installed and state.facts.boot_id == before and not in_use(state.facts))
 
 
 def works(state: Observed) -> bool:
-    """Whether as many GPUs can be used as the machine has; also where it has none."""
+    """Return whether all of the machine's GPUs can be used; also True without GPUs."""
     driver = state.facts.driver
     gpus = state.wanted or driver.devices
     return gpus == 0 or (driver_state(driver) == "ok" and driver.listed >= gpus)
@@ -124,7 +124,7 @@ def another_version(plan: DriverPlan, state: Observed) -> str | None:
 
 
 def sentence(state: Observed) -> str:
-    """What is wrong with a machine that is given up, and the fix: whole sentences, without the machine's name."""
+    """Return the problem of a machine that is given up, and the fix: whole sentences, without the machine's name."""
     driver, runs = state.facts.driver, [f"the run {run}" for run in state.facts.active_runs]
     users = runs or [f"the process {pid}" for pid in driver.holders]
     problem = driver_problem(driver)
@@ -145,7 +145,7 @@ def sentence(state: Observed) -> str:
 
 
 def progress(phase: str, detail: str) -> str:
-    """What an installation is doing, for people."""
+    """Return the progress of an installation, for people."""
     phase_text = PHASES.get(phase, phase)
     if phase == "install" and detail:
         return f"{phase_text} ({len(detail.split())} packages)"
@@ -210,7 +210,7 @@ def _why(result: Mapping[str, Any], limits: Limits) -> str:
 
 
 def _no_packages(reason: str, facts: Mapping[str, Any]) -> str:
-    """Why none of the packages that can be had fits the machine."""
+    """Return why no available package fits the machine."""
     branches = listed([str(branch) for branch in facts["branches"]], limit=8)
     unfetched = f" Not all lists of packages could be had: {_clause(facts['unfetched'])}." * bool(
         facts["unfetched"]

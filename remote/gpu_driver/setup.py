@@ -21,7 +21,7 @@ from remote.sessions.wait_for_boot import connect_booting, span
 
 Say = Callable[[str], None]
 RETURN_S = 900.0
-"""For a machine that has been told to boot again: bare metal takes longest."""
+"""For a machine with an ordered reboot: bare metal takes longest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class DriverOutcome:
     facts: Facts
     """As they are now."""
     problem: str | None
-    """What is wrong with its driver and what to do, with the machine's name. None: as many GPUs work as it has."""
+    """The problem of its driver and the fix, with the machine's name. `None`: all of its GPUs work."""
 
 
 def see_to_driver(
@@ -89,7 +89,7 @@ class _Task:
         self._open: Node | None = None
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection, if one is open."""
         if self._open is not None:
             self._open.close()
             self._open = None
@@ -111,7 +111,7 @@ class _Task:
                         return DriverOutcome(facts=state.facts, problem=f"{name}: {problem}")
                     state = replace(state, installed=True, rebooted=False)
                 case "reboot":
-                    # Minutes may have gone by: somebody may have rebooted it, or be at work there.
+                    # Minutes may have passed: somebody may have rebooted it, or use it.
                     now = replace(state, facts=self._facts())
                     if decision.in_use(now.facts) and not decision.works(now):
                         return DriverOutcome(facts=now.facts, problem=f"{name}: {decision.sentence(now)}")
@@ -163,7 +163,7 @@ class _Task:
         )
 
     def _install(self) -> str | None:
-        """Have the driver installed, or follow who does that already. None: it is; else why it is not."""
+        """Have the driver installed, or follow who does that already. `None`: it is; else why it is not."""
         attempt, limit = os.urandom(8).hex(), awake_s() + self._limits.install_s
         name = self._machine.name
         self._say(
@@ -190,7 +190,7 @@ class _Task:
                 raise BadAnswer(f"{name}: no answer about its driver that can be read: {error!r}.") from error
 
     def _follow(self, attempt: str, follow_s: float) -> Mapping[str, Any]:
-        """How the installation ended, told of while it goes on."""
+        """Follow an installation to its end, and report its progress."""
         request = {
             "attempt": attempt,
             "version": self._plan.version,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from remote.sessions.session import Node
 
 Say = Callable[[str, str], None]
-"""Gets a node's name and what it does."""
+"""Gets a node's name and its action."""
 
 LAUNCHERS = {"torchrun": "remote.launchers.torchrun", "ray": "remote.launchers.ray"}
 """Name, as `--mode` and run records have it → module."""
@@ -29,7 +29,7 @@ DEFAULT = "torchrun"
 
 
 class Service(ABC):
-    """What a launcher has on the nodes of a run."""
+    """A launcher's services on the nodes of a run."""
 
     daemons: Mapping[str, Sequence[str]] = MappingProxyType({})
     """By node, the command of what has to run there before ranks are started."""
@@ -72,21 +72,21 @@ class Service(ABC):
     def join(  # noqa: B027 - a default that does nothing
         self, nodes: "Mapping[str, Node]", machine: "Machine", facts: "Mapping[str, Facts]"
     ) -> None:
-        """Let a machine take part in a run that goes on; by default it waits for the next run.
+        """Let a machine take part in an active run; by default it waits for the next run.
 
         `facts` of all nodes; `nodes` holds the machine's, too.
         """
 
 
 class Launcher(ABC):
-    """What starts a run's ranks. A module in LAUNCHERS has one, `launcher`; it has to have `title` and `planned`."""
+    """A launcher of a run's ranks. A module in LAUNCHERS has one, `launcher`; `title` and `planned` are required."""
 
     title: str
     """Its name as people write it."""
     starts = "starting"
     """Start of the text that is shown until ranks run; their number follows."""
     phase: str | None = None
-    """What `start` does, for the progress display. None: nothing."""
+    """What `start` does, for the progress display. `None`: nothing."""
     home_folders: Sequence[str] = ()
     """Folders of a node's home folder in which it keeps files of scripts."""
 
@@ -107,11 +107,11 @@ class Launcher(ABC):
         return self.planned([node.machine for node in nodes.values()], facts)
 
     def requirements(self, machines: "Sequence[Machine]") -> tuple[str, ...]:
-        """Return what an environment that is built for it on these machines holds."""
+        """Return the packages of an environment built for it on these machines."""
         return ("torch",)
 
     def findings(self, facts: "Mapping[str, Facts]") -> "list[Finding]":
-        """Return what the nodes' interpreters lack for it: torch, or the same torch on all of them."""
+        """Return the lack of the nodes' interpreters: torch, or the same torch on all nodes."""
         from remote.launchers.python_packages import same_torch
 
         return same_torch(facts)
@@ -132,7 +132,7 @@ class Launcher(ABC):
         return False
 
     def end_daemons(self, node: "Node") -> bool:
-        """End its daemons on a node. Returns whether there were any; raises NodeFailed where some stay."""
+        """End its daemons on a node. Returns whether any ran; raises NodeFailed if some remain."""
         return False
 
 
@@ -144,13 +144,13 @@ def launch_spec(
     *,
     grace_s: float,
 ) -> dict[str, Any]:
-    """Return what a node's supervisor is given. `grace_s`: how long a run that is told to stop may take to end."""
+    """Return the launch for a node's supervisor. `grace_s`: the time that a stopped run may take to end."""
     return {
         "run_dir": node.run_dir,
         "node": node.name,
         "argv": list(argv),
         "env": dict(environment),
-        # `python` and `torchrun` inside a script are those of the interpreter that runs it.
+        # `python` and `torchrun` inside a script are the ones of its interpreter.
         "path_prefix": facts.programs,
         "grace_s": grace_s,
     }

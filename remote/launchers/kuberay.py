@@ -1,4 +1,4 @@
-"""Ray in pods: KubeRay keeps it, each pod's container is a node of it, and a run is one more driver."""
+"""Ray in pods: KubeRay keeps it, each pod's container is a Ray node, and a run is one more driver."""
 
 import json
 import shlex
@@ -24,7 +24,7 @@ SILENCE_S = 30.0
 
 
 def keeps_ray(machines: Sequence[Machine]) -> bool:
-    """Whether these machines are pods: then KubeRay starts Ray, not gpuctl."""
+    """Return whether these machines are pods: then KubeRay starts Ray, not gpuctl."""
     return all(machine.transport == "pod" for machine in machines)
 
 
@@ -37,7 +37,7 @@ class KubeRayService(Service):
     ids: dict[str, str]
     """By a node's name, what Ray calls it."""
     cpus: dict[str, float]
-    """By a node's name, what Ray gives away there. Without a name: as many as there are cores."""
+    """Ray's CPUs by a node's name. Without a name: the number of cores."""
 
     def launch(
         self,
@@ -84,7 +84,10 @@ def planned(ids: dict[str, str]) -> KubeRayService:
 def service(
     nodes: Mapping[str, Node], facts: Mapping[str, Facts], say: Callable[[str, str], None]
 ) -> KubeRayService:
-    """Wait until Ray counts these pods in. Raises RayNotReady with those missing, or where Ray is another there."""
+    """Wait until Ray counts these pods in.
+
+    Raises RayNotReady with the missing ones, or if their Ray has another version.
+    """
     cluster_nodes = _ask(nodes, {name: len(facts[name].gpus) for name in nodes}, say, READY_DEADLINE_S)
     first = next(iter(nodes))
     if missing := [name for name in nodes if name not in cluster_nodes.service.ids]:
@@ -104,12 +107,12 @@ def service(
 
 
 def counted(nodes: Mapping[str, Node]) -> KubeRayService:
-    """Return Ray with those of the pods that it counts in at this moment."""
+    """Return Ray with the pods that it counts in at this moment."""
     return _ask(nodes, dict.fromkeys(nodes, 0), lambda _node, _text: None, 0.0).service
 
 
 def counts_in(node: Node) -> bool:
-    """Whether Ray counts a pod in, at this moment."""
+    """Return whether Ray counts a pod in, at this moment."""
     return node.name in counted({node.name: node}).ids
 
 
@@ -140,7 +143,7 @@ class _Service:
 def _ask(
     nodes: Mapping[str, Node], gpus: Mapping[str, int], say: Callable[[str, str], None], deadline_s: float
 ) -> _Service:
-    """Ask a pod, the first, which of the nodes Ray counts in; wait for them at most so long."""
+    """Ask the first pod which of the nodes Ray counts in; wait for them until the deadline."""
     first = next(iter(nodes.values()))
     names = {node.machine.private_ip: name for name, node in nodes.items()}
     request = {

@@ -1,4 +1,4 @@
-"""What NCCL must be told about a node's network. Pure: facts in, variables out.
+"""NCCL's settings for a node's network. Pure: facts in, variables out.
 
 NCCL would pick an interface by its name, and tunes its sockets on AWS and GCP alone; which of the RDMA devices
 lead to the other nodes it can't know. Names and meanings: NVIDIA's "NCCL Environment Variables".
@@ -44,7 +44,7 @@ libfabric aborts at it."""
 P4D_GPU = "A100"
 
 INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-"""What keeps NCCL and gloo from choosing an interface by themselves."""
+"""Settings that keep NCCL and gloo from choosing an interface."""
 
 
 def variables(facts: Facts, *, master_addr: str, nodes: int) -> dict[str, str]:
@@ -68,7 +68,7 @@ def variables(facts: Facts, *, master_addr: str, nodes: int) -> dict[str, str]:
 
 
 def _oci_rdma(facts: Facts, interface: str) -> dict[str, str]:
-    """OCI's cluster network is a network of its own beside the VCN, which carries no RDMA."""
+    """OCI's cluster network is a network of its own next to the VCN, which carries no RDMA."""
     devices = cluster_network(facts, interface)
     if devices:
         tuned = next((values for part, values in OCI_RDMA if part in _gpu(facts)), OTHER_OCI_RDMA)
@@ -77,16 +77,18 @@ def _oci_rdma(facts: Facts, interface: str) -> dict[str, str]:
 
 
 def cluster_network(facts: Facts, interface: str | None) -> tuple[RdmaDevice, ...]:
-    """The devices on OCI's cluster network: they have an address, and are not those of the interface of TCP.
+    """The devices on OCI's cluster network: they have an address, and do not belong to the interface of TCP.
 
-    Bare metal has more ports than are in use: those without an address lead nowhere.
+    Bare metal has more ports than are in use: ports without an address lead nowhere.
     """
     return tuple(device for device in _other_devices(facts, interface) if device.addressed)
 
 
 def joins_cluster_network(facts: Facts, interface: str | None) -> bool:
-    """Whether the node is of a kind that OCI puts on a cluster network. The cloud's agent then gives its devices
-    their addresses, minutes after the boot; a machine that was made on none never gets any.
+    """Return whether OCI puts nodes of this kind on a cluster network.
+
+    The cloud's agent then gives its devices their addresses, minutes after the boot; a machine outside a cluster
+    network never gets any.
     """
     return has_rdma_gpus(facts) and bool(_other_devices(facts, interface))
 

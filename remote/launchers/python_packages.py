@@ -1,4 +1,4 @@
-"""What launchers need of the nodes' Python packages."""
+"""Requirements of launchers for the nodes' Python packages."""
 
 import platform
 import re
@@ -11,7 +11,7 @@ from remote.findings import Finding, not_the_first
 
 
 def same_torch(facts: Mapping[str, Facts]) -> list[Finding]:
-    """Return the nodes without torch, and those with another version than the first."""
+    """Return the nodes without torch, and the ones with another version than the first."""
     versions = {name: fact.torch for name, fact in facts.items() if fact.torch}
     return [
         *(not_installed(name, fact, "torch", "torch") for name, fact in facts.items() if not fact.torch),

@@ -1,4 +1,4 @@
-"""What a run executes: a user's script or module, or the built-in job; and the command of one rank."""
+"""The program of a run: a user's script or module, or the built-in job; and the command of one rank."""
 
 import ast
 import os
@@ -39,14 +39,14 @@ NOTEBOOK_ENDING = ".ipynb"
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """What each rank runs."""
+    """The program of each rank."""
 
     kind: Literal["file", "module", "built-in", "function"]
     target: str
     """Path relative to the folder in which it runs, or module name, or `module:name` of a function."""
     args: tuple[str, ...] = ()
     search: Mapping[str, Any] | None = None
-    """What Ray Tune is to search with the function, beside the function itself; of no other kind."""
+    """Ray Tune's search with the function; only for functions."""
 
     @property
     def title(self) -> str:
@@ -61,7 +61,7 @@ class Script:
     def command(self, python: str) -> list[str]:
         """A rank's command, run in the script's working folder on the node."""
         target = [self.target] if self.kind == "file" else ["-m", self.target]
-        # -u: what a rank prints is seen when it is printed.
+        # -u: a rank's output is visible when it is printed.
         return [python, "-u", *target, *self.args]
 
 
@@ -71,7 +71,7 @@ def built_in(args: tuple[str, ...]) -> Script:
 
 
 def built_in_tree() -> Tree:
-    """The files of the built-in job. It is found beside this package and never imported here."""
+    """The files of the built-in job. It is found next to this package and never imported here."""
     return tree_of(Path(__file__).parents[2], "train/**/*.py")
 
 
@@ -112,7 +112,7 @@ def name_of_function(word: str) -> tuple[str, str]:
 def _names_in(source: bytes) -> set[str] | None:
     """The names that a script gives to anything, wherever in it.
 
-    None: not known, as with `import *`, names that are made as it runs, or a newer Python's syntax.
+    `None`: not known, as with `import *`, names that are made as it runs, or a newer Python's syntax.
     """
     try:
         with warnings.catch_warnings():
@@ -131,9 +131,9 @@ def _names_in(source: bytes) -> set[str] | None:
 
 
 def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: Path | None = None) -> Script:
-    """The script or module that a person named, checked against what is sent to the nodes.
+    """The script or module that a person named, checked against the sent files.
 
-    `folder`: where it runs, a folder of the tree; None: the current one. Raises ScriptNotFound where it is missing,
+    `folder`: where it runs, a folder of the tree; `None`: the current one. Raises ScriptNotFound where it is missing,
     ScriptNotSynced where it is ignored, or outside the tree.
     """
     folder = Path.cwd() if folder is None else folder
@@ -188,14 +188,14 @@ def _of_notebook(path: Path) -> str:
 
 
 def _not_sent(name: str, path: Path, tree: Tree) -> str:
-    """Why a script that is there is not among the files that are sent, and what to do."""
+    """Return why an existing script is not among the sent files, and the fix."""
     if why := tree.why_skipped(name):
         return f"{name} is not sent to the nodes: {why}."
     return f"{name} is not sent to the nodes, because git ignores it. Send it too: --include {shlex.quote(str(path))}"
 
 
 def _nearest(path: Path, tree: Tree) -> str:
-    """The file sent whose name is most like that of `path`, as it would be typed here; empty where none is."""
+    """Return the sent file whose name is most like that of `path`, as it would be typed here; empty without one."""
     typed = os.path.normpath(path)
     paths = [os.path.relpath(tree.root / entry) for entry in tree.entries]
     names = get_close_matches(path.name, [os.path.basename(name) for name in paths], n=1)  # noqa: PTH119
@@ -204,7 +204,7 @@ def _nearest(path: Path, tree: Tree) -> str:
 
 
 def _no_python(path: Path) -> str:
-    """What else a file is; empty where Python may take it: source, byte code, an archive with a `__main__`."""
+    """Return the kind of a file that Python can't run; empty for source, byte code, or an executable archive."""
     with path.open("rb") as file:
         head = file.read(4096)
     first = head.split(b"\n")[0]
@@ -220,7 +220,9 @@ def _no_python(path: Path) -> str:
 
 
 def _command_of_project(name: str, tree: Tree, folder: Path) -> str:
-    """Return `module:function` of a command that the nearest pyproject.toml defines; empty: it defines none."""
+    """Return `module:function` of a command that the nearest pyproject.toml defines; empty: it defines no such
+    command.
+    """
     scripts = read_toml(project_file(folder, tree.root)).get("project", {}).get("scripts", {})
     return str(scripts.get(name, ""))
 

@@ -19,7 +19,7 @@ from remote.shared.constants import (
 def rank_environment(
     run: Run, node: RunNode, facts: Facts, *, cores: int, env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables for the launcher, inherited by every rank of the node. What the user wishes wins.
+    """Variables for the launcher, inherited by every rank of the node. The user's values win.
 
     The launcher adds RANK, WORLD_SIZE, MASTER_ADDR and the like; the watcher around each rank adds
     GPUCTL_METRICS, a file a rank.

@@ -72,7 +72,7 @@ class Ray(Launcher):
         return RayService(head=started.head, ids=started.ids, master=master, token=token, say=say, most=most)
 
     def planned(self, machines: Sequence[Machine], facts: Mapping[str, Facts]) -> Service:
-        """Return the service, with names in braces for what is chosen on the nodes."""
+        """Return the service, with names in braces for values that the nodes choose."""
         ids = {machine.name: f"{{{machine.name}}}" for machine in machines}
         if kuberay.keeps_ray(machines):
             return kuberay.planned(ids)

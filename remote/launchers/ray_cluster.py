@@ -39,9 +39,9 @@ def bring_up(
 ) -> RayNodes:
     """Have a head on the first of the nodes and workers on the others, and wait until Ray counts all of them in.
 
-    What runs as it should is kept. `say`: gets a node's name and what it does. `most`: as many nodes as there may be
-    later, where that is known. Raises RayNotReady with the nodes that are missing, NodeFailed with what a node's Ray
-    said.
+    Daemons in the right state are kept. `say`: gets a node's name and its action. `most`: the number of nodes that
+    there may be later, where that is known. Raises RayNotReady with the nodes that are missing, NodeFailed with the
+    output of a node's Ray.
     """
     machines = sorted((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
     start = partial(_start, facts=facts, master=machines[0], token=token, say=say, most=most)
@@ -63,7 +63,7 @@ def join(
     *,
     most: int,
 ) -> str:
-    """Have a worker on one more node of a cluster that is at work, and wait as `bring_up` does; returns its id.
+    """Add a worker on one more node to a running cluster, and wait like `bring_up`; returns its id.
 
     `facts`: of all of its nodes. `head` is on `master`.
     """
@@ -74,7 +74,7 @@ def join(
 
 @dataclass(frozen=True)
 class _Started:
-    """What a node says of the daemons that it has."""
+    """A node's answer about its daemons."""
 
     ports: Mapping[str, int]
     start: str
@@ -91,7 +91,7 @@ def _start(
     say: Callable[[str, str], None],
     most: int,
 ) -> _Started:
-    """Have the daemons of one node. `head` None: it is the head itself."""
+    """Have the daemons of one node. `head` `None`: it is the head itself."""
     daemons = ray.daemons(
         node.machine,
         facts[node.name],
@@ -116,10 +116,7 @@ def _wait_until_ready(
     facts: Mapping[str, Facts],
     say: Callable[[str, str], None],
 ) -> dict[str, str]:
-    """Wait until the head, which is on `master`, counts in what was `started` on the nodes of these names.
-
-    Returns the id that Ray gave to each.
-    """
+    """Wait until the head on `master` counts in the daemons of `started` on these nodes. Returns Ray's id of each."""
     head = nodes[master.name]
     names = {ray.address_of(nodes[name].machine): name for name in started}
     request = {
@@ -160,10 +157,10 @@ def _check_running(node: Node) -> None:
 
 
 def runs_on(node: Node) -> bool:
-    """Whether Ray's daemons run on a node."""
+    """Return whether Ray's daemons run on a node."""
     return bool(node.call("ray_state", {"node": node.name})["running"])
 
 
 def end(node: Node) -> bool:
-    """End Ray's daemons on a node; True where there were any. Raises NodeFailed where some stay."""
+    """End Ray's daemons on a node; True if any ran. Raises NodeFailed if some remain."""
     return bool(node.call("ray_stop", {"node": node.name}, timeout_s=START_TIMEOUT_S)["was_there"])

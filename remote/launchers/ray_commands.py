@@ -1,4 +1,4 @@
-"""Ray's commands: each node's daemons, and what a run starts on them. Pure text, as `train --dry-run` shows it."""
+"""Ray's commands: each node's daemons, and a run's driver on them. Pure text, as `train --dry-run` shows it."""
 
 import hashlib
 import ipaddress
@@ -19,10 +19,10 @@ from remote.shared import constants
 HEAD_PORTS = ("gcs", "dashboard", "agent", "client")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 STARTED_AT_ONCE = 8
-"""Processes of Ray's workers. It would start as many as there are cores, and with few of them a rank has to wait for
-all that Ray Train puts beside it to be up."""
+"""Processes of Ray's workers. By default Ray starts one per core, and with few cores a rank has to wait for all
+processes of Ray Train."""
 WORKER_PORTS = ("agent",)
-"""Of the daemons' ports those that Ray would not choose itself, so that two nodes on one machine don't share them."""
+"""The daemons' ports that Ray would not choose itself, so that two nodes on one machine don't share them."""
 
 
 def address_of(machine: Machine) -> str:
@@ -43,7 +43,7 @@ def label_of(name: str) -> str:
 def daemons(
     machine: Machine, facts: Facts, *, cores: int, master: Machine, nodes: int, head: str | None, token: str
 ) -> dict[str, Any]:
-    """What a node's part is asked to have running. `head`: its HOST:PORT; None: this node is the head itself."""
+    """Return the request for a node's daemons. `head`: its HOST:PORT; `None`: this node is the head itself."""
     address = address_of(machine)
     variables = (
         [
@@ -78,13 +78,13 @@ def daemons(
         constants.NODE_VARIABLE: machine.name,
         constants.NODE_HOME_VARIABLE: f"{facts.home}/{constants.NODE_FOLDER}",
         "RAY_AUTH_MODE": "token",
-        # Ray would give its workers 15: on machines of their own that only slows them down beside Ray itself.
+        # Ray would give its workers 15: on machines of their own that only slows them down next to Ray itself.
         "RAY_worker_niceness": "0",
         "RAY_worker_maximum_startup_concurrency": str(max(cores, STARTED_AT_ONCE)),
         **nccl.variables(facts, master_addr=master.private_ip, nodes=nodes),
     }
     if not facts.gpus:
-        # With no GPU to give away Ray leaves the variable alone, and its workers would see those not to be used.
+        # Without GPUs Ray leaves the variable alone, and its workers would see hidden ones.
         environment["CUDA_VISIBLE_DEVICES"] = ""
     # An interpreter of the same path may have another Ray by now.
     versions = [facts.ray, facts.python_version]
@@ -115,8 +115,9 @@ def launch(
     ids: Mapping[str, str],
     ray: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What the node's supervisor is given. `cpus`: what Ray gives away of each node; `ids`: what it
-    calls them; `ray`: variables by which a driver finds it.
+    """Return the launch for the node's supervisor.
+
+    `cpus`: CPUs of each node for Ray; `ids`: Ray's ids of the nodes; `ray`: variables by which a driver finds it.
 
     A script is a driver, on the first node alone: what runs on the others is its own affair. The built-in job's
     driver is ours, and every node watches over its ranks.
@@ -141,7 +142,7 @@ def launch(
 
 
 def with_variables(ray: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
-    """Return a driver's variables by which Ray's workers, tasks and actors get those of the user, too.
+    """Return a driver's variables by which Ray's workers, tasks and actors get the user's variables, too.
 
     A `runtime_env` of the script is merged with it, and wins.
     """
@@ -166,7 +167,10 @@ def way_to(head: str, facts: Facts, node: str) -> dict[str, str]:
 def search(
     script: Script, facts: Mapping[str, Facts], driver_fact: Facts, cwd: str, env: Collection[str]
 ) -> list[str]:
-    """The command that has Ray Tune search with a function. A trial has a GPU where there are any, unless said."""
+    """Return the command that has Ray Tune search with a function.
+
+    A trial has a GPU if the nodes have any, unless set otherwise.
+    """
     # The home before it is another one on each node.
     _, _, code = cwd.rpartition(f"/{constants.NODE_FOLDER}/{constants.CODE}/")
     document = {

@@ -16,7 +16,7 @@ AGENT_S = 60.0
 
 
 class Torchrun(Launcher):
-    """Starts every rank by itself."""
+    """Starts every rank."""
 
     title = "torchrun"
     starts = "torchrun loads torch and starts"

@@ -1,4 +1,4 @@
-"""`python3 -I <folder> COMMAND`: what a node can be asked to do."""
+"""`python3 -I <folder> COMMAND`: the commands of a node."""
 
 import errno
 import importlib
@@ -44,7 +44,7 @@ CONVERSING = {
     "environment": "environments.build",
     "project": "environments.project",
 }
-"""As above, for those that also take frames: `command_NAME(request, output, incoming)`."""
+"""Like ANSWERING, for commands that also take frames: `command_NAME(request, output, incoming)`."""
 
 
 def load(module: str, command: str) -> Callable[..., Any]:
@@ -92,7 +92,7 @@ def main(arguments: List[str]) -> int:
         else:
             raise ValueError("unknown command {}".format(command))
     except BrokenPipeError:
-        # The other side went away: whatever was started goes on without it.
+        # The other side disconnected: started work continues without it.
         return FAILED
     except (OSError, ValueError) as error:
         sys.stderr.write("{}\n".format(error))

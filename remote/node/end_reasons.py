@@ -20,5 +20,5 @@ def ended(reason: str, **facts: object) -> Dict[str, Any]:
 
 
 def not_started(program: str, error: OSError) -> Dict[str, Any]:
-    """What ended a program that could not be started."""
+    """Return the reason for a program that could not be started."""
     return ended(NOT_STARTED, program=program, detail=error.strerror or str(error))

@@ -1,4 +1,4 @@
-"""What this host's firewall does, and changes to it: read in one go, applied in one go, as root.
+"""The firewall of this host, and changes to it: read in one go, applied in one go, as root.
 
 This file is also its own program: without root it hands its own text to `sudo -n python3 -c`, so that root reads
 nothing from the user's home, which a network file system may keep from it.
@@ -20,7 +20,7 @@ SAVERS = (
     ("iptables-legacy", "iptables-nft", "iptables"),
     ("ip6tables-legacy", "ip6tables-nft", "ip6tables"),
 )
-"""A family each. The last name is one of the others, and only looked at where those are not there."""
+"""One family each. The last name belongs to another one, and is only used without the first ones."""
 OTHER_PROGRAMS = ("nft", "ufw", "firewall-cmd")
 FILES = (
     "/etc/iptables/rules.v4",
@@ -37,7 +37,7 @@ LEGACY_TABLES = {
     "iptables-legacy": "/proc/net/ip_tables_names",
     "ip6tables-legacy": "/proc/net/ip6_tables_names",
 }
-"""The kernel's list of the old backend's tables: none is there where it was never used."""
+"""The kernel's list of the old backend's tables: it has no tables if it was never used."""
 NOT_IN_KERNEL = "Protocol not supported"
 """What netlink's programs say where the kernel has no nftables, and so no rules of theirs."""
 LOCK = "/run/gpuctl-firewall.lock"
@@ -62,7 +62,7 @@ def command_firewall(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def read() -> Dict[str, Any]:
-    """All that is known of this host's firewall, as the programs and files put it; None: could not be read.
+    """Return the state of this host's firewall, as the programs and files show it; `None`: could not be read.
 
     Costs nothing where no firewall program is installed; needs root otherwise, by `sudo -n` if need be.
     """
@@ -149,7 +149,7 @@ def _start(argv: List[str]) -> "subprocess.Popen[bytes]":
 
 
 def _finish(process: "subprocess.Popen[bytes]") -> Tuple[Optional[str], str]:
-    """What a program printed, or None and why not."""
+    """Return a program's output, or `None` and the reason."""
     try:
         stdout, stderr = process.communicate(timeout=READ_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -169,7 +169,7 @@ def _last_line(text: bytes) -> str:
 
 
 def _read_file(path: str, files: Dict[str, Dict[str, str]], unreadable: Dict[str, str]) -> None:
-    """Add a file, and for nft's what it includes."""
+    """Add a file, and the files that nft's includes name."""
     try:
         with open(path, "rb") as file:
             content = file.read()

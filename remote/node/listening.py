@@ -1,4 +1,4 @@
-"""Who listens on which TCP port of this machine, and which process holds what open. Linux's /proc only."""
+"""Listening TCP ports of this machine, and processes' open files. Linux's /proc only."""
 
 import os
 import socket
@@ -14,9 +14,9 @@ MAX_COMMAND = 80
 
 
 def read(proc: Path = PROC) -> List[Dict[str, Any]]:
-    """`address`, `port`, `pid` and `command` of every listening socket, by port; empty where there is no /proc.
+    """`address`, `port`, `pid` and `command` of every listening socket, by port; empty without /proc.
 
-    `pid` and `command` are None where the process is another user's, or the kernel itself.
+    `pid` and `command` are `None` where the process is another user's, or the kernel itself.
     """
     entries = [entry for name in ("tcp", "tcp6") for entry in parse(_text(proc / "net" / name))]
     holders = socket_holders(proc) if entries else {}
@@ -54,7 +54,7 @@ def _address(text: str) -> str:
 
 
 def socket_holders(proc: Path = PROC) -> Dict[str, int]:
-    """Inode of a socket → the first process that holds it, of those that this user may look into."""
+    """Return inode of a socket → the first process that holds it, among the processes that this user may inspect."""
     holders: Dict[str, int] = {}
     for pid in pids(proc):
         for target in open_files(pid, proc):
@@ -64,13 +64,13 @@ def socket_holders(proc: Path = PROC) -> Dict[str, int]:
 
 
 def pids(proc: Path = PROC) -> List[int]:
-    """The processes there are, lowest first; empty where there is no /proc."""
+    """Return the existing processes, lowest first; empty without /proc."""
     names = os.listdir(str(proc)) if proc.is_dir() else []
     return sorted(int(name) for name in names if name.isdigit())
 
 
 def open_files(pid: int, proc: Path = PROC) -> List[str]:
-    """What a process's file descriptors point to; empty where it is another user's, or gone."""
+    """Return the targets of a process's file descriptors; empty for another user's process, or an ended one."""
     folder = "{}/{}/fd".format(proc, pid)
     inodes = []
     try:
@@ -81,12 +81,12 @@ def open_files(pid: int, proc: Path = PROC) -> List[str]:
         try:
             inodes.append(os.readlink("{}/{}".format(folder, name)))
         except OSError:
-            continue  # closed meanwhile
+            continue  # closed since then
     return inodes
 
 
 def command_of(pid: int, proc: Path = PROC) -> Optional[str]:
-    """A process's command line, shortened; its name where it has none; None where it is gone."""
+    """Return a process's command line, shortened; its name without one; `None` if it has ended."""
     words = _text(proc / str(pid) / "cmdline").split("\0")
     line = " ".join(words).strip() or _text(proc / str(pid) / "comm").strip()
     return line[:MAX_COMMAND] or None

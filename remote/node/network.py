@@ -17,7 +17,7 @@ MOST_PORTS_TRIED = 50
 
 
 def address_of(name: str) -> Optional[str]:
-    """The IPv4 address that a name resolves to here, an address to itself; None where it does not resolve."""
+    """The IPv4 address that a name resolves to here, an address to itself; `None` where it does not resolve."""
     try:
         return str(socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError:
@@ -72,7 +72,7 @@ def ipv4_addresses() -> List[Tuple[str, str]]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         request = struct.pack("iP", most_bytes, buffer.buffer_info()[0])
         used_bytes = struct.unpack("iP", fcntl.ioctl(probe.fileno(), siocgifconf, request))[0]
-    # struct ifreq: 16 bytes of name, then a union: a sockaddr_in in 16 bytes, or what is larger, a struct ifmap.
+    # struct ifreq: 16 bytes of name, then a union: a sockaddr_in in 16 bytes, or a larger struct ifmap.
     size = 16 + struct.calcsize("LLHBBB0L")
     data = buffer.tobytes()[:used_bytes]
     entries = [data[at : at + size] for at in range(0, used_bytes, size)]

@@ -42,7 +42,7 @@ def boot_id() -> str:
 
 
 def birth(pid: int) -> Optional[str]:
-    """When the process was born, in the system's own units; None where there is no such live process."""
+    """Return the birth of a process, in the system's own units; `None` without such a live process."""
     if sys.platform == "linux":
         try:
             fields = Path("/proc/{}/stat".format(pid)).read_text().rpartition(")")[2].split()
@@ -77,7 +77,7 @@ def wait_for_end(pids: Sequence[int], timeout_s: float) -> None:
 
 
 def signal_group(group: int, number: int) -> None:
-    """Send a signal to every process of a group; no error where there is none."""
+    """Send a signal to every process of a group, if it exists."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -110,7 +110,7 @@ def with_variable(name: str, value: str) -> List[int]:
 
 
 def name(pid: int) -> Optional[str]:
-    """What the system calls a process (Linux; elsewhere, and where there is none, None)."""
+    """Return the system's name of a process (Linux; elsewhere, and without such a process, `None`)."""
     try:
         return Path("/proc/{}/comm".format(pid)).read_text().strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -120,12 +120,12 @@ def name(pid: int) -> Optional[str]:
 def start_detached(work: Callable[[int], None], died: str) -> None:
     """Run `work` in a process of its own session, which outlives this one; return once it says it has begun.
 
-    It gets a descriptor: `ok` there is that word, anything else is why it could not begin, raised as OSError;
+    It gets a descriptor: `ok` is that word, anything else is the reason for a failure begin, raised as OSError;
     `died` where it ended without a word.
     """
     reader, writer = os.pipe()
     if os.fork() == 0:
-        # Above all a lock, which a copy would hold for as long as the work goes on.
+        # Above all a lock, which a copy would hold as long as it runs.
         os.closerange(3, writer)
         os.closerange(writer + 1, 256)
         os.setsid()

@@ -10,7 +10,7 @@ from remote.shared.files import read_json
 
 
 def placed_for(run_dir: Path) -> Path:
-    """Where the checkpoints lie that a run is to find, until its launch makes the run's folder and moves them in."""
+    """Return the folder of checkpoints for a run, until its launch makes the run's folder and moves them in."""
     return Path(PLACED_CHECKPOINTS.format(run_dir))
 
 
@@ -22,7 +22,7 @@ def why_stopped(run_dir: Path) -> Dict[str, Any]:
 
 
 def state(run_dir: Path) -> Dict[str, Any]:
-    """`running` with the supervisor's `pid`; else what `exit.json` says, or why there is none."""
+    """Return `running` with the supervisor's `pid`; else the content of `exit.json`, or why it is missing."""
     supervisor = read_json(run_dir / "runner.json")
     ended = read_json(run_dir / "exit.json")
     if ended:
@@ -52,6 +52,6 @@ def _unexplained(ended: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def active_runs() -> List[str]:
-    """Ids of the runs that are going on on this node."""
+    """Return the ids of the active runs on this node."""
     records = sorted((NODE_HOME / RUNS).glob("*/*/runner.json"))
     return [path.parent.parent.name for path in records if state(path.parent)["running"]]

@@ -1,8 +1,8 @@
-"""Which build of torch suits all nodes of a cluster. One for all of them: versions and NCCL must match.
+"""The build of torch that suits all nodes of a cluster. One for all: versions and NCCL must match.
 
-uv knows PyTorch's indexes and which driver each CUDA release needs (`--torch-backend auto`); what it can't know
-is that other nodes have older drivers. So it is told a driver's version: that of the lowest node, rounded down to
-the one that a major release of CUDA begins with, so that an update of the driver does not change the environment.
+uv knows PyTorch's indexes and which driver each CUDA release needs (`--torch-backend auto`); it can't know that
+other nodes have older drivers. So it gets a driver's version: the lowest of all nodes, rounded down to the one that
+a major release of CUDA begins with, so that an update of the driver does not change the environment.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,19 +50,19 @@ def backend_of(nodes: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
 
 
 def is_old(name: str) -> bool:
-    """Whether a GPU, as nvidia-smi names it, is older than what CUDA 13 supports."""
+    """Return whether CUDA 13 no longer supports a GPU, by its name in nvidia-smi."""
     words = name.replace("-", " ")
     return any(f" {old} " in f" {words} " for old in DROPPED_BY_CUDA_13)
 
 
 def version(text: str) -> tuple[int, ...]:
-    """`570.86.15` as numbers; empty, which is lower than all others, for what is none."""
+    """Return `570.86.15` as numbers; empty, which is lower than all others, for a text without numbers."""
     parts = text.split(".")
     return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else ()
 
 
 def settings(backend: str | None) -> tuple[list[str], dict[str, str]]:
-    """uv's arguments and environment for a backend; None: its own default, the build that PyPI has."""
+    """uv's arguments and environment for a backend; `None`: its own default, the build that PyPI has."""
     if backend is None:
         return [], {}
     if backend.startswith(DRIVER):

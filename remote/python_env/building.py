@@ -1,4 +1,4 @@
-"""Seeing to it that a node has the environment: nothing where it is there, else uv at work on the node."""
+"""The build of the environment on a node: skipped if it exists, else done by uv on the node."""
 
 import re
 import shlex
@@ -23,10 +23,10 @@ from remote.shared.constants import NODE_FOLDER, WHEELS
 OLDEST_PYTHON = "3.10"
 """What torch 2.13 needs at least."""
 BUILD_DEADLINE_S = 3600.0
-"""For the whole of it: other builds' end, uv itself, and gigabytes from an index."""
+"""Limit for the whole build: other builds' end, uv itself, and gigabytes from an index."""
 SILENCE_S = 60.0
 LONGEST_S = BUILD_DEADLINE_S + 300.0
-"""The node keeps the deadline itself, and then has to clear away what there is."""
+"""The node keeps the deadline itself, and then has to clean up."""
 WHEELS_FOLDER = f"~/{NODE_FOLDER}/{WHEELS}"
 PREPARING = "preparing"
 NO_CONDA = "looking for conda"
@@ -47,7 +47,7 @@ class EnvironmentFailed(NodeFailed):
 
 
 class NoConda(EnvironmentFailed):
-    """What makes conda's environments is not on a node: another list of packages, or another image."""
+    """Conda is missing on a node: another list of packages, or another image, is needed."""
 
     exit_status = 2
 
@@ -60,27 +60,27 @@ class Environment:
     python: str
     """Its interpreter, absolute."""
     python_version: str | None
-    """`3.12.4`. None: an older gpuctl built it and did not write that down."""
+    """`3.12.4`. `None`: an older gpuctl built it and did not write that down."""
     torch: str | None
-    """None: nothing that was asked for needs torch."""
+    """`None`: nothing that was asked for needs torch."""
     packages: tuple[str, ...]
     """`name==version` of all that is in it."""
     built: bool
     """Whether it was made now; else it was there."""
     torch_index: str | None
-    """The index that torch came from where PyTorch's own was not reached. None: it was, or was not asked."""
+    """The index that torch came from where PyTorch's own was not reached. `None`: it was, or was not asked."""
     seconds: float
     """What making it took, then or now."""
     size_bytes: int
 
 
 def environment_state(node: Node, requirements: Requirements, backend: str | None) -> Mapping[str, Any]:
-    """What the node has of this environment, without building it; one short round trip."""
+    """Return the node's state of this environment, without building it; one short round trip."""
     return node.call("environment", {"key": key_of(requirements, backend), "look": True})
 
 
 class ReadyEnvironment(NamedTuple):
-    """An environment with torch, as a node lists those that it has."""
+    """An environment with torch, in a node's list."""
 
     python: str
     """Its interpreter, absolute."""
@@ -118,8 +118,8 @@ def ensure(
 ) -> Environment:
     """The environment on this node, built where it is not there. Blocks for as long as that takes.
 
-    `facts_of_env`: the answer of `environment_state` for the node and the same key. None: not read. `say` gets every
-    step, and `on_download` the bytes that uv will download, before it does.
+    `facts_of_env`: the answer of `environment_state` for the node and the same key. `None`: not read. `say` gets
+    every step, and `on_download` the bytes that uv will download, before it does.
     `constraints` are the packages of another node that has it already, so that a node that came later gets the
     same. `indexes`: as `carried` has them.
 
@@ -158,7 +158,7 @@ def request(
     constraints: Sequence[str] = (),
     indexes: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What the node is asked for: files to write, and uv's command lines to run beside them, in this order."""
+    """Return the request for a node: files to write, and uv's command lines to run next to them, in this order."""
     # They are another node's word: nothing but a name and a version is passed on.
     pins = [line for line in constraints if PIN.fullmatch(line)]
     files = dict(requirements.files)
@@ -185,10 +185,10 @@ def request(
 def commands(
     requirements: Requirements, backend: str | None, *, constrained: bool = False
 ) -> list[list[str]]:
-    """uv's arguments, command by command, run in the folder of the requirements; none for conda's."""
+    """Return uv's arguments, command by command, run in the folder of the requirements; empty for conda's."""
     if requirements.kind == "conda":
         return []
-    # The interpreter of the system goes first; where it is too old or there is none, uv brings one.
+    # The interpreter of the system goes first; if it is missing or too old, uv brings one.
     make = ["venv", "--no-project", "--python", requirements.python or f">={OLDEST_PYTHON}"]
     make += ["--python-preference", "system", VENV]
     member = [] if requirements.package is None else ["--package", requirements.package]
@@ -226,7 +226,7 @@ def environment(requirements: Requirements, backend: str | None) -> dict[str, st
         "UV_PROJECT_ENVIRONMENT": VENV,
         "UV_NO_PROGRESS": "1",
         "NO_COLOR": "1",
-        # DeepSpeed is built where no torch is beside it, and compiles what it needs when that is used.
+        # DeepSpeed is built without torch next to it, and compiles its parts on first use.
         "DS_BUILD_OPS": "0",
         # Nodes may share a cache, and wait there for what another one downloads.
         "UV_LOCK_TIMEOUT": f"{BUILD_DEADLINE_S:.0f}",
@@ -277,9 +277,9 @@ def which_build(name: str, environment: Environment, backend: str | None) -> str
 
 
 def what_lacks(requirements: Requirements, lacks: Mapping[str, Any]) -> str:
-    """The wheels that a node misses, all of them, and the command that fetches them; empty: none are known.
+    """Return the wheels that a node misses, all of them, and the command that fetches them; empty: unknown.
 
-    `lacks`: `missing`, `python`, `platforms`, as the node says.
+    `lacks`: `missing`, `python`, `platforms`, from the node.
     """
     missing = [str(package) for package in lacks.get("missing", ())]
     if not missing or requirements.wheels_folder is None:
@@ -289,7 +289,7 @@ def what_lacks(requirements: Requirements, lacks: Mapping[str, Any]) -> str:
         # One with a marker may be for another platform than the node's.
         sure = (package for package in requirements.named if ";" not in package)
         missing += [package for package in sure if project_of(package) not in sent]
-    # A lock has all there is to fetch; what else needs something itself brings it along.
+    # A lock lists all packages; other lists get dependencies from the index.
     source = ["--no-deps"] if requirements.is_locked else ["--find-links", str(requirements.wheels_folder)]
     words = ["pip", "download", "-d", str(requirements.wheels_folder), *source, "--only-binary", ":all:"]
     words += ["--python-version", str(lacks.get("python"))] if lacks.get("python") else []
@@ -303,7 +303,7 @@ def what_lacks(requirements: Requirements, lacks: Mapping[str, Any]) -> str:
 def failure(
     name: str, requirements: Requirements, step: str, tail: Sequence[str], lacks: str = ""
 ) -> NodeFailed:
-    """What went wrong on a node, in uv's own words, and the way on.
+    """Return the error of a node, in uv's own words, with the next step.
 
     `lacks`: what `what_lacks` says, in place of these words, which name one thing at a time.
     """
@@ -317,7 +317,7 @@ def failure(
             f"{name}: the disk is full, and the environment for {requirements.source} is not built:\n{output}\n"
             "  Free some space there (`gpuctl exec -- df -h`), or choose a larger --disk-gb."
         )
-    # What fails before uv is at work says itself what to do.
+    # Failures before uv's start have their own sentence.
     hint = "" if step in (PREPARING, NO_CONDA) else f"\n  {needs or fix_of(requirements, text)}"
     why = f"  {lacks}" if lacks else f"{output}{hint}"
     kind = NoConda if step == NO_CONDA else EnvironmentFailed
@@ -325,7 +325,7 @@ def failure(
 
 
 def fix_of(requirements: Requirements, text: str) -> str:
-    """What to do next, by what uv said."""
+    """Return the next step, by uv's output."""
     if any(words in text for words in NO_PYTHON):
         return (
             f"Install Python {requirements.python or OLDEST_PYTHON} or newer there, or name an interpreter that has "

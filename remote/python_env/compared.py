@@ -1,6 +1,5 @@
-"""The environments that the ranks use, beside each other and beside the GPUs: what a run can live with. Pure.
-
-Torch and NCCL are not of it: the preflight refuses a run whose nodes have different ones.
+"""The environments that the ranks use, compared with each other and with the GPUs: differences that a run can live
+with. Pure. Torch and NCCL are not covered: the preflight refuses a run whose nodes have different ones.
 """
 
 import re
@@ -17,7 +16,7 @@ TOLD_ELSEWHERE = re.compile(r"torch|nvidia_nccl_cu\d+")
 
 
 def findings(facts: Mapping[str, Facts]) -> list[Finding]:
-    """What is worth a note, by the facts with the interpreters that the ranks use."""
+    """Return the findings on the interpreters that the ranks use."""
     return [*_unused_gpus(facts), *_other_packages(facts)]
 
 
@@ -39,7 +38,7 @@ def _unused_gpus(facts: Mapping[str, Facts]) -> list[Finding]:
 
 
 def _other_packages(facts: Mapping[str, Facts]) -> list[Finding]:
-    """Environments that do not hold what the first one holds: each node resolved its requirements for itself."""
+    """Return the findings on environments that differ from the first: each node resolved its requirements alone."""
     held = {
         name: dict(pin.split("==", 1) for pin in fact.packages)
         for name, fact in facts.items()

@@ -1,4 +1,4 @@
-"""A conda environment file (`environment.yml`): what of it installs something, in a form that all tools take."""
+"""A conda environment file (`environment.yml`): its installing parts, in a form that all tools take."""
 
 import os
 import re
@@ -13,17 +13,17 @@ from remote.python_env.project_files import BadRequirements, read_text
 
 NAME = re.compile(r"environment.*\.ya?ml")
 PLAIN = "environment.yml"
-"""What the file is called on the nodes."""
+"""The name of the file on the nodes."""
 CONSTRAINTS = "constraints.txt"
 """Name on the nodes of a file with all constraints for pip."""
 WHAT_COUNTS = ("channels", "dependencies")
-"""Its name and prefix are those of an environment on somebody's computer."""
+"""Its name and prefix belong to an environment on somebody's computer."""
 
 
 def read_conda_file(path: Path, root: Path) -> tuple[dict[str, str], tuple[NamedProject, ...]]:
     """Return the files for the nodes, and the projects in folders, whose lines the files leave out.
 
-    `root`: the folder that is sent. Raises BadRequirements for what is none, and for files of this computer.
+    `root`: the folder that is sent. Raises BadRequirements for other content, and for files of this computer.
     """
     path = Path(os.path.normpath(Path.cwd() / path))
     try:

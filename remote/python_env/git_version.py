@@ -23,7 +23,7 @@ VARIABLES = (
     "POETRY_DYNAMIC_VERSIONING_BYPASS",
     "UV_DYNAMIC_VERSIONING_BYPASS",
 )
-"""Variables by which these tools are given a version. versioningit and setuptools-git-versioning have none."""
+"""Variables that give these tools a version. versioningit and setuptools-git-versioning have no such variable."""
 OF_PROJECT = "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_{}"
 """The form of the first variable for one project; hatch-vcs does not look for it."""
 _TAG = re.compile(
@@ -32,7 +32,7 @@ _TAG = re.compile(
 
 
 def is_of_git(texts: Iterable[str]) -> bool:
-    """Whether a project's version comes from git. `texts`: the files that say how it is built."""
+    """Return whether a project's version comes from git. `texts`: the files that define its build."""
     return any(TOOLS.search(text) for text in texts)
 
 

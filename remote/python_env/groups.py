@@ -32,7 +32,7 @@ def project_file(folder: Path, root: Path) -> Path:
 
 
 def listed_in(path: Path, package: str) -> tuple[Literal["group", "extra"], str] | None:
-    """Return the extra, or the group, in which a pyproject.toml lists a package; None: in none."""
+    """Return the extra, or the group, in which a pyproject.toml lists a package; `None`: not listed."""
     document = read_toml(path)
     extras = document.get("project", {}).get("optional-dependencies", {})
     group = next((name for name, lines in extras.items() if _has(lines, package)), None)

@@ -30,7 +30,7 @@ def with_includes(path: Path, root: Path) -> tuple[Path, dict[str, str]]:
 
 
 def included_by(line: str, file: Path, top: Path, root: Path) -> Path | None:
-    """Return the file of this computer that a line of `file` includes. None: the line includes none.
+    """Return the file of this computer that a line of `file` includes. `None`: the line includes no file.
 
     `top`: the file that was read first; `root`: the folder that is sent. Raises BadRequirements for a file that must
     not be sent: it is outside the project and the first file's repository, or may hold credentials.

@@ -1,4 +1,4 @@
-"""Which package indexes a person has set up here: carried to the nodes' installers. Pure.
+"""The package indexes of a person's settings here: carried to the nodes' installers. Pure.
 
 The values may hold passwords. They go to a node over the connection's standard input, are set for its installers
 alone, and are in no log, no command line, and no file.
@@ -18,14 +18,14 @@ NAMES = frozenset({
 LOGIN = re.compile(r"UV_INDEX_[A-Z0-9_]+_(?:USERNAME|PASSWORD)")
 """A login of an index that uv knows by name."""
 PLACES = NAMES - {"UV_INDEX_STRATEGY", "UV_INSECURE_HOST", "PIP_NO_INDEX", "PIP_TRUSTED_HOST"}
-"""Those whose values are addresses, and folders."""
+"""Settings whose values are addresses, and folders."""
 
 
 def carried(environment: Mapping[str, str], *, same_machine: bool) -> dict[str, str]:
-    """The variables that the nodes' installers are given, of those of this computer.
+    """The variables for the nodes' installers, among the ones of this computer.
 
-    Of lists only the addresses that a node can have: a folder or a server of this computer is none, unless the nodes
-    are hosts on this machine. Raises BadRequirements for an address that can't be read.
+    Of lists only the addresses that a node can have: a folder or a server of this computer is left out, unless the
+    nodes are hosts on this machine. Raises BadRequirements for an address that can't be read.
     """
     variables = {}
     for name, value in environment.items():
@@ -47,7 +47,7 @@ def carried(environment: Mapping[str, str], *, same_machine: bool) -> dict[str, 
 
 
 def _is_elsewhere(place: str) -> bool:
-    """Whether an index, which may have a name in front, is at an address that other machines can reach, too."""
+    """Return whether an index, perhaps with a name in front, is at an address that other machines can reach, too."""
     parts = urlsplit(re.sub(r"^[\w.-]+=(?=https?:)", "", place))
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return False

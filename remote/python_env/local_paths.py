@@ -28,9 +28,9 @@ class NamedProject(NamedTuple):
 
 
 def project_of_line(line: str, folder: Path, where: str) -> NamedProject | None:
-    """Return the project that a line installs from a folder of this computer. None: it does not name a place here.
+    """Return the project that a line installs from a folder of this computer. `None`: it does not name a place here.
 
-    `folder`: where the line's path begins; `where`: what a message calls the line's place. Raises BadRequirements for
+    `folder`: where the line's path begins; `where`: the line's place in a message. Raises BadRequirements for
     places that hold no project.
     """
     named = _place_of(line)
@@ -58,7 +58,7 @@ def project_of_line(line: str, folder: Path, where: str) -> NamedProject | None:
 
 
 def _place_of(line: str) -> tuple[str, tuple[str, ...]] | None:
-    """The place that a line names, and the extras; None: it is a package of an index, an address or an option."""
+    """The place that a line names, and the extras; `None`: it is a package of an index, an address or an option."""
     text = _MARKER.sub("", _COMMENT.sub("", line)).strip()
     editable = _EDITABLE.match(text)
     text = (text[editable.end() :] if editable else text).strip().strip("\"'")
@@ -78,5 +78,5 @@ def _place_of(line: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _is_path(text: str) -> bool:
-    """Whether the text is a path of several parts, as a requirement never is."""
+    """Return whether the text is a path of several parts, unlike any requirement."""
     return re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?", text) is not None

@@ -39,7 +39,7 @@ FORMAT = 1
 FILES = ("pyproject.toml", "setup.cfg", "setup.py")
 """What decides how a project is installed."""
 LEGACY = "setuptools.build_meta:__legacy__"
-"""The back end where none is named (PEP 517)."""
+"""The default back end (PEP 517)."""
 SETUP_CALL = re.compile(r"^\s*(?:setuptools\.|distutils\.core\.)?setup\(", re.MULTILINE)
 SETUP_REQUIRES = re.compile(r"setup_requires\s*=\s*(\[[^]]*\]|\([^)]*\)|[\"'][^\"']+[\"'])")
 
@@ -51,7 +51,7 @@ INDEX_NEEDED = re.compile(
 FOUND_BY_PATH = ", its modules are found by their path alone"
 
 Dependencies = Literal["install", "tell"]
-"""What is done about dependencies of the project that the interpreter lacks."""
+"""The action on dependencies of the project that the interpreter lacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,24 +65,24 @@ class LocalProject:
     """`module` or `module:object`, as PEP 517 has it."""
     backend_path: tuple[str, ...]
     build_requires: tuple[str, ...]
-    """What the back end needs."""
+    """The requirements of the back end."""
     source: str
     """The folder in it from which its modules are imported: `src`, or `.`."""
     files: tuple[tuple[str, str], ...]
-    """FILES that there are: name → text."""
+    """Existing FILES: name → text."""
     beside: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """Projects that it needs and that are sent with it: folder, relative as `folder` is → its FILES."""
     extras: tuple[str, ...] = ()
-    """Of its optional dependencies those that are wanted."""
+    """The wanted groups of its optional dependencies."""
     extras_beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Name of a project beside it → the extras that are wanted of that."""
+    """Name of a related project → its wanted extras."""
     not_from_index: tuple[str, ...] = ()
-    """Names of what it has from folders, sent or not: an index may have something else of that name."""
+    """Names of its requirements from folders, sent or not: an index may have another package of that name."""
     version: str | None = None
-    """Its version, where its build system takes that from git. None: it does not, or no commit is known."""
+    """Its version, where its build system takes that from git. `None`: it does not, or no commit is known."""
 
     def key(self, place: str, facts: Facts, dependencies: Dependencies) -> str:
-        """What its environment is called on a node, where it lies at `place`."""
+        """Return the name of the environment of a project at `place` on a node."""
         document = {
             "format": FORMAT,
             "files": self.files,
@@ -119,9 +119,9 @@ def with_version(project: LocalProject, commit: Commit | None, root: Path) -> Lo
 
 
 def project_above(folder: Path, tree: Tree) -> LocalProject | None:
-    """The nearest project at or above `folder`, within what is sent, that has a build system. None: there is none.
+    """Return the nearest project at or above `folder`, within the sent files, that has a build system.
 
-    Raises BadRequirements where its files can't be read.
+    `None`: no such project. Raises BadRequirements if its files can't be read.
     """
     for place in (folder, *folder.parents):
         if not place.is_relative_to(tree.root):
@@ -134,9 +134,8 @@ def project_above(folder: Path, tree: Tree) -> LocalProject | None:
 def with_named(
     project: LocalProject | None, named: Sequence[NamedProject], tree: Tree
 ) -> LocalProject | None:
-    """The project, with those beside it that a requirements file names; of none around the script the first of them.
-
-    Raises BadRequirements for one that is not sent, or has no build system.
+    """Return the project, with the projects that a requirements file names; without one around the script the first
+    of them. Raises BadRequirements for one that is not sent, or has no build system.
     """
     for folder, extras in named:
         project_in_folder = (
@@ -178,7 +177,7 @@ def _way_to(folder: Path, root: Path) -> str:
 
 
 def _project_in(folder: Path, tree: Tree, *, is_named: bool = False) -> LocalProject | None:
-    """The project of a folder; None: there is none. `is_named`: a person says that it is to be installed."""
+    """Return the project of a folder; `None`: no project. `is_named`: a person asked for its installation."""
     relative = folder.relative_to(tree.root)
     texts = _texts(folder, tree)
     if not texts:
@@ -225,7 +224,7 @@ def _setup_requires(texts: Mapping[str, str]) -> list[str]:
 
 
 def _texts(folder: Path, tree: Tree) -> dict[str, str]:
-    """Those of FILES that are sent of a folder: name → text."""
+    """Return the texts of a folder's FILES that are sent: name → text."""
     relative = folder.relative_to(tree.root)
     return {name: read_text(folder / name) for name in FILES if (relative / name).as_posix() in tree.entries}
 
@@ -235,7 +234,7 @@ def _is_below(name: str, folder: Path) -> bool:
 
 
 def _is_package(document: Mapping[str, Any], setup: str, *, has_src: bool) -> bool:
-    """Whether a project is to be installed: as uv and Poetry decide it, and where setuptools knows what to take."""
+    """Return whether to install a project: as uv and Poetry decide it, and if setuptools knows its packages."""
     tool = document.get("tool", {})
     is_package = tool.get("uv", {}).get("package")
     if is_package is not None:
@@ -250,7 +249,7 @@ def _is_package(document: Mapping[str, Any], setup: str, *, has_src: bool) -> bo
 def request(
     project: LocalProject, root: str, facts: Facts, dependencies: Dependencies, indexes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What a node is asked for that has what was sent at `root`."""
+    """Return the request for a node that has the sent files at `root`."""
     place = folder_in(root, project.folder)
     return {
         "key": project.key(place, facts, dependencies),
@@ -284,7 +283,7 @@ class Installed:
     facts: Facts
     """The node's, with the environment's interpreter."""
     problem: str | None
-    """Why the project could not be installed; its modules are found all the same. None: it is installed."""
+    """Why the project could not be installed; its modules are found all the same. `None`: it is installed."""
     lacking: tuple[str, ...]
     """Its requirements that are not met there."""
     made: bool
@@ -304,7 +303,7 @@ def install(
 ) -> Installed:
     """Have the project installed over the interpreter of `facts`. Blocks for as long as that takes.
 
-    `root`: where on the node what was sent lies. `indexes`: as `carried` has them. Raises NodeFailed where no
+    `root`: the place of the sent files on the node. `indexes`: as `carried` has them. Raises NodeFailed where no
     environment could be made, ConnectionLost, BadAnswer.
     """
     answer: Mapping[str, Any] | None = None
@@ -324,7 +323,7 @@ def install(
 
 
 def parse(name: str, answer: Mapping[str, Any], facts: Facts) -> Installed:
-    """What a node says of a project's environment; `facts`: of what lies below. Raises BadAnswer."""
+    """Read a node's answer about a project's environment; `facts`: of the environment below. Raises BadAnswer."""
     try:
         record = answer["ready"]
         problem = record["problem"]
@@ -340,7 +339,7 @@ def parse(name: str, answer: Mapping[str, Any], facts: Facts) -> Installed:
 
 
 def findings(project: LocalProject, name: str, done: Installed) -> list[Finding]:
-    """What a person is to know of a project's environment on a node."""
+    """Return the findings on a project's environment on a node."""
     problems = []
     if done.problem is not None:
         problems.append(not_installed(project, name, done.problem, by_path=True))
@@ -375,7 +374,7 @@ def not_installed(project: LocalProject, name: str, why: str, *, by_path: bool) 
 
 
 def _last_words(lines: "list[str] | tuple[str, ...]") -> str:
-    """What an installer said is wrong, on one line."""
+    """Return the error in an installer's output, on one line."""
     texts = [line.strip() for line in lines if line.strip()]
     errors = [line for line in texts if re.match(r"(?i)\w*(error|exception): (?![a-z-]+$)", line)]
     return (errors or texts or ["it did not say why"])[-1].rstrip(".")

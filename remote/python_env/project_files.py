@@ -1,4 +1,4 @@
-"""Files of a project, read: what can't be read is told with its path."""
+"""Files of a project, read: an error names its path."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ from remote.errors import RemoteError
 
 
 class BadRequirements(RemoteError):
-    """What is to be installed can't be read, or can't be installed on a node."""
+    """The requirements can't be read, or can't be installed on a node."""
 
     exit_status = 2
 

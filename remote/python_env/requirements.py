@@ -1,4 +1,4 @@
-"""What a project needs installed: found in its files or on the command line, and the key that stands for it."""
+"""The requirements of a project: read from its files or the command line, and the key that stands for them."""
 
 import hashlib
 import json
@@ -25,10 +25,10 @@ FORMAT = 1
 """Part of every key. To be raised when the same wish is to be built in another way."""
 BUILT_IN = "the built-in job"
 DISTRIBUTION, BUILT_IN_EXTRA = "gpuctl-train", "train"
-"""Whose extra lists what the built-in job needs."""
+"""Its extra lists the requirements of the built-in job."""
 
 OWN_BUILD = re.compile(r"download\.pytorch\.org|^\s*torch\s*==\s*[\w.]+\+", re.MULTILINE)
-"""Requirements that name a build of torch by themselves."""
+"""Requirements that name a build of torch."""
 OF_REPOSITORY = re.compile(r"^\s*(?:-e|--editable)[ =]+(?=(?:git|hg|svn|bzr)\+)")
 COMMENT = re.compile(r"(^|\s)#.*$")
 COMMENT_LINE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
@@ -44,11 +44,11 @@ UV = "uv"
 EVERY = "*"
 """All members of a workspace."""
 LOCKS: tuple[Kind, ...] = ("lock", "pylock", "conda")
-"""Those that say all that is installed, from where."""
+"""Kinds that name every package to install, and its source."""
 
 
 class Source(NamedTuple):
-    """What was found written down; its fields are those of Wanted."""
+    """Requirements as written; the fields have the names of Requirements'."""
 
     source: str
     kind: Kind
@@ -60,7 +60,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """What is to be installed."""
+    """Packages and versions to install."""
 
     source: str
     """Where it is written, for people: `requirements.txt`, `--pip`."""
@@ -76,17 +76,18 @@ class Requirements:
     """File name → digest of its RECORD. With wheels, nothing comes from an index."""
     wheels_folder: Path | None = None
     always: tuple[str, ...] = ()
-    """Requirements that are installed beside, unless a lock decides."""
+    """Requirements that are installed in addition, unless a lock decides."""
     projects: tuple[NamedProject, ...] = ()
     """Projects that are to be installed from their folders."""
     build_settings: str = ""
-    """uv's settings on packages whose build needs others, for a list of requirements. Empty: its project has none."""
+    """uv's settings on packages whose build needs others, for a list of requirements. Empty: its project has no
+    settings."""
     package: str | None = None
-    """Of a lock the member of its workspace that is meant, or EVERY. None: its own project."""
+    """Of a lock the member of its workspace that is meant, or EVERY. `None`: its own project."""
 
     @property
     def names_its_build(self) -> bool:
-        """Whether the build of torch is settled already: by a lock, by wheels, or by an index that is named."""
+        """Return whether the build of torch is fixed already: by a lock, by wheels, or by a named index."""
         return (
             self.is_locked
             or bool(self.wheels)
@@ -114,7 +115,7 @@ class Requirements:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a file says all that is installed, and from where."""
+        """Return whether a file names every package to install, and its source."""
         return self.kind in LOCKS
 
 
@@ -128,9 +129,9 @@ def requirements_of(
     built_in: bool = False,
     always: Sequence[str] = (),
 ) -> Requirements | None:
-    """What is to be installed: as named by the caller, else by the built-in job or the project's own files.
+    """Return the requirements: as named by the caller, else by the built-in job or the project's own files.
 
-    These are those of `folder`, or of the nearest folder above it that has some, up to `root`. None: nothing names
+    These come from `folder`, or of the nearest folder above it that has some, up to `root`. `None`: nothing names
     it, and the node's Python is to be used as it is. Only reads. Raises BadRequirements.
     """
     pip = list(with_groups(pip, folder, folder if root is None else root))
@@ -180,7 +181,7 @@ def requirements_of(
 
 
 def built_in_requirements(metadata: Iterable[str] | None = None) -> list[str]:
-    """What the built-in job needs, as our own package's metadata lists it under its extra."""
+    """Return the requirements of the built-in job, from the extra in our own package's metadata."""
     lines = requires(DISTRIBUTION) or [] if metadata is None else metadata
     split_lines = [line.partition(";") for line in lines]
     return [
@@ -191,7 +192,10 @@ def built_in_requirements(metadata: Iterable[str] | None = None) -> list[str]:
 
 
 def _read_wheels(folder: Path, requirements: Requirements) -> dict[str, str]:
-    """The wheels of a folder: file name → digest of its RECORD. Raises BadRequirements where there are none."""
+    """Return the wheels of a folder: file name → digest of its RECORD.
+
+    Raises BadRequirements for a folder without wheels.
+    """
     try:
         digests = {path.name: record_digest(path) for path in sorted(folder.glob("*.whl"))}
     except (OSError, ValueError) as error:
@@ -206,10 +210,10 @@ def _read_wheels(folder: Path, requirements: Requirements) -> dict[str, str]:
 
 
 def key_of(requirements: Requirements, backend: str | None) -> str:
-    """What the environment is called on every node: the same wish gives the same key, here and tomorrow.
+    """Return the environment's name on every node: the same requirements give the same key, here and tomorrow.
 
-    Comments, blank lines and those parts of a pyproject.toml that install nothing do not count; nor does the
-    version of uv, nor where the wish was written.
+    Comments, blank lines and those parts of a pyproject.toml that install nothing do not count; neither does the
+    version of uv, nor the place of the list.
     """
     document = {
         "format": FORMAT,
@@ -226,10 +230,10 @@ def key_of(requirements: Requirements, backend: str | None) -> str:
 
 
 def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path, root: Path) -> Source:
-    """Return what a file names.
+    """Read a list of requirements.
 
-    `pip`: requirements of the command line; `member`: the folder whose packages they are; `root`: the folder that is
-    sent.
+    `pip`: requirements of the command line; `member`: the folder whose packages they are; `root`: the folder that
+    is sent.
     """
     name = path.name
     if conda_file.NAME.fullmatch(name):
@@ -261,7 +265,7 @@ def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path, root: Path) -
 
 
 def _of_lock(lock: Path, wanted_for: Path) -> Source:
-    """What a uv.lock has of the project around `wanted_for`: of a workspace that may be one of its members."""
+    """Return the requirements of a uv.lock for the project around `wanted_for`, perhaps a member of a workspace."""
     folder = lock.parent.resolve()
     files = {"uv.lock": read_text(lock), "pyproject.toml": read_text(folder / "pyproject.toml")}
     read_toml(lock)  # a file with the marks of a merge, say, is refused here
@@ -286,7 +290,7 @@ def _python_of(document: Mapping[str, Any]) -> str | None:
 
 
 def _of_project(folder: Path, root: Path) -> Source | None:
-    """What the nearest files of a project name."""
+    """Return the requirements in the nearest files of a project."""
     for place in (folder, *folder.parents):
         requirements = _of_folder(place, root)
         if requirements is not None:
@@ -298,7 +302,7 @@ def _of_project(folder: Path, root: Path) -> Source | None:
 
 
 def _of_folder(folder: Path, root: Path) -> Source | None:
-    """What the files in a folder name; of a workspace's member, its workspace's lock."""
+    """Return the requirements in the files of a folder; for a workspace's member, its workspace's lock."""
     project = read_toml(folder / "pyproject.toml")
     workspace = workspace_above(folder, root) if "project" in project else None
     candidates = (
@@ -337,7 +341,7 @@ def _without_projects(
 
 
 def _essence(name: str, text: str) -> list[str] | dict[str, Any]:
-    """What counts in a file."""
+    """Return the significant content of a file."""
     if name == "pyproject.toml":
         document = parse_toml(text)
         project = document.get("project", {})

@@ -19,13 +19,13 @@ def workspace_above(folder: Path, root: Path) -> Path | None:
 
 
 def is_frame(folder: Path) -> bool:
-    """Whether a folder is no project itself, but a workspace around its members."""
+    """Return whether a folder is not a project itself, but a workspace around its members."""
     document = read_toml(folder / "pyproject.toml")
     return "project" not in document and _table(document) is not None
 
 
 def local_sources(folder: Path, root: Path) -> dict[str, Path]:
-    """Name → folder, which may not be there, of what a project needs and has in a folder, and of what those need."""
+    """Return name → folder, perhaps missing, of a project's requirements in folders, and of theirs."""
     sources: dict[str, Path] = {}
     ahead = [folder]
     while ahead:

@@ -1,6 +1,6 @@
-"""What torch's flight recorder left of ranks at a timeout of NCCL's. The files come from the nodes, and are pickles.
+"""Dumps of torch's flight recorder after a timeout of NCCL's. The files come from the nodes, and are pickles.
 
-They are read in a process of their own that has so much CPU time for each, and so much memory: a few bytes can keep
+They are read in a process of their own with limited CPU time for each, and limited memory: a few bytes can keep
 a pickle's reader busy for ever, and nothing in Python can interrupt it.
 """
 
@@ -28,7 +28,7 @@ def read_files(paths: Mapping[int, Path], *, cpu_s: float = READ_CPU_S) -> dict[
         for rank, line in zip(left, lines, strict=False):
             if (entries := json.loads(line)) is not None:
                 dumps[rank] = entries
-        # The reader ended at the file after the last that it told of.
+        # The reader ended at the file after its last output.
         left = dict(list(left.items())[len(lines) + 1 :])
     return dumps
 

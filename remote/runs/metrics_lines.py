@@ -14,7 +14,7 @@ _BETWEEN = re.compile(r"[ \t\r,]*")
 
 @dataclass(kw_only=True)
 class MetricsFile:
-    """The objects of a metrics file, and the lines that hold none."""
+    """The objects of a metrics file, and the lines without an object."""
 
     lines: list[dict[str, Any]] = field(default_factory=list)
     unreadable: int = 0

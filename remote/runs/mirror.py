@@ -1,7 +1,6 @@
-"""A copy here of the newest checkpoints of a run that goes on, so that they outlive their node.
-
-What is here is replaced as a whole or not at all, and never once the run's end is under way, which brings its own.
-Nothing that goes wrong here harms the run: it is noted once, and the next checkpoints are tried.
+"""A copy here of the newest checkpoints of an active run, so that they outlive their node. The copy here is
+replaced as a whole or not at all, and never once the run's end is under way, which brings its own. Nothing that
+goes wrong here harms the run: it is noted once, and the next checkpoints are tried.
 """
 
 import shutil
@@ -21,7 +20,7 @@ from remote.runs.run_files import keep_checkpoints
 from remote.sessions.session import Node
 
 MAX_MIRROR_BYTES = 256 * 1000**2
-"""More is not brought here while a run goes on: it would take the network from it, and clouds are paid for it."""
+"""Larger ones are not brought during a run: a transfer would take its network, and clouds bill it."""
 WINDOW_BYTES = 256 * 1024
 """On its way at a time: on a slow link the run's own word is not to be held up until the node counts as silent."""
 CLOSE_S = 1.0
@@ -33,7 +32,7 @@ class _Closed(Exception):
 
 
 class Mirror:
-    """Brings the newest checkpoints of which a run's first node tells, one set at a time, in a thread of its own."""
+    """Brings the newest checkpoints that a run's first node reports, one set at a time, in a thread of its own."""
 
     def __init__(
         self,
@@ -51,15 +50,15 @@ class Mirror:
         self._observer = observer
         self._lock = Lock()
         self._job: tuple[Node, Checkpoints] | None = None
-        """What the node has told of last, until a transfer of it begins."""
+        """The node's last report, until its transfer begins."""
         self._newest: Checkpoints | None = None
-        """What the node told of the set that is here."""
+        """The node's report of the set that is here."""
         self._thread: Thread | None = None
         self._closed = False
         self._noted: set[str] = set()
 
     def offer(self, node: Node, checkpoints: Checkpoints) -> None:
-        """The node has these by now: bring them, after what is being brought. Returns at once."""
+        """Bring these checkpoints, after the current transfer. Returns at once."""
         with self._lock:
             if self._closed:
                 return
@@ -80,7 +79,7 @@ class Mirror:
             node, checkpoints = job
             if checkpoints.bytes > MAX_MIRROR_BYTES:
                 self._note("large", too_large(node.name, checkpoints.bytes))
-            elif checkpoints != self._newest:  # a node that is reached again tells again
+            elif checkpoints != self._newest:  # a reconnected node reports again
                 self._try(node, checkpoints)
 
     def _next(self) -> tuple[Node, Checkpoints] | None:
@@ -108,7 +107,7 @@ class Mirror:
         # Of a script's, the first node does not know what ranks of others have written.
         nodes = chain([node], self._other_nodes() if newest.lacks or not self._run.built_in else ())
         checkpoints.bring_together(nodes, self._run, intake, newest=True, window_bytes=WINDOW_BYTES)
-        # The node looks at its files before it sends them. Of a script's, some may be written meanwhile.
+        # The node reads its files before it sends them. A script's files may be written at that time.
         torn = not self._run.built_in and checkpoints.on_node(node, [self._run])[0].found != newest
         if torn or checkpoints.in_folder(passing, self._run) is None:
             raise BadAnswer(f"{node.name}: they changed while they were brought.")

@@ -45,15 +45,15 @@ SILENCE_S = 15.0
 RECONNECT_S = 25.0
 """Silence and reconnecting together stay under a minute, also where each login works and nothing more is heard."""
 AWAY_RECONNECT_S = 120.0
-"""Since this computer is back, as from being suspended: its network may take so long, too."""
+"""The time since this computer's return, as from being suspended: its network may take as long."""
 MAX_LOGS_BYTES = 64 * 1000**3
-"""Of a run's logs and metrics, what is brought from a node at once."""
+"""The maximum of a run's logs and metrics that is brought from a node at once."""
 LAST_WORDS_S = 600.0
 LAST_WORDS = Bounds(total_s=LAST_WORDS_S, max_bytes=MAX_LOGS_BYTES, grows=True)
-"""A node that was told to stop has said by then how the run ended; what it wrote until then takes its time beside.
-Its ranks' grace comes on top."""
+"""A stopped node has reported the run's end by then; its last files take additional time. Its ranks' grace comes on
+top."""
 OWN_END_S = 15.0
-"""A node whose rank failed ends its others by itself, within their grace. It is stopped so much later."""
+"""A node whose rank failed ends its other ranks, within their grace. It is stopped this much later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class _Event:
         "hangs",
         "give up",
     ]
-    """`done`: ended, and all of it is here; `left`: it goes on and nobody waits for it."""
+    """`done`: ended, and all files are here; `left`: the run continues and nobody waits for it."""
     node: str = ""
     rank: RankRecord | None = None
     record: NodeRecord | None = None
@@ -94,7 +94,7 @@ class RunMonitor:
 
     With `gang` the nodes stand and fall together: a failure or a lost node stops the rest. Without it nothing is
     ever stopped: that is for commands that only look. With `mirror` the newest checkpoints are brought here now and
-    then while the run goes on.
+    then during the run.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class RunMonitor:
         nodes: Mapping[str, Node] | None = None,
         on_hang: Callable[[str, HangReport | None], None] = lambda *_: None,
     ) -> None:
-        """`on_hang` gets a node's name, and what its watch reports when its ranks make no progress, None when they
+        """`on_hang` gets a node's name, and what its watch reports when its ranks make no progress, `None` when they
         do; it may not block.
         """
         self._on_hang = on_hang
@@ -124,14 +124,14 @@ class RunMonitor:
         self._nodes = dict(nodes or {})
         self._parts = {part.name: part for part in run.nodes}
         self.incoming = new_incoming(folder)
-        """Where what the nodes bring is taken in, until it is merged into the run's folder."""
+        """The folder for files from the nodes, until they are merged into the run's folder."""
         self._files = {part.name: RunFiles(folder, part, self.incoming, run.options) for part in run.nodes}
         self._mirrors = {
             part.name: Mirror(run, folder, self.incoming, observer, partial(self._nodes_but, part.name))
             for part in run.nodes
             if mirror and part.rank == 0
         }
-        """The first node's, where checkpoints are brought while the run goes on."""
+        """The first node's, if checkpoints are brought during the run."""
         # A SimpleQueue, as signal handlers put into it.
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._open = set(self._parts)
@@ -169,7 +169,7 @@ class RunMonitor:
         on_begun: Callable[[], None] = lambda: None,
         left: Event | None = None,
     ) -> None:
-        """Follow all nodes until the run is over (`wait`), or bring what there is now.
+        """Follow all nodes until the run is over (`wait`), or bring the present files.
 
         With `launches`, each node's launcher is started first. `on_started` is called when all launchers run,
         `on_begun` when all ranks do. Once `left` is set, nobody waits any more. Raises what broke in a follower's
@@ -207,9 +207,9 @@ class RunMonitor:
                 on_begun()
 
     def close(self) -> None:
-        """Close the connections that were opened here, and follow no longer what is still being followed.
+        """Close the connections that were opened here, and stop following.
 
-        Waits for nobody: who is just connecting closes that connection, and ends.
+        Waits for nobody: a thread that is connecting closes its connection, and ends.
         """
         with self._changing:
             self._closed = True
@@ -220,7 +220,9 @@ class RunMonitor:
             files.intake.close()
 
     def interrupt(self) -> None:
-        """Ctrl-C, from a signal handler: the first stops the run; a later one leaves, once all nodes were told."""
+        """Handle Ctrl-C in a signal handler: the first stops the run; a later one leaves, once all nodes have the
+        order.
+        """
         self.interrupts += 1
         self._events.put(_Event(kind="interrupted"))
 
@@ -319,7 +321,7 @@ class RunMonitor:
             self._stopping.leave()
 
     def _interrupted_at_end(self) -> None:
-        """The run is over, and what it left is on its way here: who does not wait gets it later."""
+        """Note that the run is over, and its files are on the way: a person who does not wait gets them later."""
         if self._interrupts_handled == 1:
             self._observer.note(
                 f"the run has ended, and its files are being brought; Ctrl-C again: leave that to "
@@ -341,7 +343,7 @@ class RunMonitor:
                     self._stop(name, Reason.PEER_FAILED)
 
     def _stop_overdue(self) -> None:
-        """Stop nodes that do not end by themselves, and try again where telling them has failed."""
+        """Stop nodes that do not end, and retry failed orders."""
         now = awake_s()
         for name, since in self._failing.items():
             if self._gang and now - since > self._run.stop_grace_s + OWN_END_S:
@@ -382,7 +384,8 @@ class RunMonitor:
         """A node's thread: follow it, reconnecting when the link breaks, until it is done or lost."""
         self._heard_s[name] = awake_s()
         told_s: float | None = None
-        """When the node had last been heard as a lost connection was told: once is enough until it is heard again."""
+        """The time of the node's last sign of life at the report of a lost connection: one report is enough until
+        the next sign."""
         try:
             while not self._closed:
                 try:
@@ -419,7 +422,7 @@ class RunMonitor:
         self._events.put(_Event(kind="lost", node=name, record=record))
 
     def _stop_unwatched(self, name: str) -> None:
-        """What can't be followed must not go on by itself."""
+        """Stop the run on a node that can't be followed."""
         if self._gang and not self._closed:
             self._stopping.tell(name, Reason.PEER_FAILED)
 
@@ -476,7 +479,7 @@ class RunMonitor:
         }
         lines = Lines(self._observer, name)
         done = ended = ending = False
-        # A run goes on for as long as it likes; a look at one, and what follows upon its end, does not.
+        # A run has no time limit; a look at a run, and the steps after its end, have one.
         bounds = Bounds(max_bytes=None) if wait else of_files(MAX_LOGS_BYTES)
         with node.stream("follow", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
             for header, body in talk.frames():
@@ -536,7 +539,7 @@ class RunMonitor:
         self._events.put(_Event(kind="done" if ended else "left", node=name))
 
     def _end(self, name: str, state: Mapping[str, Any]) -> bool:
-        """What the node says of the run's end; False where it goes on."""
+        """Handle the node's answer on the run's end; False if the run continues."""
         if state["running"]:
             return False
         record = record_of_end(name, self._run.mode, state)
@@ -545,7 +548,7 @@ class RunMonitor:
 
 
 def _why(record: NodeRecord) -> str:
-    """How a node's part ended."""
+    """Describe the end of a node's part."""
     if record.failure:
         return sentence(record.failure)
     return "stopped" if record.stopped else "failed" if record.exit_code != 0 else "done"
@@ -557,7 +560,7 @@ def _reconnect_s() -> float:
 
 
 def _left(name: str) -> ConnectionLost:
-    """What ends who is still at work once nobody follows any more."""
+    """Return the error for nodes that are still active once nobody follows them any more."""
     return ConnectionLost(f"{name}: it is not followed from here any more.")
 
 

@@ -1,4 +1,4 @@
-"""A run on one of its nodes: whether it goes on there, what the node says of its end, and how it is ended."""
+"""A run on one of its nodes: whether it is active there, the node's report of its end, and how to end it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from remote.sessions.session import Node
 from remote.shared import frames
 
 TOLD_S = 15.0
-"""A node that does its work says within this time that it knows of it."""
+"""A working node confirms the order within this time."""
 STOP_DEADLINE_S = 20.0
 """Beyond the ranks' grace, for killed processes to be gone and files of the run to be listed."""
 LONGEST_GRACE_S = 7 * 24 * 3600.0
@@ -42,7 +42,7 @@ RANK_REASONS: Mapping[Reason, tuple[str, ...]] = {Reason.NOT_STARTED: ("program"
 
 
 def is_running(node: Node, part: RunNode) -> bool | None:
-    """Whether the node says that its part of the run goes on; None where it knows nothing of it. One round trip."""
+    """Return whether the run is active on the node; `None` if the node does not know it. One round trip."""
     running = node.call("run_state", {"run_dir": part.run_dir}).get("running")
     if running is not None and not isinstance(running, bool):
         raise BadAnswer(f"{node.name}: was asked whether a run goes on, and said {running!r}.")
@@ -96,7 +96,7 @@ def busy_nodes(nodes: Mapping[str, Occupancy], spreads: Callable[[str], bool]) -
 
 
 def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
-    """What the node says of the run's end, as it is kept. Raises BadAnswer."""
+    """Read the node's answer on the run's end, for the record. Raises BadAnswer."""
     keys = ("exit_code", "ended_at", "stopped", "stopped_at", "ended", "ending")
     document = {key: state[key] for key in keys if key in state}
     try:
@@ -113,7 +113,7 @@ def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
 
 
 def problem_of(ended: Ended | None, known: Mapping[Reason, tuple[str, ...]]) -> str | None:
-    """Check a reason that a node sent. Returns why it is refused, or None."""
+    """Check a reason that a node sent. Returns why it is refused, or `None`."""
     if ended is None:
         return None
     if ended.reason not in known:
@@ -134,10 +134,10 @@ def stop_on_node(
 ) -> None:
     """End a run on one node and wait for it; idempotent. `on_told` is called when the node knows.
 
-    `on_running`: called then, too, unless the run had ended there before.
-    `interrupted`: ranks get SIGINT, as from Ctrl-C in a terminal, else SIGTERM. `grace_s`: seconds from the signal to
-    SIGKILL; None: those that its launch set. Of several calls the first one's `reason` and signal are kept, and the
-    last one's grace. Raises NodeFailed where the run goes on all the same.
+    `on_running`: called then, too, unless the run had ended there before. `interrupted`: ranks get SIGINT, as from
+    Ctrl-C in a terminal, else SIGTERM. `grace_s`: seconds from the signal to SIGKILL; `None`: the seconds that its
+    launch set. Of several calls the first one's `reason` and signal are kept, and the last one's grace. Raises
+    NodeFailed if the run is still active.
     """
     request: dict[str, Any] = {
         "run_dir": part.run_dir,
@@ -186,7 +186,7 @@ def stop_everywhere(
     interrupted: bool = False,
     on_running: Callable[[], None] = lambda: None,
 ) -> dict[str, RemoteError | None]:
-    """End a run on all its nodes at once; every node's error, or None. The rest is as in `stop_on_node`."""
+    """End a run on all its nodes at once; every node's error, or `None`. The rest is as in `stop_on_node`."""
 
     def stop_part(part: RunNode) -> bool:
         with connect(machines[part.name], cluster) as node:

@@ -1,4 +1,4 @@
-"""Who watches a run, and how a node's chunks of bytes become the lines that are shown."""
+"""Watchers of a run, and the lines in a node's chunks of bytes."""
 
 import time
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ OVERWRITTEN_S = 1.0
 
 
 class Observer(Protocol):
-    """Who wants to see what happens. Called from several threads."""
+    """A watcher of events. Called from several threads."""
 
     def node(self, name: str, text: str) -> None:
-        """What a node is doing now."""
+        """Show a node's current action."""
 
     def metric(self, rank: int, line: Mapping[str, Any]) -> None:
-        """One metrics line of a rank."""
+        """Show one metrics line of a rank."""
 
     def log(self, rank: int | None, node: str, line: str) -> None:
-        """One line of a rank's log, or of the launcher's (rank None)."""
+        """Show one line of a rank's log, or of the launcher's (rank `None`)."""
 
     def note(self, text: str) -> None:
         """Something worth a line of its own."""
@@ -28,7 +28,7 @@ class Observer(Protocol):
 class Lines:
     """Cuts the chunks of a node's files into lines for the observer.
 
-    A progress bar that writes over itself (`\\r`) is told of about once a second, as it then stands.
+    A progress bar that overwrites itself (`\r`) is shown about once a second.
     """
 
     def __init__(self, observer: Observer, node: str) -> None:
@@ -61,7 +61,7 @@ class Lines:
         number = name[5:].partition(".")[0] if name.startswith("rank-") else ""
         rank = int(number) if number.isdecimal() else None
         if folder == "logs":
-            # What a terminal would show of it: the last state.
+            # Return the text that a terminal would show: the last state.
             self._observer.log(
                 rank, self._node, line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
             )

@@ -1,4 +1,4 @@
-"""What a run wrote into the project's folder on a node: the node's list, and the files that came with it."""
+"""Files of a run in the project's folder on a node: the node's list, and the files that came with it."""
 
 import json
 import os
@@ -20,16 +20,16 @@ from remote.shared.checkpoint_sets import sets_in
 from remote.shared.trees import matches
 
 SMALL_BYTES = 64 * 1000**2
-"""What is brought from a node without being asked for by name, all together."""
+"""The maximum of a node's files that no pattern names, all together."""
 NAMED_BYTES = 100 * 1000**3
-"""What is brought from a node that patterns name."""
+"""The maximum of a node's files that patterns name."""
 NONE = "none"
 """In place of patterns: nothing is brought."""
 MAX_LISTED = 20_000
 
 
 def wanted_outputs(options: RunOptions | None) -> dict[str, Any]:
-    """What a node is asked to send of what the run wrote."""
+    """Return the request to a node for files that the run wrote."""
     bring = options.bring if options else ()
     if NONE in bring:
         return {"patterns": [], "max_bytes": 0}
@@ -37,7 +37,7 @@ def wanted_outputs(options: RunOptions | None) -> dict[str, Any]:
 
 
 def max_output_bytes(options: RunOptions | None) -> int:
-    """The most that a node may send of what the run wrote."""
+    """Return the maximum that a node may send of the run's files."""
     patterns = wanted_outputs(options)
     return int(patterns["max_bytes"]) + (NAMED_BYTES if patterns["patterns"] else 0)
 
@@ -74,14 +74,14 @@ def outside_paths(node: str, listed: Any) -> tuple[OutsidePath, ...]:  # noqa: A
 
 
 def _shown(name: object) -> str:
-    """A name as text that any file can hold: what is no text in it becomes an escape."""
+    """Return a name as text that any file can hold: bytes that are no text become escapes."""
     if not isinstance(name, str):
         raise BadAnswer(f"{name!r} is no name of a file")
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def keep_outputs(folder: RunFolder, listing: NodeOutputs, came: Path) -> None:
-    """Put what came of a node beside what is here already, and keep its list, which tells what came.
+    """Add a node's received files to the existing ones, and save its list, which names the received ones.
 
     A file that came again replaces the one that is here; nothing else goes. Two commands may do so at once. Raises
     InventoryError where the folder can't be locked.
@@ -146,14 +146,14 @@ def _merge(came: Path, target: Path) -> None:
 
 
 def read_outputs(folder: RunFolder, nodes: Iterable[RunNode]) -> list[NodeOutputs]:
-    """What the nodes have said, by rank; a node that has said nothing is missing."""
+    """Return the nodes' lists, by rank; a node without a list is missing."""
     again = "Remove the file: it tells what the run wrote on that node, and nothing else needs it."
     paths = [folder.written_path / f"{node.name}.json" for node in nodes]
     return [load(NodeOutputs, path.read_bytes(), str(path), rebuild=again) for path in paths if path.exists()]
 
 
 def matched_nothing(folder: RunFolder, run: Run) -> tuple[str, ...]:
-    """The patterns of what is to come back that no file matches which the run wrote, where all of these are known."""
+    """Return the requested patterns that match no file of the run, if all files are known."""
     options, nodes = run.options, read_outputs(folder, run.nodes)
     known = all(node.whole and node.files == len(node.listed) for node in nodes)
     if options is None or NONE in options.bring or not known or len(nodes) < len(run.nodes):

@@ -1,4 +1,4 @@
-"""What every rank of a run is doing: asked of all nodes at once, also where some do not answer."""
+"""The activity of every rank of a run: read from all nodes at once, also if some do not answer."""
 
 import json
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Collective:
     group: str
     """Name of its process group, the same on all its ranks."""
     title: str = ""
-    """What the group is for: `default_pg`, …"""
+    """The purpose of the group: `default_pg`, …"""
     point_to_point: bool = False
     sequence: int
     name: str
@@ -51,15 +51,15 @@ class Collective:
 
 @dataclass(frozen=True, kw_only=True)
 class RankActivity:
-    """What a node tells of one of its ranks. Times are the node's, unix seconds."""
+    """A node's report of one of its ranks. Times are the node's, unix seconds."""
 
     rank: int
     now: float
     began_at: float | None = None
-    """None: it has not begun."""
+    """`None`: it has not begun."""
     ended: bool = False
     state: str | None = None
-    """The kernel's letter for its process. None: it is gone."""
+    """The kernel's letter for its process. `None`: it is gone."""
     cpu: float | None = None
     """The share of a CPU that it and the processes that it started used."""
     busy: float | None = None
@@ -67,19 +67,19 @@ class RankActivity:
     io_bytes_per_s: float | None = None
     """What they read and wrote, also over the network."""
     wrote_s: float | None = None
-    """How long ago it wrote into its log or its metrics. None: never."""
+    """How long ago it wrote into its log or its metrics. `None`: never."""
     wait_channel: str = ""
     """Where in the kernel it sleeps."""
     children: tuple[ChildActivity, ...] = ()
     stacks: str = ""
     stacks_by: str | None = None
-    """`server`, `signal` or `kernel`: who told them."""
+    """`server`, `signal` or `kernel`: the source of the stacks."""
     server: bool | None = None
-    """Whether torch's worker server told its stacks. None: it has none."""
+    """Whether torch's worker server sent its stacks. `None`: it has no server."""
     collectives: tuple[Collective, ...] = ()
     """The last ones of each process group, oldest first."""
     code: str = ""
-    """The node's folder of what was sent."""
+    """The node's folder of sent files."""
     place: str = ""
     """Which part of the model it has, as the job says: `stage 2 of 4`."""
     log_tail: str = ""
@@ -87,24 +87,24 @@ class RankActivity:
 
 
 def ended_activity(record: RankRecord) -> RankActivity:
-    """What is left to tell of a rank that has ended."""
+    """Return the report of a rank that has ended."""
     now = record.ended_at or record.started_at
     return RankActivity(rank=record.rank, now=now, began_at=record.started_at, ended=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeActivity:
-    """What one node told."""
+    """The report of one node."""
 
     node: str
     ranks: tuple[RankActivity, ...] = ()
     error: str | None = None
-    """Why it could not be asked. None: it could."""
+    """Why it could not be asked. `None`: it could."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HangReport:
-    """What a node's watch wrote when its ranks had made no progress for too long."""
+    """The report of a node's watch when its ranks had made no progress for too long."""
 
     silent_s: float
     allowed_s: float
@@ -155,7 +155,7 @@ def ask_node(node: Node, part: RunNode) -> tuple[RankActivity, ...]:
 
 
 def rank_activity(node: str, document: object) -> RankActivity:
-    """Read what a node tells of a rank. Raises BadAnswer."""
+    """Read a node's report of a rank. Raises BadAnswer."""
     try:
         return from_json(RankActivity, document, f"what {node} tells of a rank")
     except CorruptFile as error:

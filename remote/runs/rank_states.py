@@ -1,4 +1,4 @@
-"""The ranks of a run that have begun, and those that have ended, by the records of its nodes."""
+"""The ranks of a run that have begun, and the ended ones, by the records of its nodes."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ class RankStates:
                 self._idle_since.setdefault(node, now)
 
     def close_node(self, node: str) -> None:
-        """Count none of a node's ranks as active any more."""
+        """Count a node's ranks as inactive from now on."""
         self._closed.add(node)
 
     @property
@@ -46,7 +46,7 @@ class RankStates:
 
     @property
     def all_ended(self) -> bool:
-        """Return whether every rank has ended, but for those of closed nodes."""
+        """Return whether every rank has ended, except on closed nodes."""
         return not self._without_end()
 
     def waiting_nodes(self, now: float) -> Iterator[tuple[str, str]]:

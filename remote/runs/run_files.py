@@ -39,15 +39,14 @@ Record = TypeVar("Record", RankRecord, NodeRecord)
 
 
 def new_incoming(folder: RunFolder) -> Path:
-    """A place of its own to take in files: two commands, or two threads of one, may bring the same run's at once.
-
-    The name tells which process it belongs to.
+    """Make a folder of its own for received files: two commands, or two threads of one, may bring the same run's at
+    once. The name holds the process it belongs to.
     """
     return folder.path / f"incoming-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def mirrored_path(folder: RunFolder) -> Path:
-    """A file that is there while the checkpoints here are known to be those of a run that was going on.
+    """A file that exists while the checkpoints here are known to come from an active run.
 
     The run's first node may have newer ones then.
     """
@@ -55,7 +54,7 @@ def mirrored_path(folder: RunFolder) -> Path:
 
 
 def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> list[str]:
-    """Put a folder of checkpoints, whole, in place of those that are here; `final`: the run is over.
+    """Put a folder of checkpoints, whole, in place of the present ones; `final`: the run is over.
 
     Parts that other nodes wrote and have brought stay, and so do the lists of nodes that have ended. Two commands may
     do so at once: the later one's stay. Returns names under which nodes wrote other content. Raises InventoryError
@@ -85,7 +84,7 @@ def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> list[s
 
 
 def keep_parts(folder: RunFolder, node: str, brought: Path) -> list[str]:
-    """Put what another than the first node has brought beside what is here. Raises InventoryError as above.
+    """Add files of another node than the first to the existing ones. Raises InventoryError as above.
 
     Returns names under which it wrote other content than an earlier node of the run.
     """
@@ -105,7 +104,9 @@ def _differing(folder: RunFolder, other_folder: Path) -> list[str]:
 
 
 def written_parts(folder: RunFolder) -> dict[str, list[str]]:
-    """Return the names of the checkpoint files that a script's ranks wrote, by node; a node may not have told yet."""
+    """Return the names of the checkpoint files that a script's ranks wrote, by node; a node may not have reported
+    yet.
+    """
     return {
         node: names
         for node, names in read_json(folder.path / constants.PARTS).items()
@@ -126,7 +127,7 @@ def _writers(folder: RunFolder) -> dict[str, str]:
 
 
 def _move(source: Path, target: Path, names: Iterable[str]) -> None:
-    """Move those of the files that are there."""
+    """Move the existing files among these."""
     for name in names:
         if (source / name).is_file():
             (target / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -134,7 +135,7 @@ def _move(source: Path, target: Path, names: Iterable[str]) -> None:
 
 
 class RunFiles:
-    """One node's share of a run's folder: logs, metrics and usage grow, records are replaced, artifacts arrive."""
+    """A node's share of a run's folder: logs, metrics and usage grow, records are replaced, artifacts arrive."""
 
     def __init__(
         self, folder: RunFolder, node: RunNode, incoming: Path, options: RunOptions | None = None
@@ -171,9 +172,9 @@ class RunFiles:
             ) from error
 
     def hang_report(self, body: bytes) -> HangReport | None:
-        """Keep the node's report that its ranks make no progress; an empty one says that they do, and removes it.
+        """Save the node's report that its ranks make no progress; an empty one withdraws it.
 
-        What a command here has found out after that report is then over as well.
+        A later analysis of a command here is then over as well.
         """
         folder = self._folder.path / constants.HANGS
         path = folder / f"{self._node.name}.json"
@@ -190,7 +191,7 @@ class RunFiles:
     def keep_checkpoints(self) -> list[str]:
         """Put the checkpoints that the node has sent, all of them by now, into the run's folder.
 
-        Where one was refused, what is there stays: half a set is no set. Returns names under which several nodes
+        If a file was refused, the old set stays: half a set is no set. Returns names under which several nodes
         wrote other content.
         """
         brought = self.intake.root / constants.CHECKPOINTS
@@ -212,11 +213,11 @@ class RunFiles:
             write_parts(self._folder, {**written_parts(self._folder), self._node.name: names})
 
     def written(self, header: Mapping[str, Any], body: bytes) -> None:
-        """Take the node's list of what the run wrote into the project's folder."""
+        """Save the node's list of the run's files in the project's folder."""
         self._written = outputs.listing_of(self._node.name, header, body)
 
     def keep_outputs(self) -> None:
-        """Put what has come of those files, all of it by now, into the run's folder, and keep the list."""
+        """Move the received files, complete by now, into the run's folder, and save the list."""
         if self._written is not None and (self._written.files or self._written.outside):
             outputs.keep_outputs(self._folder, self._written, self.intake.root / constants.OUTPUTS)
 
@@ -256,7 +257,7 @@ class RunFiles:
 
 
 def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode], incoming: Path) -> None:
-    """Move what the nodes brought into `artifacts/`, and remove what is left there, or of a process that is gone.
+    """Move the nodes' files into `artifacts/`, and remove the rest, or of a process that is gone.
 
     A name that two nodes brought with different content is kept from the node of lower rank; the other's is
     put under `artifacts/<node's name>/`, or `<node's name>-2` where that is taken.
@@ -275,15 +276,15 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode], incoming: Path)
 
 
 def _artifacts_of(incoming: Path, node: RunNode) -> dict[Path, Path]:
-    """Path relative to the artifacts → file, of what a node brought."""
+    """Return the path relative to the artifacts → file, of one node."""
     folder = incoming / node.name / constants.ARTIFACTS
     return {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def _place_of(artifacts: Path, node: str, name: Path, file: Path, occupied: Collection[Path]) -> Path:
-    """Where a node's file goes: to its name, else to a folder of the node's own; there it replaces an earlier one.
+    """Return the place of a node's file: its name, else a folder of the node's own, where it replaces an earlier one.
 
-    `occupied`: the names of all that is brought, which may look like those in that folder.
+    `occupied`: the names of all received files, which may look like the ones in that folder.
     """
     place = artifacts / name
     if _is_room(place, artifacts) and (not place.exists() or _same(place, file)):
@@ -297,7 +298,7 @@ def _place_of(artifacts: Path, node: str, name: Path, file: Path, occupied: Coll
 
 
 def _is_room(place: Path, artifacts: Path) -> bool:
-    """Whether a file can be put there: no folder is there, and no file in place of a folder above it."""
+    """Return whether a file can be put there: no folder is in its way, and no file in the way of its folders."""
     above = place.parents[: len(place.relative_to(artifacts).parts) - 1]
     return not place.is_dir() and not any(folder.exists() and not folder.is_dir() for folder in above)
 
@@ -331,7 +332,7 @@ def read_hang_reports(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, 
 
 
 def read_dumps(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[int, RankActivity]:
-    """What each rank was in when a collective of NCCL's took too long, by rank; nothing of one that can't be read."""
+    """Return the activity of each rank at a timeout of NCCL's collective, by rank, without unreadable ones."""
     records = [
         (name, rank_record) for name, some in read_rank_records(folder, nodes).items() for rank_record in some
     ]
@@ -369,7 +370,7 @@ def read_metrics(folder: RunFolder, run: Run) -> dict[int, MetricsFile]:
 
 
 def read_usage(folder: RunFolder, run: Run) -> dict[str, list[dict[str, Any]]]:
-    """How busy each node was: its lines, as the node wrote them."""
+    """Return the load of each node: its lines, as the node wrote them."""
     return {
         node.name: _metrics_file(folder.path / constants.USAGE / f"{node.name}.jsonl").lines
         for node in run.nodes
@@ -384,7 +385,7 @@ def _metrics_file(path: Path) -> MetricsFile:
 
 
 def tail(folder: RunFolder, rank: int, *, max_bytes: int = 65_536) -> str:
-    """The end of a rank's log; empty where there is none."""
+    """Return the end of a rank's log; empty without one."""
     path = folder.path / constants.RANK_LOG.format(rank)
     if not path.exists():
         return ""

@@ -25,7 +25,7 @@ class Stopping:
         self._connection = connection
         self._observer = observer
         self._orders: dict[str, tuple[Thread, float]] = {}
-        """Nodes that are being told → who does it, since when, as `awake_s`."""
+        """Nodes with an order on its way → its thread, and its begin, as `awake_s`."""
         self.reasons: dict[str, Reason] = {}
         """Nodes that are to stop → why."""
         self.ordered: set[str] = set()
@@ -36,7 +36,7 @@ class Stopping:
 
     @property
     def busy(self) -> bool:
-        """Whether a node is being told at this moment."""
+        """Return whether an order to stop is on its way to a node."""
         return any(thread.is_alive() for thread, _ in self._orders.values())
 
     def stop(self, name: str, reason: Reason, *, interrupted: bool = False) -> None:
@@ -54,7 +54,7 @@ class Stopping:
             self._start(name)
 
     def try_again(self, names: Collection[str]) -> None:
-        """Tell those of these nodes once more that could not be told a moment ago."""
+        """Retry the order to stop on nodes where it failed a moment ago."""
         kills = {name for name, known in self._kills.items() if not known}
         for name in ((self.reasons.keys() - self.ordered) | kills) & set(names):
             thread, since = self._orders[name]
@@ -62,7 +62,7 @@ class Stopping:
                 self._start(name)
 
     def leave(self) -> None:
-        """Wait for nobody who is being told."""
+        """Do not wait for orders on their way."""
         self._orders.clear()
 
     def tell(self, name: str, reason: Reason, grace_s: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How busy the nodes are: one sample of each, or all of them watched for as long as somebody looks."""
+"""The load of the nodes: one sample of each, or all of them watched while somebody looks."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ MAX_NAME = 100
 
 @dataclass(frozen=True, kw_only=True)
 class GpuUsage:
-    """One GPU. None: its driver can't tell, or did not in time."""
+    """A sample of a GPU. `None`: its driver can't measure it, or did not in time."""
 
     index: int
     name: str
@@ -39,7 +39,7 @@ class GpuUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """One sample of a node. None: can't be known there."""
+    """A sample of a node. `None`: can't be known there."""
 
     cpus: int | None
     cpu_utilization: float | None
@@ -49,18 +49,18 @@ class Usage:
     """What programs can't have any more: the page cache is not in it."""
     memory_total_bytes: int | None
     interfaces: tuple[str, ...]
-    """Those whose bytes are counted: on the routes to the peers, else all physical ones."""
+    """The interfaces whose bytes count: on the routes to the peers, else all physical ones."""
     received_bytes_per_s: float | None
     sent_bytes_per_s: float | None
     disk_free_bytes: int | None
     """Where the home folder is."""
     gpus: tuple[GpuUsage, ...] | None
-    """Those that a run may use. None: nvidia-smi is there, and tells of none."""
+    """The usable GPUs. `None`: nvidia-smi exists, and lists no GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What is known of a node now."""
+    """The latest reading of a node."""
 
     node: str
     rank: int
@@ -68,13 +68,13 @@ class Reading:
     error: str | None = None
     """Why it was lost, in whole sentences."""
     usage: Usage | None = None
-    """The latest sample; None unless `ok`."""
+    """The latest sample; `None` unless `ok`."""
     heard_s: float | None = None
     """Monotonic time of that sample."""
 
 
 def parse(document: Mapping[str, Any]) -> Usage:
-    """A node's sample. Raises KeyError, TypeError or ValueError where it is none."""
+    """Read a node's sample. Raises KeyError, TypeError or ValueError for anything else."""
     gpus = document["gpus"]
     if gpus is not None and (not isinstance(gpus, list) or len(gpus) > MAX_GPUS):
         raise ValueError("gpus is no list of GPUs")
@@ -146,7 +146,7 @@ def _watch(
 def read_once(
     machines: Sequence[Machine], all_machines: Sequence[Machine], cluster: ClusterFolder
 ) -> list[Reading]:
-    """Take one sample of every machine, all at once; those that can't be asked are `lost`."""
+    """Take one sample of every machine, all at once; unreachable ones are `lost`."""
 
     def read_machine(machine: Machine) -> Usage:
         samples: list[Usage] = []
@@ -170,7 +170,7 @@ def read_once(
 
 
 class Watching:
-    """All nodes watched, each by a thread over one connection and one conversation. A context manager.
+    """A watch of all nodes, each by a thread over one connection and one conversation. A context manager.
 
     A node that is lost is connected to again and again, with a growing pause; one that refuses us, or talks nonsense,
     stays lost. The others go on.
@@ -210,7 +210,7 @@ class Watching:
             node.close()
 
     def readings(self) -> list[Reading]:
-        """What is known of each node now, in the machines' order. Raises what broke in a thread."""
+        """Return the latest reading of each node, in the machines' order. Raises a thread's error."""
         with self._lock:
             if self._crash is not None:
                 raise self._crash

@@ -1,7 +1,7 @@
-"""How much a node may send, and for how long: whatever it does, a conversation with it has an end.
+"""Limits on a node's output: a conversation with a node always ends, however much it sends.
 
-A node is told apart by what it does not keep to: one that falls silent, or sends a frame byte by byte, may be
-behind a broken link; one that goes on and on is not ours.
+A node shows its kind by the limit that it breaks: a silent one, or one that sends a frame byte by byte, may be
+behind a broken link; one that never ends is not ours.
 """
 
 import io
@@ -13,19 +13,19 @@ from inventories.clocks import awake_s
 from remote.shared import frames
 
 SLOWEST_BYTES_PER_S = 4000.0
-"""No link is slower on which anybody works; what has begun to come is waited for so long."""
+"""No usable link is slower; a frame in transfer is waited for accordingly."""
 TALK_BYTES = 64 * 1024 * 1024
 """Enough for everything but files and logs."""
 ANSWER_BYTES = 4 * 1024 * 1024
 BRING_S = 900.0
-"""Beside the time that the files themselves take: the node looks for them, and reads them from its disk."""
+"""In addition to the time of the files themselves: the node searches for them, and reads them from its disk."""
 HEADERS_BYTES = 1024 * 1024 * 1024
-"""What the names of the files may come to, beside the files: some millions of them."""
+"""The maximum size of the files' names, in addition to the files: some millions of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """`total_s`: from the first look until the end. `grows`: each byte that comes adds to it what it may take."""
+    """`total_s`: from the first look until the end. `grows`: each received byte extends the time."""
 
     total_s: float | None = None
     max_bytes: int | None = TALK_BYTES
@@ -33,7 +33,7 @@ class Bounds:
 
 
 def of_files(max_bytes: int | None) -> Bounds:
-    """Those of a conversation in which files of so many bytes in all come; None: as many as there is room for."""
+    """Return the bounds of a conversation that brings files of this many bytes; `None`: as many as the disk takes."""
     limit = None if max_bytes is None else max_bytes + HEADERS_BYTES
     return Bounds(total_s=BRING_S, max_bytes=limit, grows=True)
 
@@ -43,19 +43,19 @@ class Endless(Exception):
 
 
 class Source(Protocol):
-    """What a transport's stream is here."""
+    """The stream of a transport."""
 
     def recv(self, nbytes: int, /) -> bytes:
-        """As a socket's."""
+        """Receive bytes, like a socket."""
         ...
 
     def settimeout(self, timeout: float | None, /) -> None:
-        """As a socket's."""
+        """Set the timeout, like a socket."""
         ...
 
 
 class BoundedStream(io.RawIOBase):
-    """What a node sends, read within bounds. Raises TimeoutError and Endless."""
+    """The stream of a node, read within bounds. Raises TimeoutError and Endless."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class BoundedStream(io.RawIOBase):
         self._frame_bytes = 0
 
     def next_frame(self) -> None:
-        """What comes from now on is another frame; what the last one took is over."""
+        """Begin another frame: its bytes count anew."""
         self._frame_bytes = 0
 
     def bound(self, bounds: Bounds) -> None:
@@ -87,11 +87,11 @@ class BoundedStream(io.RawIOBase):
         self._bytes = 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True: the stream can be read."""
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        """As of any stream."""
+        """Read into a buffer, like any stream."""
         frame_left_s, total_left_s = self._left()
         waits_s = [left for left in (self.silence_s, frame_left_s, total_left_s) if left is not None]
         timeout_s = min(waits_s, default=None)
@@ -109,7 +109,7 @@ class BoundedStream(io.RawIOBase):
         return len(data)
 
     def _receive(self, size: int, timeout_s: float | None) -> bytes | None:
-        """Receive data. None: nothing came in that time, of which only what this process saw counts."""
+        """Receive data. `None`: nothing came in that time, of which only what this process saw counts."""
         left_s, limit = timeout_s, self._now() + (timeout_s or 0.0)
         while left_s is None or left_s > 0:
             self._source.settimeout(left_s)
@@ -120,7 +120,7 @@ class BoundedStream(io.RawIOBase):
         return None
 
     def _left(self) -> tuple[float | None, float | None]:
-        """Seconds until the frame, and until all of it, has to be here."""
+        """Seconds until the frame, and until all frames, have to be here."""
         now, frame_left_s, total_left_s = self._now(), None, None
         if self.silence_s is not None and self._frame_bytes:
             may_take_s = self.silence_s + self._frame_bytes / SLOWEST_BYTES_PER_S

@@ -1,4 +1,4 @@
-"""How the node's part (`remote/node`) gets to a node and is asked to do something there."""
+"""Transfer of the node's part (`remote/node`) to a node, and the commands for it."""
 
 import base64
 import hashlib
@@ -53,14 +53,14 @@ sys.argv = [home] + sys.argv[3:]
 import runpy
 runpy.run_path(home, run_name="__main__")
 """
-"""Takes the packed payload from standard input, unpacks it once, and goes on as what was in it."""
+"""Reads the packed payload from standard input, unpacks it once, and continues as its program."""
 
 
 @cache
 def packed() -> tuple[str, bytes]:
-    """What is sent, as a compressed archive, with its digest. The same sources give the same bytes.
+    """Return the archive for the nodes, compressed, with its digest. The same sources give the same bytes.
 
-    It is compressed as a whole, as its modules are much alike: a quarter less than each by itself.
+    It is compressed as a whole, as its modules are much alike: a quarter less than each alone.
     """
     root = Path(remote.__file__).parent
     sources = [root / "__init__.py", *sorted(path for part in SENT for path in (root / part).rglob("*.py"))]
@@ -75,7 +75,7 @@ def packed() -> tuple[str, bytes]:
 
 
 def first_command(python: str, command: str) -> tuple[str, bytes]:
-    """The shell command of a connection's first request, and the bytes to send ahead of it, after BEGIN."""
+    """Return the shell command of a connection's first request, and the bytes to send before it, after BEGIN."""
     digest, data = packed()
     boot = base64.b64encode(zlib.compress(BOOT.encode(), 9)).decode()
     return _through_sh(shlex.join([python, "-I", "-c", DECODE, boot, digest, str(len(data)), command])), data

@@ -28,7 +28,7 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 KILLED = 128 + 9
 """Exit status of a command that SIGKILL ended."""
 KEPT_BYTES = 64 * 1024 * 1024
-"""Of what somebody listens to, so much is kept beside; they have had it all."""
+"""The maximum that is kept of a stream with a listener, who has had all lines."""
 NEVER_HEARD = (
     " Logging in worked, and the first larger amount of data brought no answer. If that is so each time, large "
     "packets are lost on the way, as over some VPNs: lower this computer's MTU (sudo ip link set dev IFACE mtu 1400)."
@@ -55,7 +55,7 @@ class Node:
         self._booted = False
         self._answered = False
         self._takes_lines = True
-        """Whether the login shell may read from what is sent; unknown counts as such."""
+        """Whether the login shell may read from the sent bytes; unknown counts as yes."""
         self._lock = Lock()
 
     @property
@@ -82,9 +82,9 @@ class Node:
     ) -> Completed:
         """Run a shell command to its end, without input. Raises ConnectionLost where the link breaks or time is over.
 
-        `on_line` gets `stdout` or `stderr` and each line as it comes, without its end, from two threads. What it
-        raises is raised here, and nothing more of the command is heard. `timeout_s`: where it has
-        not ended by then, what it says is heard no longer; None: a person waits for it.
+        `on_line` gets `stdout` or `stderr` and each line as it comes, without its end, from two threads. Its errors
+        are raised here, and nothing more of the command is heard. `timeout_s`: after this time its output is not
+        read any longer; `None`: a person waits for it.
         """
         greeting = Greeting(shell_runs=self.machine.transport != "ssh")
         process = self.transport.start(command if greeting.shell_runs else login_shell.marked(command))
@@ -100,7 +100,7 @@ class Node:
             late.start()
         listener = _Listener(on_line, process.close) if on_line else None
         stderr: list[bytes] = []
-        # What a person reads is not kept without end; what nobody waits for for long says little.
+        # The output for a person is kept up to a limit; a command without a listener prints little.
         limit = MAX_ERROR_BYTES if timeout_s is not None else KEPT_BYTES if listener else None
         reading = (process.recv_stderr, stderr, "stderr", listener, limit)
         errors = Thread(target=_read_beside, args=reading, daemon=True)
@@ -136,7 +136,7 @@ class Node:
         return Completed(exit_code=code, stdout=b"".join(stdout), stderr=b"".join(stderr))
 
     def call(self, command: str, request: dict[str, Any], *, timeout_s: float = 60) -> dict[str, Any]:
-        """One request to the node's part, one frame as the answer, all of it within `timeout_s`."""
+        """Send one request to the node's part, and return its one answer, all within `timeout_s`."""
         bounds = Bounds(total_s=timeout_s, max_bytes=ANSWER_BYTES)
         with self.stream(command, request, timeout_s=timeout_s, bounds=bounds) as talk:
             answer: dict[str, Any] | None = None
@@ -160,8 +160,8 @@ class Node:
         """Start a command of the node's part; the conversation must be closed (it is a context manager).
 
         `timeout_s`: how long the node may say nothing. `bounds`: how much it may say, and until when.
-        `window_bytes`: at most so much of what the node sends is on its way at a time, so that what else is said on
-        the connection gets through a slow link, too. None: as much as is usual, 2 MB by SSH.
+        `window_bytes`: the maximum of the node's data in transfer, so that what else is said on
+        the connection gets through a slow link, too. `None`: as much as is usual, 2 MB by SSH.
         """
         document = frames.encode(request)
         with self._lock:
@@ -232,7 +232,7 @@ class Conversation:
             self._fail_if_it_ended(wait=True)
 
     def wait_up_to(self, timeout_s: float) -> None:
-        """From now on the command may be silent for so long."""
+        """Allow this silence of the command from now on."""
         self._stream.silence_s = timeout_s
 
     def bound(self, bounds: Bounds) -> None:
@@ -251,7 +251,7 @@ class Conversation:
             raise self._lost(f"the connection broke during {self._command}") from error
 
     def _send(self, data: bytes) -> None:
-        """As a socket's `sendall`, in a time that depends on how much it is."""
+        """Send all data, like a socket's `sendall`, in a time that depends on its size."""
         silence_s = self._stream.silence_s
         began, sent = awake_s(), 0
         while sent < len(data):
@@ -327,7 +327,7 @@ class Conversation:
         return self._node.lost(event, self._greeting)
 
     def _fail_if_it_ended(self, *, wait: bool = False) -> None:
-        """Raise what the command said if it ended badly."""
+        """Raise the command's error if it ended badly."""
         process, name = self._process, self._node.name
         code = wait_awake(process.exit_status, STATUS_TIMEOUT_S if wait else 0.0)
         if code is None and not wait:
@@ -361,7 +361,7 @@ class Conversation:
 
 
 def _last_words(process: Process) -> bytes:
-    """What is on a command's standard error, as far as it comes within the time and the size that an error has."""
+    """Return a command's standard error, within the time and the size that an error has."""
     output, limit = b"", awake_s() + STATUS_TIMEOUT_S
     try:
         while len(output) < MAX_ERROR_BYTES and (left_s := limit - awake_s()) > 0:
@@ -375,7 +375,7 @@ def _last_words(process: Process) -> bytes:
 
 
 class _Listener:
-    """Passes lines on. At the first that can't be, `end` is called, and those that still come are dropped."""
+    """Passes lines on. At the first failure `end` is called, and later lines are dropped."""
 
     def __init__(self, on_line: Callable[[str, bytes], None], end: Callable[[], None]) -> None:
         self._on_line = on_line
@@ -426,11 +426,13 @@ def _read_beside(
     on_line: Callable[[str, bytes], None] | None,
     most_bytes: int | None,
 ) -> None:
-    """Read a stream in a thread of its own, to its end or the connection's: who reads the other one tells of that."""
+    """Read a stream in its own thread, to its end or the connection's; the other stream's reader reports that."""
     with suppress(OSError):
         _read(receive, into, stream, on_line, most_bytes)
 
 
 def shell_command(words: tuple[str, ...]) -> str:
-    """What a person typed after `--`: one word is a shell command line, several are an argv."""
+    """Return the command line of the words that a person typed after `--`: one word is a shell command line,
+    several are an argv.
+    """
     return words[0] if len(words) == 1 else shlex.join(words)

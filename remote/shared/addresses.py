@@ -1,4 +1,4 @@
-"""Addresses as people may see them, told alike on both sides."""
+"""Addresses as people may see them, the same on both sides."""
 
 import re
 

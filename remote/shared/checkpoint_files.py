@@ -1,7 +1,7 @@
-"""Which files of a folder are a run's checkpoints, and how they are described.
+"""The checkpoints among the files of a run's folder, and their description.
 
-Of the built-in job one counts once its `step-N.json` is there, which is written last and tells the size of its file,
-or of the files in its folder, `step-N`. Of those, other nodes may have some: each has what its ranks wrote.
+Of the built-in job one counts once its `step-N.json` is there, which is written last and names the size of its file,
+or of the files in its folder, `step-N`. Other nodes may have some of these: each has the files that its ranks wrote.
 Of a user's script every file of the folder counts, but for torn ones; a link within the folder is the file that it
 leads to.
 """
@@ -18,10 +18,9 @@ from remote.shared.torn_files import is_torn
 
 
 def files_in(folder: Path, whole: bool, newest: bool = False) -> List[Tuple[str, int]]:
-    """The files that count, relative to the folder, with their bytes; the newest last, none where there is no folder.
-
-    `whole`: they are the built-in job's. Each file comes before the document that makes it count, so that a copy that
-    is cut off holds whole checkpoints, too. `newest`: what is needed to go on, of these those of the newest one; of
+    """The files that count, relative to the folder, with their bytes; the newest last, empty without a folder.
+    `whole`: they are the built-in job's. Each file comes before the document that makes it count, so that a copy
+    that is cut off holds whole checkpoints, too. `newest`: the files needed to resume, of the newest checkpoint; of
     a script's all, as nobody else knows which belong together.
     """
     if not whole:
@@ -66,7 +65,7 @@ def _names(paths: Iterable[Path], folder: Path) -> List[str]:
 
 
 def _counting(folder: Path) -> "List[Tuple[Tuple[str, int], List[Tuple[str, int]]]]":
-    """The document of each checkpoint that counts, and its files, as it tells of them; the newest last."""
+    """Return the document of each checkpoint that counts, and its files, with their sizes; the newest last."""
     steps = []
     for path in folder.glob("*.json"):
         document = read_json(path)
@@ -83,7 +82,7 @@ def _counting(folder: Path) -> "List[Tuple[Tuple[str, int], List[Tuple[str, int]
 
 
 def _told_files(document: Dict[str, Any]) -> List[Tuple[str, int]]:
-    """The files of which a document tells, with their bytes; none where one of them can't be."""
+    """Return the files that a document lists, with their bytes; empty if one of them is impossible."""
     folder, files = document.get("folder"), document.get("files")
     if folder is None:
         files = {document.get("file"): document}
@@ -110,13 +109,13 @@ def _behind(folder: Path, name: str, status: os.stat_result) -> os.stat_result:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a plain file; -1 where there is none."""
+    """Return the bytes of a plain file; -1 without one."""
     status = _status(path)
     return status.st_size if status is not None and is_regular(status) else -1
 
 
 def _status(path: Path) -> "Optional[os.stat_result]":
-    """A file's; None where it is gone, as a run that is going on may remove what is old."""
+    """Return the state of a file; `None` without one, as an active run may remove old ones."""
     try:
         return os.lstat(str(path))
     except FileNotFoundError:
@@ -126,9 +125,9 @@ def _status(path: Path) -> "Optional[os.stat_result]":
 def describe_script(
     files: Mapping[str, Path], written: Collection[str], ranks: int
 ) -> Optional[Dict[str, Any]]:
-    """Describe a script's files as `describe` does. `files`: name → the folder in which it is. None: no files.
+    """Describe a script's files as `describe` does. `files`: name → the folder in which it is. `None`: no files.
 
-    The newest is a folder, where its ranks wrote each a part of it. `lacks`: the parts that it needs and that are not
+    The newest is a folder, if its ranks wrote a part each. `lacks`: the required parts that are not
     among the files. `written`: names of files that the run itself wrote; `ranks`: how many it has.
     """
     sizes = {}
@@ -151,7 +150,7 @@ def describe_script(
 
 
 def describe(folder: Path, newest: bool = False) -> Optional[Dict[str, Any]]:
-    """Describe the built-in job's checkpoints. Returns None where none counts.
+    """Describe the built-in job's checkpoints. Returns `None` if no checkpoint counts.
 
     How many `files` and `bytes` count, name and time (`written_ns`) of the `newest`.
 

@@ -11,7 +11,7 @@ from typing import Collection, Dict, Iterable, List, Mapping, Set, Tuple
 
 METADATA = ".metadata"
 POINTERS = ("latest", "latest_checkpointed_iteration.txt", "zero_to_fp32.py")
-"""Names of files that DeepSpeed and Megatron-LM write beside the folders of their checkpoints."""
+"""Names of files that DeepSpeed and Megatron-LM write next to the folders of their checkpoints."""
 MAX_METADATA_BYTES = 64 * 1000 * 1000
 _PART = re.compile(
     r"\.metadata|__\d+\.metadata|__\d+_\d+\.distcp"
@@ -67,10 +67,10 @@ def named_parts(metadata: Path) -> List[str]:
 def missing_parts(files: Mapping[str, Path], written: Collection[str], ranks: int) -> List[str]:
     """Return the parts that checkpoints need and lack. `files`: the path of each that counts → the folder it is in.
 
-    Of torch.distributed.checkpoint, those that `.metadata` names. Of DeepSpeed, of which each rank writes its part of
-    the optimizer, those of all `ranks` of the run, in the folder that `latest` names. Both are written last: a save
-    that was cut off lacks nothing. A part that was there before the run is none of a checkpoint that the run has
-    `written`.
+    Of torch.distributed.checkpoint, the parts that `.metadata` names. Of DeepSpeed, of which each rank writes its
+    part of the optimizer, the parts of all `ranks` of the run, in the folder that `latest` names. Both are written
+    last: a save that was cut off lacks nothing. A part that was there before the run is not part of a checkpoint that
+    the run has `written`.
     """
     lacking: Set[str] = set()
     zero: Dict[Tuple[str, str], Set[int]] = {}
@@ -95,7 +95,7 @@ def missing_parts(files: Mapping[str, Path], written: Collection[str], ranks: in
 
 
 def _is_latest(folder: str, files: Mapping[str, Path]) -> bool:
-    """Return whether DeepSpeed's `latest`, beside the folder, names it."""
+    """Return whether DeepSpeed's `latest`, next to the folder, names it."""
     above, _, name = folder.rpartition("/")
     pointer = above + "/latest" if above else "latest"
     try:

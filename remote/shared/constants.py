@@ -1,6 +1,5 @@
-"""Names and numbers on which the client and the nodes' part agree. `train.constants` repeats those of the job.
-
-Paths are relative: those of NODE_FOLDER to a node's home folder, those of a run's files to the run's folder.
+"""Names and numbers on which the client and the nodes' part agree. `train.constants` repeats the job's names. Paths
+are relative: NODE_FOLDER's to a node's home folder, paths of a run's files to the run's folder.
 """
 
 FAILED = 90
@@ -17,7 +16,8 @@ NODE_FOLDER = ".gpuctl-node"
 PROGRAMS = "bin"
 CODE = "code"
 ASIDE = ".aside-"
-"""In the name of a folder beside a project's, which takes what runs wrote there; before it the project's name."""
+"""In the name of a folder next to a project's, which takes files that runs wrote there; before it the project's name.
+"""
 OF_BENCH = "bench-"
 """Comes after that where they were a benchmark's runs."""
 ENVIRONMENTS = "envs"
@@ -32,9 +32,9 @@ METRICS = "metrics"
 RANKS = "ranks"
 USAGE = "usage"
 HANGS = "hangs"
-"""What the ranks and their watch keep for the case that the run hangs."""
+"""Files of the ranks and their watch for the case that the run hangs."""
 HANG_REPORT = "hangs/report.json"
-"""What the ranks of a node were doing when it was noticed that they make no progress."""
+"""The ranks' activity on a node at the time when a lack of progress was noticed."""
 RANK_DUMP = "hangs/nccl-{}"
 """What torch writes of a rank's collectives when one of NCCL's takes longer than its timeout."""
 ENDING = "ending.json"
@@ -45,7 +45,7 @@ ARTIFACTS = "artifacts"
 CHECKPOINTS = "checkpoints"
 """Where a run finds the checkpoints of an earlier one, and leaves its own."""
 OUTPUTS = "outputs"
-"""Where what a run wrote into the project's folder is put on this computer."""
+"""The folder on this computer for files that a run wrote into the project's folder."""
 CODE_RECORD = "code.json"
 """Where the project lies on the node; written as the run begins."""
 PARTS = "checkpoint-parts.json"
@@ -58,7 +58,7 @@ RANK_RECORD = "ranks/rank-{}.json"
 RANK_BEGAN = "ranks/rank-{}.began"
 RANK_ENDED = "ranks/rank-{}.ended"
 PLACE = "place.json"
-"""What a launcher leaves for ranks that others start; it may hold what is secret."""
+"""Data of a launcher for ranks that others start; it may hold secrets."""
 
 # Environment variables.
 RUN_ID_VARIABLE = "GPUCTL_RUN_ID"
@@ -68,13 +68,13 @@ LAUNCHED_VARIABLE = "GPUCTL_LAUNCHED_AT"
 """The time at which the node began to start its ranks, unix seconds. The ranks themselves do not get it."""
 HOME_OUTPUTS = "HOME"
 BESIDE_PROJECT = (HOME_OUTPUTS, RUN_DIR_VARIABLE)
-"""In paths of outputs the first folder of those outside the project: in the home folder, in the run's folder."""
+"""In paths of outputs the first folder outside the project: in the home folder, in the run's folder."""
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable by which `ray.init` gets the environment of a driver's workers, as Ray's own job submission sets it."""
 RAY_RESULTS = "ray_results"
 """In the home folder: where Ray Train and Ray Tune keep checkpoints unless a script names another place."""
 COMMIT_VARIABLE = "GPUCTL_COMMIT"
-"""The commit of the project that was sent. Not set: it has none."""
+"""The commit of the sent project. Not set: it has no commit."""
 DIRTY_VARIABLE = "GPUCTL_DIRTY"
 """`1`: files that were sent are not as in that commit; else `0`."""
 HANG_AFTER_VARIABLE = "GPUCTL_HANG_AFTER"
@@ -88,7 +88,7 @@ NODE_ID_LABEL = "ray.io/node-id"
 NAME_LABEL = "gpuctl-node"
 """Label of a Ray node: its name, for scripts that place their tasks."""
 START_LABEL = "gpuctl-start"
-"""Label of a Ray node: which start of its daemons it is. Ray may count those before them as alive for a while."""
+"""Label of a Ray node: the start of its daemons. Ray may count earlier ones as alive for a while."""
 
 # The preflight's probe.
 RENDEZVOUS_PORTS = range(20000, 30000)

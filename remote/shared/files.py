@@ -16,7 +16,7 @@ def temporary_beside(path: Path) -> Path:
 
 
 def write_json(path: Path, document: Dict[str, Any]) -> None:
-    """Write a document atomically and durably, mode 0600. Raises OSError and leaves what was there."""
+    """Write a document atomically and durably, mode 0600. Raises OSError and leaves the old file."""
     temporary = temporary_beside(path)
     handle = os.open(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -36,9 +36,9 @@ def write_json(path: Path, document: Dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> Dict[str, Any]:
-    """A document that `write_json` wrote; empty where there is none, or a damaged one.
+    """Read a document of `write_json`; empty for a missing or damaged file.
 
-    A file that a crash or a full disk tore says nothing, and must not stop every later command on the node.
+    A file that a crash or a full disk tore must not stop every later command on the node.
     """
     try:
         document = json.loads(path.read_bytes())

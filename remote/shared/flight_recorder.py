@@ -1,4 +1,4 @@
-"""What torch's flight recorder has of a rank's collectives, by whatever way it was had.
+"""Records of torch's flight recorder about a rank's collectives, from either source.
 
 Run with a number of seconds and files, it prints each file's last collectives, or null, as a line of JSON. A file
 that takes more seconds of CPU time ends it; one that takes too much memory is null.
@@ -18,9 +18,9 @@ MOST_TRACE_BYTES = 16 * 1024 * 1024
 MOST_READ = 100_000
 """Of a trace's entries, the last ones: as many as people let torch keep."""
 MOST_ENTRIES = 64
-"""Of the last collectives, by process group; those that have not ended are always among them."""
+"""The last collectives, by process group, always with the unfinished ones."""
 MOST_SIZES, MOST_CHARS, LARGEST = 64, 200, 2**64
-"""Of what is kept of an entry. A dump of a few bytes can refer to the same list again and again."""
+"""The maximum of an entry. A dump of a few bytes can refer to the same list again and again."""
 MOST_MEMORY_BYTES = 1024**3
 """Of the process that reads files: a dump of a few bytes can ask for any amount. The largest takes a quarter."""
 
@@ -107,7 +107,7 @@ def _sizes(value: Any) -> str:  # noqa: ANN401
 
 
 def main(cpu_s: float, paths: List[str]) -> None:
-    """Print what the files hold, and be killed where one of them takes too long."""
+    """Print the content of the files; the process is killed if one of them takes too long."""
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     limit = MOST_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MOST_MEMORY_BYTES, hard)
     with contextlib.suppress(ValueError):  # macOS may refuse it

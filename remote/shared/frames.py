@@ -10,7 +10,7 @@ MAX_HEADER_BYTES = 16 * 1024 * 1024
 MAX_BODY_BYTES = 64 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
 
-# What a frame's "t" says it is.
+# Kinds of frames, the values of "t".
 BEAT = "beat"
 CHECKPOINT = "checkpoint"
 CHECKPOINTS = "checkpoints"
@@ -60,7 +60,7 @@ Frame = Tuple[Dict[str, Any], bytes]
 
 
 class BadFrame(Exception):
-    """What came is not a frame: the other side is not ours."""
+    """The bytes are not a frame: the other side is not gpuctl's."""
 
 
 class CutFrame(BadFrame):
@@ -68,7 +68,7 @@ class CutFrame(BadFrame):
 
 
 def encode(header: Dict[str, Any], body: bytes = b"") -> bytes:
-    """A frame's bytes; `size` is added where there is a body."""
+    """Return a frame's bytes; `size` is added with a body."""
     if body:
         header = dict(header, size=len(body))
     return json.dumps(header, separators=(",", ":")).encode() + b"\n" + body

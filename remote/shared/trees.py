@@ -30,13 +30,13 @@ def walk(root: Path, leave_out: Sequence[str] = ()) -> Iterator[str]:
                     elif device_of(entry.path) == device and entry.path not in mounts:
                         pending.append(path)
         except OSError:
-            continue  # removed meanwhile, or nobody may look into it
+            continue  # removed since then, or not readable
 
 
 def folders_below(root: Path) -> Tuple[List[str], List[str]]:
-    """A folder and all within it, each before those that it holds, and where other disks are mounted within.
+    """Yield a folder and all within it, each before its content, and the mount points within.
 
-    What links lead to is left out.
+    Targets of links are left out.
     """
     folders, device, mounts = [os.path.realpath(str(root))], device_of(str(root)), mount_points()
     mounted: List[str] = []
@@ -50,7 +50,7 @@ def folders_below(root: Path) -> Tuple[List[str], List[str]]:
 
 
 def folders_of(paths: Iterable[str]) -> List[str]:
-    """The folders that paths are in, and those around them but for the root; each after the one that it is in."""
+    """Return the folders around paths, except the root; each after its parent."""
     folders: Set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]
@@ -61,7 +61,7 @@ def folders_of(paths: Iterable[str]) -> List[str]:
 
 
 def mount_points() -> Set[str]:
-    """Where something is mounted, also a folder of the same disk; empty where the system does not tell."""
+    """Return the mount points, also of a folder of the same disk; empty if the system does not list them."""
     try:
         lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
     except OSError:
@@ -74,7 +74,7 @@ def mount_points() -> Set[str]:
 
 
 def device_of(path: str) -> Optional[int]:
-    """Which disk something is on; None where it is not there."""
+    """Return the disk of a path; `None` if the path does not exist."""
     try:
         return os.lstat(path).st_dev
     except OSError:
@@ -170,10 +170,10 @@ def why(error: Exception) -> str:
 
 
 def matches(path: str, pattern: str, folder: str) -> bool:
-    """Whether a pattern names a file, or a folder that it is in.
+    """Return whether a pattern names a file, or a folder around it.
 
     A pattern without `/` is compared with each name on the way; others with paths, from the project's folder or from
-    the `folder` of it in which the ranks run. Outside the project, also from the home folder or the run's folder.
+    the `folder` in it in which the ranks run. Outside the project, also from the home folder or the run's folder.
     """
     pattern = pattern.rstrip("/")
     first_part, _, inner = path.partition("/")

@@ -1,4 +1,4 @@
-"""Which wheel a file is, told alike on both sides."""
+"""The identity of a wheel's file, computed alike on both sides."""
 
 import hashlib
 import zipfile

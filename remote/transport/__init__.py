@@ -24,11 +24,11 @@ class Stream(Protocol):
     """Bytes both ways. A broken connection raises OSError; waiting for longer than was set, TimeoutError."""
 
     def send(self, data: bytes, /) -> int:
-        """Send some of it; how many bytes. 0: the other side has closed it."""
+        """Send a part of the data; returns its size. 0: the other side has closed the stream."""
         ...
 
     def recv(self, size: int, /) -> bytes:
-        """Receive at most `size` bytes; none at the end."""
+        """Receive at most `size` bytes; empty at the end."""
         ...
 
     def end_input(self) -> None:
@@ -36,7 +36,7 @@ class Stream(Protocol):
         ...
 
     def settimeout(self, timeout_s: float | None, /) -> None:
-        """Set how long to wait for the other side. None: without end."""
+        """Set how long to wait for the other side. `None`: without end."""
         ...
 
     def close(self) -> None:
@@ -48,11 +48,11 @@ class Process(Stream, Protocol):
     """A command that was started on a machine: `send` is its standard input, `recv` its standard output."""
 
     def recv_stderr(self, size: int, /) -> bytes:
-        """Receive at most `size` bytes of the standard error; none at the end."""
+        """Receive at most `size` bytes of the standard error; empty at the end."""
         ...
 
     def exit_status(self, timeout_s: float) -> int | None:
-        """Wait for the exit status; NO_STATUS where it has none. None: it was not told within that time."""
+        """Wait for the exit status; NO_STATUS if the command has no status. `None`: it did not arrive in time."""
         ...
 
 
@@ -60,14 +60,14 @@ class Transport(Protocol):
     """An open way to a machine. Used from several threads."""
 
     ssh_config: Path | None
-    """A configuration in which the system's ssh finds the machine by its name; None: ssh can't get there."""
+    """A configuration in which the system's ssh finds the machine by its name; `None`: ssh can't get there."""
 
     def start(self, command: str, *, window_bytes: int | None = None, awaits_input: bool = False) -> Process:
         """Start a shell command. Raises ConnectionLost.
 
         Args:
             command: The command.
-            window_bytes: At most so much of its output is on its way at a time. None: as much as is usual.
+            window_bytes: The maximum of its output in transfer. `None`: as much as is usual.
             awaits_input: It does nothing before its first input, so it may start twice: where this process was away
                 while it started, its start is tried again.
         """
@@ -81,19 +81,19 @@ class Transport(Protocol):
         ...
 
     def is_open(self) -> bool:
-        """Whether nothing is known to have broken it."""
+        """Return whether the connection is not known to be broken."""
         ...
 
     def close(self) -> None:
-        """Close it; what runs detached on the machine goes on. Again: nothing."""
+        """Close the connection; detached processes on the machine continue. Idempotent."""
         ...
 
 
 class Connector(Protocol):
-    """What a transport's module is."""
+    """The functions of a transport's module."""
 
     def connect(self, machine: Machine, cluster: ClusterFolder, timeout_s: float) -> Transport:
-        """Open a way to the machine. `cluster`: where what is trusted is kept."""
+        """Open a connection to the machine. `cluster`: the folder of trusted keys."""
         ...
 
 

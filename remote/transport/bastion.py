@@ -1,6 +1,6 @@
-"""Connecting to a bastion: the user's own, reached as their `ssh` would: their keys, agent, configuration.
+"""Connections to a bastion: the user's own, reached as their `ssh` would: their keys, agent, configuration.
 
-Its host key has to be in the user's known_hosts already; none is ever added.
+Its host key has to be in the user's known_hosts already; no key is ever added.
 """
 
 import shlex
@@ -41,7 +41,7 @@ def read_way(bastion: Bastion) -> SshSettings:
 
 
 def _connect(bastion: Bastion, way: SshSettings, timeout_s: float) -> paramiko.SSHClient:
-    """As `connect_bastion`, once. Raises HungUp, too."""
+    """Connect once, for `connect_bastion`. Raises HungUp, too."""
     where = f"bastion {bastion}"
     keys = _trusted_keys(way, where)
     try:

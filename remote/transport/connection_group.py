@@ -1,4 +1,4 @@
-"""The machines of a cluster as a `fabric.Group`: as many at work at once as in every fan-out of ours."""
+"""The machines of a cluster as a `fabric.Group`: with the concurrency of every other fan-out."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ class PinnedGroup(fabric.Group):  # type: ignore[misc] # Fabric has no types
             self.extend(PinnedConnection(machine, cluster) for machine in machines)
 
     def get(self, *args: Any, **kwargs: Any) -> fabric.GroupResult:  # noqa: ANN401 - Fabric's own
-        """Get a file of each machine, into a folder of the machine's name where no other place is told."""
+        """Get a file of each machine, into a folder of the machine's name unless another place is given."""
         if len(args) < 2 and "local" not in kwargs:
             return self.map(lambda box: box.get(*args, local=f"{box.machine.name}/", **kwargs))
         return self.map(lambda box: box.get(*args, **kwargs))

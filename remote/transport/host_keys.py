@@ -35,7 +35,7 @@ def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine
     """The machine with its host key: as it stands, from the existing files, or asked of the host.
 
     A host is asked only with `accept_new`, and only where no file knows it (OpenSSH's `accept-new`).
-    A machine that has no SSH has none. Raises HostKeyRejected where no key is known or the key is revoked,
+    A machine without SSH has no key. Raises HostKeyRejected where no key is known or the key is revoked,
     Unreachable where the host does not answer.
     """
     if not machine.has_ssh:

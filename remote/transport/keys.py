@@ -1,5 +1,5 @@
-"""The keys that a login offers, in OpenSSH's order: given ones first and only, else those of the user's configuration
-and agent.
+"""The keys that a login offers, in OpenSSH's order: given ones first and only, else the ones of the user's
+configuration and agent.
 
 A key with a passphrase is used through the agent where the agent holds it. Else the passphrase is asked for once, on
 the terminal.
@@ -57,7 +57,7 @@ class Offer:
     only_files: bool
     """Whether no other key of the agent is offered."""
     agent: str
-    """The agent's socket; empty: none."""
+    """The agent's socket; empty: no agent."""
     named: bool
     """Whether the user named the files. False: the usual ones, of which some may be unusable."""
     certificates: tuple[Path, ...] = ()

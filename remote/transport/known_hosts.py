@@ -39,7 +39,7 @@ def render(machines: Sequence[Machine]) -> str:
 
 
 def read(files: Sequence[Path]) -> str:
-    """What the files that are there say: to OpenSSH, too, they are one."""
+    """Read all existing known_hosts files as one, as OpenSSH does."""
     existing = [file for file in map(Path.expanduser, files) if file.exists() and not file.is_dir()]
     try:
         return "\n".join(deadline.read(file).decode(errors="replace") for file in existing)
@@ -56,7 +56,7 @@ def find(text: str, host: str) -> dict[str, str]:
 
 
 def find_keys(text: str, host: str) -> "dict[str, paramiko.PKey]":
-    """What `find` finds, as keys: the first of each type that is not revoked.
+    """Return the keys of a host: the first of each type that is not revoked.
 
     As in OpenSSH, names may be hashed or have wildcards, `!` excepts a host from its line, and a line that can't be
     read is passed over, as is an `@cert-authority` line: it names no host's own key. OpenSSH takes any key that
@@ -80,7 +80,9 @@ def _written(key: "paramiko.PKey") -> str:
 
 
 def _lines(text: str, host: str, *, mark: str | None = None) -> "Iterator[tuple[_By, paramiko.PKey]]":
-    """The keys of the lines about a host that have this mark before the names, or none; and how each names it."""
+    """Yield the keys of the lines about a host that have this mark before the names, or no mark; and how each names
+    it.
+    """
     host = host.lower()
     for line in text.splitlines():
         words = line.split()
@@ -93,7 +95,7 @@ def _lines(text: str, host: str, *, mark: str | None = None) -> "Iterator[tuple[
 
 
 def _match(names: str, host: str) -> "_By | None":
-    """How a line's names stand for a lower-case host; None where they do not."""
+    """Return how a line's names match a lower-case host; `None` if they do not."""
     if names.startswith("|1|"):
         return "name" if _is_hash_of(names, host) else None
     listed = names.lower().split(",")
@@ -105,7 +107,7 @@ def _match(names: str, host: str) -> "_By | None":
 
 
 def _fits(pattern: str, host: str) -> bool:
-    """Whether a host is meant by a pattern: `*` stands for any text, `?` for a character, brackets for themselves."""
+    """Return whether a pattern matches a host: `*` is any text, `?` a character, brackets are themselves."""
     if not ("*" in pattern or "?" in pattern):
         return pattern == host
     parts = re.split(r"\*+", pattern)
@@ -125,7 +127,7 @@ def _is_hash_of(name: str, host: str) -> bool:
 
 
 def _key(words: list[str]) -> "paramiko.PKey | None":
-    """The key of a line without its mark; None where it can't be read."""
+    """The key of a line without its mark; `None` where it can't be read."""
     import paramiko
     from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
@@ -137,7 +139,7 @@ def _key(words: list[str]) -> "paramiko.PKey | None":
 
 
 def key_to_pin(text: str, host: str) -> str | None:
-    """The key to pin: a revoked one where the host has no other, as none that it shows may take its place."""
+    """Return the key to pin: a revoked one if the host has no other key, as no shown key may take its place."""
     keys = find_keys(text, host) or {key.get_name(): key for _, key in _lines(text, host)}
     # ed25519 first: the others may be offered by older clients only.
     key = keys.get("ssh-ed25519") or next(iter(keys.values()), None)

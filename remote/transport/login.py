@@ -74,7 +74,7 @@ def _connect(
     known_hosts: Path,
     timeout_s: float,
 ) -> None:
-    """As `log_in`, with a client; what goes wrong becomes one of our errors."""
+    """Connect and log in with a client, for `log_in`; translate paramiko's errors."""
     where = f"{machine.name} ({machine.user}@{machine.host}:{machine.port})"
     pattern = host_pattern(machine.host, machine.port)
     try:

@@ -1,4 +1,4 @@
-"""What paramiko's errors mean where only their words tell: the one place that reads these."""
+"""The meaning of paramiko's errors that only their words tell apart: the one place that reads these."""
 
 import logging
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ paramiko and OpenSSH both have."""
 
 
 def incompatible(error: Exception) -> str | None:
-    """Return the sentence on a server that shares no algorithm with gpuctl, or None for another error."""
+    """Return the sentence on a server that shares no algorithm with gpuctl, or `None` for another error."""
     for word, (keyword, algorithm) in ALGORITHMS.items():
         if f"no acceptable {word}" in str(error):
             return (
@@ -29,15 +29,15 @@ def incompatible(error: Exception) -> str | None:
 
 
 def no_pinned_key(error: Exception) -> bool:
-    """Whether the server's host key is in no file that was given."""
+    """Return whether the server's host key is missing in the given files."""
     return "not found in known_hosts" in str(error)
 
 
 def channel_timed_out(error: Exception) -> bool:
-    """Whether the server did not say in time that a channel is open."""
+    """Return whether the server did not confirm a channel in time."""
     return "Timeout" in str(error)
 
 
 def hung_up(error: Exception) -> bool:
-    """Whether the server closed the connection before its banner: the end of the stream is the error's cause."""
+    """Return whether the server closed the connection before its banner: the end of the stream is the cause."""
     return "banner" in str(error) and isinstance(error.__context__, (EOFError, ConnectionError))

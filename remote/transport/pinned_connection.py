@@ -1,6 +1,6 @@
 """A machine as a `fabric.Connection` that trusts its pinned host key and nothing else.
 
-`run`, `sudo`, `put`, `get`, `local` and `forward_local` are Fabric's own. What is ours is how it is opened: by
+`run`, `sudo`, `put`, `get`, `local` and `forward_local` are Fabric's own. Our part is the way it is opened: by
 `log_in`, over our sockets and tunnels. Files of settings for Fabric, Invoke or OpenSSH are not read for it.
 """
 
@@ -35,7 +35,9 @@ class Config(fabric.Config):  # type: ignore[misc] # Fabric has no types
     """Fabric's settings, without what Fabric reads from files of the system and the user."""
 
     def load_base_conf_files(self) -> None:
-        """Load none: they could name another user, key or gateway, and one that ends in .py would be run."""
+        """Load no configuration: it could name another user, key or gateway, and a file that ends in .py would be
+        run.
+        """
 
 
 # Made while this module is imported, so by one thread, and only copied from then on.
@@ -70,7 +72,7 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
         timeout_s: float = OPEN_TIMEOUT_S,
         config: Config | None = None,
     ) -> None:
-        """`cluster`: where the pinned host keys are. `config`: None: settings of its own."""
+        """`cluster`: where the pinned host keys are. `config`: `None`: settings of its own."""
         super().__init__(
             machine.host,
             user=machine.user,
@@ -92,7 +94,7 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
             super().__setattr__(name, value)
 
     def derive_shorthand(self, host_string: str) -> dict[str, Any]:
-        """Take a host for what it is: `user@host:port` is for people."""
+        """Take a host literally: `user@host:port` is for people."""
         return {"user": None, "host": host_string, "port": None}
 
     def open(self) -> None:
@@ -109,7 +111,7 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
             self.transport = self.client.get_transport()
 
     def close(self) -> None:
-        """Close it; what runs detached on the machine goes on. Again: nothing."""
+        """Close the connection; detached processes on the machine continue. Idempotent."""
         with self._opening:
             with suppress(*BROKEN):
                 super().close()
@@ -132,7 +134,7 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
             raise
 
     def _identity(self) -> tuple[str, str]:
-        """What tells it from others: behind two bastions machines may have the same address."""
+        """Return the identity of the connection: behind two bastions machines may have the same address."""
         return (str(self.cluster.path), self.machine.name)
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ def forward(
 ) -> Iterator[int]:
     """Pass on what connects to a port of this computer's loopback to `port` of the machine's; yields that port.
 
-    `local_port`: exactly this port, or PortTaken is raised. None: `usual` if that is free, else another. `host`: a
+    `local_port`: exactly this port, or PortTaken is raised. `None`: `usual` if that is free, else another. `host`: a
     host that the machine reaches, in its place.
     """
     with closing(_listener(local_port, usual)) as listener:
@@ -79,7 +79,7 @@ def _pass_on(connect: Callable[[], Stream], near: socket.socket) -> None:
 
 
 def _pump(receive: Callable[[int], bytes], send: Callable[[bytes], int], end: Callable[[], None]) -> None:
-    """Pass bytes on, and then that there are no more."""
+    """Pass bytes on, and then the end of the stream."""
     with suppress(OSError):
         while data := receive(CHUNK_BYTES):
             while data:

@@ -94,7 +94,7 @@ class ProxyStream(WatchedStream):
         self._socket.settimeout(timeout_s)
 
     def recv(self, size: int) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Receive at most `size` bytes; empty at the end."""
         try:
             data = self._socket.recv(size)
         except ConnectionError:
@@ -104,7 +104,7 @@ class ProxyStream(WatchedStream):
         return self.note(data)
 
     def send(self, data: bytes) -> int:
-        """Send some of it; how many bytes."""
+        """Send a part of the data; returns its size."""
         try:
             return self._socket.send(data)
         except ConnectionError:
@@ -129,7 +129,7 @@ class ProxyStream(WatchedStream):
             self._stderr.close()
 
     def failure(self) -> Unreachable | None:
-        """Close the stream. Returns the error of a program that had ended before; None: the program ran."""
+        """Close the stream. Returns the error of a program that had ended before; `None`: the program ran."""
         self.close()
         return self._failure
 

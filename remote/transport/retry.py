@@ -40,7 +40,7 @@ def retry_hang_ups(connect: Callable[[], Value], *, deadline_s: float) -> Value:
 
 
 def pauses(spread: Callable[[float, float], float] = random.uniform) -> Iterator[float]:
-    """How long to wait after each attempt: growing, and never the same for two who were hung up on at once."""
+    """Yield the pause after each attempt: growing, and different for two clients with the same failure."""
     for attempt in count():
         longest_s = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
         yield spread(longest_s / 2, longest_s)

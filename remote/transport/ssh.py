@@ -64,7 +64,7 @@ class SshTransport:
             raise self._lost(error) from error
 
     def is_open(self) -> bool:
-        """Whether paramiko has not seen it break."""
+        """Return whether paramiko has not seen the connection break."""
         return bool(self.connection.is_connected)
 
     def close(self) -> None:
@@ -89,12 +89,12 @@ class SshStream:
         self._channel = channel
 
     def send(self, data: bytes, /) -> int:
-        """Send some of it; how many bytes."""
+        """Send a part of the data; returns its size."""
         with _as_oserror():
             return self._channel.send(data)
 
     def recv(self, size: int, /) -> bytes:
-        """Receive at most `size` bytes; none at the end."""
+        """Receive at most `size` bytes; empty at the end."""
         with _as_oserror():
             return self._channel.recv(size)
 
@@ -117,18 +117,18 @@ class SshProcess(SshStream):
     """A command in a channel."""
 
     def recv_stderr(self, size: int, /) -> bytes:
-        """Receive at most `size` bytes of the standard error; none at the end."""
+        """Receive at most `size` bytes of the standard error; empty at the end."""
         with _as_oserror():
             return self._channel.recv_stderr(size)
 
     def exit_status(self, timeout_s: float) -> int | None:
-        """Wait for the exit status, which paramiko has as -1 where there is none."""
+        """Wait for the exit status, which paramiko has as -1 if it is missing."""
         return self._channel.recv_exit_status() if self._channel.status_event.wait(timeout_s) else None
 
 
 @contextmanager
 def _as_oserror() -> Iterator[None]:
-    """What paramiko raises where the link breaks while it sends, also while it tells how much it has read."""
+    """Translate paramiko's errors of a link that breaks while it sends, also while it confirms received data."""
     try:
         yield
     except (EOFError, paramiko.SSHException) as error:

@@ -40,7 +40,7 @@ class Agent(AgentSSH):
 
 
 def open_agent(path: str, *, login_s: float, answer_s: float | None = None) -> Agent | None:
-    """Connect to the agent at a socket's path and list its keys. None: no agent, or it does not answer.
+    """Connect to the agent at a socket's path and list its keys. `None`: no agent, or it does not answer.
 
     `login_s`: how long the login may take, and so a signature, too: nobody waits for a later one. An agent that did
     not answer is not asked again by this process.

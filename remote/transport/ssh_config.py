@@ -16,10 +16,11 @@ KEEPALIVES = 4
 
 
 def render(machines: Sequence[Machine], known_hosts: Path) -> str:
-    """One `Host` block a machine, by name; strict host keys, and only the cluster's own key where it has one.
-    Machines that have no SSH have none.
+    """Return one `Host` block a machine, by name; strict host keys, and only the cluster's own key if it has one.
 
-    A bastion has a block as well, with what the user's own configuration says of it. Raises InvalidInput for a
+    Machines without SSH have no block.
+
+    A bastion has a block as well, with the user's own configuration. Raises InvalidInput for a
     path that such a file can't hold.
     """
     bastions = {read_bastion(machine.bastion).host for machine in machines if machine.bastion}

@@ -8,7 +8,7 @@ DEAD_PEER_S = 20
 """Unacknowledged data for this long means that the peer is gone (TCP_USER_TIMEOUT)."""
 DEAD_PEER_OPTIONS = (
     ((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1000),)
-    if hasattr(socket, "TCP_USER_TIMEOUT")  # macOS has none
+    if hasattr(socket, "TCP_USER_TIMEOUT")  # macOS lacks it
     else ()
 )
 READ_BYTES = 64 * 1024
@@ -18,11 +18,11 @@ ANY_HOST = "192.0.2.1"
 
 
 class PromptSocket(socket.socket):
-    """Acknowledges at once what comes, where the system lets us ask for that (Linux), and reads all there is.
+    """Acknowledges at once what comes, where the system lets us ask for that (Linux), and reads all available bytes.
 
     An SSH server sends some small messages in a row, with Nagle's algorithm: each waits until the one before is
     acknowledged, which a system likes to delay by 40 ms. That is as much as all the rest of a short command.
-    paramiko reads each message in two or three parts; they are taken from what was read already.
+    paramiko reads each message in two or three parts; they are taken from the read bytes.
     """
 
     _read = b""
@@ -37,7 +37,7 @@ class PromptSocket(socket.socket):
         return prompt
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        """As every socket's, for one thread."""
+        """Receive bytes, like a socket, for one thread."""
         if self._received == len(self._read):
             if hasattr(socket, "TCP_QUICKACK"):  # the system forgets the wish, so it is said each time
                 self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)

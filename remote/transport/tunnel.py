@@ -29,7 +29,7 @@ class _Shared:
     users: int = 0
 
     def usable(self) -> bool:
-        """Whether it is open, or may be soon."""
+        """Return whether the tunnel is open, or may be soon."""
         if not self.client.done():
             return True
         transport = None if self.client.exception() else self.client.result().get_transport()
@@ -71,7 +71,7 @@ def open_tunnel(machine: Machine, timeout_s: float) -> "Tunnel | ProxyStream":
 
 
 class Tunnel(WatchedStream):
-    """What paramiko takes for a connected socket."""
+    """A tunnel that paramiko takes for a connected socket."""
 
     def __init__(self, channel: paramiko.Channel, shared: _Shared) -> None:
         super().__init__()
@@ -80,19 +80,19 @@ class Tunnel(WatchedStream):
 
     @property
     def _closed(self) -> bool:
-        """As sockets have it: paramiko looks there."""
+        """Return whether the tunnel is closed: paramiko reads this attribute of sockets."""
         return self._channel.closed
 
     def settimeout(self, timeout_s: float | None) -> None:
-        """How long to wait for data."""
+        """Set the time to wait for data."""
         self._channel.settimeout(timeout_s)
 
     def recv(self, size: int) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Receive at most `size` bytes; empty at the end."""
         return self.note(self._channel.recv(size))
 
     def send(self, data: bytes) -> int:
-        """Send some of it; how many bytes."""
+        """Send a part of the data; returns its size."""
         return self._channel.send(data)
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Tunnel(WatchedStream):
         try:
             self._channel.close()
         except (paramiko.SSHException, OSError, EOFError):
-            self._channel.closed = True  # there is nobody left to be told
+            self._channel.closed = True  # no reader is left
         finally:
             _release(shared)
 
@@ -113,7 +113,7 @@ class TunnelTransport(paramiko.Transport):
     """SSH through a tunnel, where the kernel's timer watches over the way to the bastion only."""
 
     def watch(self) -> None:
-        """Ask for a sign of life now and then; the connection breaks where none comes."""
+        """Ask for a sign of life now and then; the connection breaks without one."""
         proxy = weakref.proxy(self)
         self.packetizer.set_keepalive(ASK_EVERY_S, lambda: proxy.ask_for_life())
 

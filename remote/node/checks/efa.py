@@ -31,7 +31,7 @@ def software(
 ) -> Dict[str, Any]:
     """Return where the plug-in lies, whether the loader looks there, and whether libfabric is installed.
 
-    `cached`: the libraries in the loader's cache; None: `ldconfig` lists them.
+    `cached`: the libraries in the loader's cache; `None`: `ldconfig` lists them.
     """
     if cached is None:
         cached = cached_libraries()

@@ -1,4 +1,4 @@
-"""What a node is, gathered in one go: system, Python, torch, GPUs, disk, clock, addresses, runs."""
+"""The facts of a node, gathered in one go: system, Python, torch, GPUs, disk, clock, addresses, runs."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ from remote.shared import frames
 
 
 def command_facts(request: Dict[str, Any], output: BinaryIO) -> None:
-    """Answer `facts`: private_ip, peers (addresses), firewall (whether to read it), end_timer (a unit, or None)."""
+    """Answer `facts`: private_ip, peers (addresses), firewall (whether to read it), end_timer (a unit, or `None`)."""
     facts = gather(request["private_ip"], request["peers"], with_firewall=request["firewall"])
     timer = request.get("end_timer")
     facts["end_timer"] = timer_state(timer) if timer else None
@@ -27,7 +27,7 @@ def command_facts(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[str, Any]:
-    """All facts. What can't be found out, or was not asked for, is None."""
+    """Return all facts. Facts that can't be found out, or were not requested, are `None`."""
     NODE_HOME.mkdir(mode=0o700, exist_ok=True)
     disk = os.statvfs(str(NODE_HOME))
     port, cant_listen = free_port(private_ip)
@@ -74,7 +74,7 @@ def machine_identity() -> str:
 
 
 def timer_state(unit: str) -> Optional[str]:
-    """Return the state of a timer of systemd: `active`, `inactive` or `missing`. None: systemd does not run here."""
+    """Return the state of a timer of systemd: `active`, `inactive` or `missing`. `None`: no systemd runs here."""
     if not os.path.isdir("/run/systemd/system"):
         return None
     command = ["systemctl", "show", "--property=LoadState", "--property=ActiveState", unit]

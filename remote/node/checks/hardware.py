@@ -1,4 +1,4 @@
-"""What the node is made of, as the kernel shows it under /sys: whose machine it is, its RDMA devices."""
+"""The hardware of the node, as the kernel shows it under /sys: the machine's owner, its RDMA devices."""
 
 import os
 from pathlib import Path
@@ -14,11 +14,11 @@ CLOUDS = (
     ("sys_vendor", "Amazon EC2", "aws"),
     ("sys_vendor", "Google", "gcp"),
 )
-"""File of the firmware's table, what it begins with, whose machine that is."""
+"""File of the firmware's table, its first characters, the owner of such machines."""
 
 
 def cloud(dmi: Path = DMI) -> Optional[str]:
-    """The cloud that the machine is rented from. None: another one, or none."""
+    """Return the cloud that rents the machine out. `None`: another cloud, or no cloud."""
     for name, start, cloud_name in CLOUDS:
         try:
             text = (dmi / name).read_text()
@@ -30,7 +30,7 @@ def cloud(dmi: Path = DMI) -> Optional[str]:
 
 
 def rdma_devices(infiniband: Path = INFINIBAND) -> List[Dict[str, Any]]:
-    """Name, driver and network interfaces of each RDMA device; none where the kernel has no such subsystem."""
+    """Return name, driver and network interfaces of each RDMA device; empty if the kernel has no such subsystem."""
     try:
         names = sorted(path.name for path in infiniband.iterdir())
     except OSError:
@@ -43,7 +43,7 @@ def _device(path: Path, addressed: AbstractSet[str]) -> Dict[str, Any]:
     try:
         interfaces = sorted(entry.name for entry in (path / "device" / "net").iterdir())
     except OSError:
-        interfaces = []  # EFA has none
+        interfaces = []  # EFA has no network interface
     driver = os.path.basename(os.path.realpath(str(path / "device" / "driver")))
     return {
         "name": path.name,

@@ -1,4 +1,4 @@
-"""What of a node may spoil a run and is not among its facts: hostname, MTU, inodes, stale ranks."""
+"""Properties of a node that may spoil a run and are not among its facts: hostname, MTU, inodes, stale ranks."""
 
 import os
 import re
@@ -17,7 +17,7 @@ NCCL_PACKAGES = ("nvidia_nccl_cu12", "nvidia_nccl_cu13")
 
 
 def read(address: str) -> Dict[str, Any]:
-    """All of it; `address` (or name) is the one that peers connect to. What can't be found out is None."""
+    """Read all properties; peers connect to `address` (or name). Unknown values are `None`."""
     interface = network.interface_of(network.address_of(address) or address)
     return {
         "interface": interface,
@@ -39,7 +39,7 @@ def mtu_of(interface: str) -> Optional[int]:
 
 
 def addresses_of(name: str) -> Optional[List[str]]:
-    """The IPv4 addresses of a name as this machine sees it; empty: it has none; None: no answer in time."""
+    """Return the IPv4 addresses of a name as this machine sees it; empty: no address; `None`: no answer in time."""
 
     def ask() -> List[str]:
         try:
@@ -52,7 +52,7 @@ def addresses_of(name: str) -> Optional[List[str]]:
 
 
 def within(timeout_s: float, work: Callable[[], List[str]]) -> Optional[List[str]]:
-    """What `work` returns, or None where it takes too long; it is then left to itself."""
+    """Return the result of `work`, or `None` if it takes too long; its thread then continues alone."""
     done: List[List[str]] = []
     thread = Thread(target=lambda: done.append(work()), daemon=True)
     thread.start()
@@ -61,7 +61,7 @@ def within(timeout_s: float, work: Callable[[], List[str]]) -> Optional[List[str
 
 
 def free_inodes() -> Optional[int]:
-    """Files that can still be made in our folder; None where the file system does not count them."""
+    """Files that can still be made in our folder; `None` where the file system does not count them."""
     disk = os.statvfs(str(NODE_HOME if NODE_HOME.exists() else NODE_HOME.parent))
     return disk.f_favail if disk.f_files else None
 

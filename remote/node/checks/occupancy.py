@@ -10,9 +10,9 @@ from remote.shared.constants import RUNS
 
 
 def command_occupancy(request: Dict[str, Any], output: BinaryIO) -> None:
-    """Answer `occupancy` with ids of runs, and the address of the Ray cluster that the node is part of (or None).
+    """Answer `occupancy` with ids of runs, and the address of the Ray cluster that the node is part of (or `None`).
 
-    `runs`: active ones of this node. `begun`: those without a recorded end in this home folder. `begun_elsewhere`:
+    `runs`: active ones of this node. `begun`: runs without a recorded end in this home folder. `begun_elsewhere`:
     of these the ones with a part on another node, which shares the folder.
     """
     records = sorted((NODE_HOME / RUNS).glob("*/*/runner.json"))

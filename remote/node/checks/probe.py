@@ -2,7 +2,7 @@
 
     → {"t": "listening", "address": …, "ports": [...], "taken": [...]}      where it listens; it waits for
     ← {"t": "peers", "targets": [...]}                        where the others do, tries them all, and says
-    → {"t": "outcomes", "attempts": [...], "health": {...}}   what came of it; it listens on until
+    → {"t": "outcomes", "attempts": [...], "health": {...}}   the outcome; it listens on until
     ← {"t": "close"}                                          (or the end of input) all are done.
 
 A connection counts only where the peer's own probe answers: the token of this probe is sent, the peer's name comes
@@ -79,7 +79,7 @@ async def _probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[f
 
 
 def longest_s(targets: int) -> float:
-    """How long so many attempts take at most, seconds."""
+    """Return the maximum time of the attempts, seconds."""
     return math.ceil(targets / AT_ONCE) * ROUND_S
 
 
@@ -100,7 +100,9 @@ def rank_address(address: str, master: str) -> str:
 def listen(
     address: str, rendezvous_port: Optional[int], high_ports: int
 ) -> Tuple[List[socket.socket], List[Dict[str, Any]]]:
-    """Sockets bound to the rendezvous port and to ports that the system picks; and those that were not to be had."""
+    """Return sockets bound to the rendezvous port and to ports that the system picks, and the ports that could not
+    be bound.
+    """
     sockets, busy = [], []
     ports = [0] * high_ports if rendezvous_port is None else [rendezvous_port] + [0] * high_ports
     for port in ports:
@@ -120,13 +122,13 @@ def listen(
 
 
 def problem_of(error: OSError) -> str:
-    """`in use`, `not ours` (the address is none of this machine's), or the system's own words."""
+    """`in use`, `not ours` (the address is not of this machine), or the system's own words."""
     known = {errno.EADDRINUSE: "in use", errno.EADDRNOTAVAIL: "not ours"}
     return known.get(error.errno or 0, error.strerror or str(error))
 
 
 def holder_of(port: int) -> Optional[str]:
-    """Which process listens on a port: `command (pid 1)`; None where that is not to be seen."""
+    """Return the process that listens on a port: `command (pid 1)`; `None` if it can't be seen."""
     for row in listening.read() if port else []:
         if row["port"] == port and row["pid"] is not None:
             return "{} (pid {})".format(row["command"], row["pid"])
@@ -136,7 +138,7 @@ def holder_of(port: int) -> Optional[str]:
 async def _serve(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, name: str, token: str
 ) -> None:
-    """Say our name to a peer's probe, then give back what it sends. Nothing to anybody else."""
+    """Send our name to a peer's probe, then return its payload. Strangers get nothing."""
     try:
         hello = await asyncio.wait_for(reader.readline(), EXCHANGE_TIMEOUT_S)
         if hello != token.encode() + b"\n":
@@ -148,13 +150,13 @@ async def _serve(
             writer.write(data)
             await writer.drain()
     except (OSError, ValueError, asyncio.TimeoutError):
-        return  # the peer tells what it saw
+        return  # the peer reports the reason
     finally:
         writer.close()
 
 
 async def _attempt(target: Dict[str, Any], token: str, places: asyncio.Semaphore) -> Dict[str, Any]:
-    """One connection to a peer: the target (peer, address, port, payload) with its `outcome`."""
+    """Make one connection to a peer. Returns the target (peer, address, port, payload) with its `outcome`."""
     async with places:
         return dict(target, outcome=await _outcome(target, token))
 
@@ -180,7 +182,7 @@ async def _outcome(target: Dict[str, Any], token: str) -> str:
 async def _exchange(
     target: Dict[str, Any], token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> str:
-    """Who answers, and does a payload come back? `connected`, `stranger`, `silent` or `stalled`."""
+    """Check who answers, and whether a payload comes back: `connected`, `stranger`, `silent` or `stalled`."""
     try:
         writer.write(token.encode() + b"\n")
         name = await asyncio.wait_for(reader.readline(), EXCHANGE_TIMEOUT_S)
@@ -202,7 +204,7 @@ async def _exchange(
 
 
 def classify(error: OSError, seconds: float) -> str:
-    """What a failed connect means; `seconds`: how long it took to fail.
+    """Return the meaning of a failed connect. `seconds`: the time until it failed.
 
     `refused`: nobody listens, or a firewall says so; `rejected`: a firewall on the way or on the peer; `no host`:
     nobody has the address; `no route`; `denied`: our own side's firewall; `timeout`; `unresolved`: not an address.

@@ -18,7 +18,7 @@ EXITS = {0: "done", 1: "failed", 2: "degraded"}
 
 
 def command_ready(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`ready`: deadline_s. Beats while cloud-init is at work; then says how it ended and what it complained of."""
+    """Answer `ready` (deadline_s): beats while cloud-init is running, then its end and its complaints."""
     program = shutil.which("cloud-init")
     if program is None:
         frames.write(output, {"t": frames.READY, "cloud_init": "absent", "complaints": []})
@@ -35,13 +35,13 @@ def _wait(program: str, deadline_s: float, output: BinaryIO) -> str:
             break
         if code >= 0:
             return EXITS.get(code, "unknown")
-        # A signal ended it, as it ends all where the machine goes down: that tells nothing of cloud-init.
+        # A signal ended it, as it ends all processes when the machine goes down: cloud-init's state stays unknown.
         time.sleep(AGAIN_S)
     return "running"
 
 
 def _status(program: str, limit: float, output: BinaryIO) -> Optional[int]:
-    """The exit status of `cloud-init status --wait`; None where it has none at `limit` (monotonic clock)."""
+    """Return the exit status of `cloud-init status --wait`; `None` if it still runs at `limit` (monotonic clock)."""
     with open(os.devnull, "r+b") as nothing:
         waiting = subprocess.Popen(
             [program, "status", "--wait"], stdin=nothing, stdout=nothing, stderr=nothing
@@ -61,7 +61,7 @@ def _status(program: str, limit: float, output: BinaryIO) -> Optional[int]:
 
 
 def complaints(result: Path) -> List[str]:
-    """The errors that cloud-init wrote down; none where it did not get that far."""
+    """Return the errors in cloud-init's records; empty if it did not get that far."""
     try:
         document = json.loads(result.read_text())
         return [str(error) for error in document["v1"]["errors"]]

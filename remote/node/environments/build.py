@@ -35,13 +35,13 @@ UNREACHED = ("Failed to fetch", "error sending request")
 OLDEST_PYTHON = (3, 10)
 """That environments are made with."""
 NOT_FOR_UV = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PROJECT", "UV_TORCH_BACKEND")
-"""What a login shell may set and would lead uv elsewhere."""
+"""Settings of a login shell that would lead uv elsewhere."""
 
 
 def state_of(key: str) -> Dict[str, Any]:
-    """What is there of an environment, without starting a process.
+    """Return the state of an environment, without starting a process.
 
-    `ready`: its record, or None. `interpreters`: Pythons of the image that have torch. `environments`: all that are
+    `ready`: its record, or `None`. `interpreters`: Pythons of the image that have torch. `environments`: all that are
     ready, the newest first.
     """
     return {
@@ -71,7 +71,7 @@ def home_of(key: str) -> Path:
 
 
 def ready(key: str) -> Optional[Dict[str, Any]]:
-    """The record of an environment that can be used; None: there is none, or its Python has gone."""
+    """Return the record of a usable environment; `None`: no such environment, or its Python has been removed."""
     record = read_json(home_of(key) / "ready.json")
     usable = record.get("key") == key and os.access(str(record.get("python")), os.X_OK)
     return record if usable else None
@@ -79,7 +79,7 @@ def ready(key: str) -> Optional[Dict[str, Any]]:
 
 def mark_used(key: str) -> None:
     """Note that an environment was asked for now: the one that was used last is kept when others are removed."""
-    with contextlib.suppress(OSError):  # a full disk keeps no run from what is there
+    with contextlib.suppress(OSError):  # a full disk keeps no run from existing files
         (home_of(key) / "used").touch()
 
 
@@ -87,10 +87,10 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
     """`environment`: key, files, wheels, commands, instead, env, indexes, deadline_s. Says how it goes (`progress`),
     and in the end `environment` with its record, or `failed` with the step and uv's last words.
 
-    `conda`: the environment file that one of conda's programs makes it of, in place of uv's commands, or None.
-    `instead`: the last command, for where PyTorch's own index is not reached; None: there is no other.
+    `conda`: the environment file that one of conda's programs makes it of, in place of uv's commands, or `None`.
+    `instead`: the last command, for where PyTorch's own index is not reached; `None`: no other index.
 
-    When the other side goes away the build ends. With `state_of` it only says what is there (`looked`).
+    When the other side goes away the build ends. With `state_of` it only reports the state (`looked`).
     """
     key = str(request["key"])
     if request.get("look"):
@@ -187,7 +187,7 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
 
 
 def installers_environment(variables: Dict[str, str]) -> Dict[str, str]:
-    """The variables that an installer is started with, those that are `variables` among them."""
+    """Return the variables for an installer, `variables` included."""
     environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_UV}
     environment.update(uv_tool.of_this_node(), **variables)
     return environment
@@ -196,7 +196,7 @@ def installers_environment(variables: Dict[str, str]) -> Dict[str, str]:
 def _install(
     uv: str, request: Dict[str, Any], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
 ) -> Optional[str]:
-    """Run uv's commands. The index that torch came from where PyTorch's own was not reached, else None."""
+    """Run uv's commands. The index that torch came from where PyTorch's own was not reached, else `None`."""
     *before, last = request["commands"]
     for arguments in before:
         _uv(uv, arguments, folder, environment, caller)
@@ -219,7 +219,7 @@ def _install(
 def _download(
     uv: str, install: List[str], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
 ) -> None:
-    """Install with uv, after its size is told. Raises Failed."""
+    """Install with uv, after reporting the size. Raises Failed."""
     size = download_size.download_size(uv, install, folder, environment, caller)
     if size:
         caller.tell({"t": frames.DOWNLOAD, "bytes": size})
@@ -229,7 +229,7 @@ def _download(
 def _uv(
     uv: str, arguments: List[str], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
 ) -> None:
-    """One command of uv. Raises Failed."""
+    """Run one command of uv. Raises Failed."""
     run([uv, *arguments], folder, environment, caller)
 
 
@@ -250,7 +250,7 @@ def run(
 
 
 def python_version(venv: Path) -> Optional[str]:
-    """The version of an environment's Python, as uv or conda writes it down; None where they did not."""
+    """The version of an environment's Python, as uv or conda writes it down; `None` where they did not."""
     if not (venv / "pyvenv.cfg").exists():
         return conda.python_version(venv)
     match = re.search(r"^version_info\s*=\s*(\S+)", (venv / "pyvenv.cfg").read_text(), re.MULTILINE)

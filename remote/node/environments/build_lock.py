@@ -29,12 +29,12 @@ ERROR = re.compile(r"\s*error:", re.IGNORECASE)
 """How uv, pip and conda's programs begin to say why they fail."""
 
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-"""Loaded ahead: between fork and exec there is no time for it."""
+"""Loaded ahead: between fork and exec no time is left for it."""
 PR_SET_PDEATHSIG = 1
 
 
 class Caller:
-    """The other side: told how it goes; gone when its stream has ended, or the SSH server says so by a signal.
+    """The other side: gets reports; gone when its stream has ended, or the SSH server says so by a signal.
 
     Waits and work end then. To be made in the main thread of a process that does nothing else.
     """
@@ -57,7 +57,7 @@ class Caller:
             self._caller_left.set()
 
     def progress(self, text: str) -> None:
-        """Say what is being done."""
+        """Report the current step."""
         self.tell({"t": frames.PROGRESS, "text": text})
 
     def tell(self, header: Dict[str, Any]) -> None:
@@ -66,9 +66,9 @@ class Caller:
         self._reported_at = time.monotonic()
 
     def check(self, work: str) -> None:
-        """Send a beat where it has been quiet, so that the other side sees that work goes on.
+        """Send a beat where it has been quiet, as a sign of life for the other side.
 
-        Raises BrokenPipeError where nobody is there any more, TimeoutError after the deadline.
+        Raises BrokenPipeError if the other side has disconnected, TimeoutError after the deadline.
         """
         if self._caller_left.is_set():
             raise BrokenPipeError(errno.EPIPE, "the connection ended")
@@ -80,7 +80,7 @@ class Caller:
 
 @contextlib.contextmanager
 def alone(path: Path, caller: Caller) -> Iterator[None]:
-    """Hold a lock among all processes of this node, and of those that share its home; wait for it, saying so.
+    """Hold a lock among all processes of this node, and of nodes that share its home; wait for it, with a message.
 
     The lock ends with its process, however that ends.
     """
@@ -113,10 +113,10 @@ def run(
     quiet: bool = False,
     keep: int = TAIL_LINES,
 ) -> Tuple[int, List[str]]:
-    """Run a command to its end, its words told line by line unless `quiet`; its exit status and its last lines.
+    """Run a command to its end, its output reported line by line unless `quiet`; its exit status and its last lines.
 
-    `keep`: how many of these. An error and what follows it are told only of a command that succeeds: what comes of a
-    failure, its caller says.
+    `keep`: how many of these. An error and its consequences are reported only for a command that succeeds: the
+    outcome of a failure, its caller says.
 
     It does not outlive this process, however that ends, nor the caller's connection.
     """
@@ -159,7 +159,7 @@ def run(
                     caller.progress(text)
                 return code, tail
     finally:
-        # Also what it started itself: build backends are in its group.
+        # Also its children: build backends are in its group.
         process.signal_group(started.pid, signal.SIGKILL)
         started.wait()
         started.stdout.close()

@@ -1,4 +1,4 @@
-"""An environment of conda's packages on a node: made by the program of its kind that is there; none is brought."""
+"""An environment of conda's packages on a node: made by an installed program of its kind."""
 
 import glob
 import os
@@ -20,9 +20,9 @@ PLACES = (
         "/opt/miniconda*/bin",
     ),
 )
-"""Programs, those that are fastest first, and where else than on the PATH they may be."""
+"""Programs, the fastest first, and their usual places outside the PATH."""
 NOT_FOR_CONDA = ("CONDA_DEFAULT_ENV", "CONDA_PREFIX", "CONDA_SHLVL", "PIP_REQUIRE_VIRTUALENV")
-"""What an environment that is active sets."""
+"""The variables of an active environment."""
 MISSING = (
     "none of micromamba, pixi, mamba and conda is on this node, and {} needs one. Install micromamba: gpuctl exec -- "
     "'mkdir -p ~/.local && curl -Ls https://micro.mamba.pm/api/micromamba/linux-{}/latest | tar -xj -C ~/.local "
@@ -36,7 +36,7 @@ class NoProgram(Exception):
 
 
 def program() -> Optional[Tuple[str, str]]:
-    """Kind and path of a program that makes conda's environments; None: there is none."""
+    """Return kind and path of a program that makes conda's environments; `None`: no such program."""
     for kind, *folders in PLACES:
         candidates = [
             path for folder in folders for path in glob.glob(os.path.join(os.path.expanduser(folder), kind))
@@ -68,12 +68,12 @@ def commands(file: str, home: Path) -> List[List[str]]:
 
 
 def without_active(environment: Dict[str, str]) -> Dict[str, str]:
-    """The variables without those of an environment that is active."""
+    """Return the variables without the settings of an active environment."""
     return {name: value for name, value in environment.items() if name not in NOT_FOR_CONDA}
 
 
 def python_version(venv: Path) -> Optional[str]:
-    """The version of the environment's Python, as conda writes it down; None where it has none."""
+    """Return the version of the environment's Python, as conda records it; `None` without a record."""
     names = [path.name for path in venv.glob("conda-meta/python-3.*.json")]
     matches = [re.match(r"python-(\d+\.\d+\.\d+)-", name) for name in names]
     return next((match.group(1) for match in matches if match), None)

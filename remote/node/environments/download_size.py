@@ -1,4 +1,4 @@
-"""How much the packages of an environment are to download, as uv resolves them: asked before gigabytes come."""
+"""The download size of an environment's packages, as uv resolves them: asked before gigabytes come."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from typing import Dict, Iterator, List, Optional, Set, Tuple
 from remote.node.environments import build_lock, uv_tool
 
 RESOLVED, REST = "pylock.gpuctl.toml", "beside.txt"
-"""The resolution, and a file with what is asked for beside the requirements."""
+"""The resolution, and a file with further requests in addition to the requirements."""
 WHEEL = re.compile(r'url = "(?P<url>[^"]+\.whl)"(?:, upload-time = [^,}]+)?(?:, size = (?P<size>\d+))?')
 MOST_ASKED = 8
 """Wheels whose size an index does not list, and is asked for one by one."""
@@ -20,7 +20,7 @@ WITHOUT_PROJECT = ("--no-install-project", "--no-install-workspace")
 def download_size(
     uv: str, install: List[str], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
 ) -> int:
-    """Return the bytes that uv's arguments `install` download and its cache lacks; 0: none, or it is not known."""
+    """Return the bytes that uv's arguments `install` download and its cache lacks; 0: nothing, or it is not known."""
     words = resolving(install, folder)
     if words is None or build_lock.run([uv, *words], folder, environment, caller, quiet=True)[0] != 0:
         return 0  # why it can't be resolved, the installation says
@@ -52,7 +52,7 @@ def _missing_bytes(folder: Path, environment: Dict[str, str]) -> int:
 
 
 def resolving(install: List[str], folder: Path) -> Optional[List[str]]:
-    """Return uv's arguments that resolve what others install; None: files on the node say where all of it is."""
+    """Return uv's arguments that resolve an installation; `None`: files on the node name all sources."""
     output = ["--format", "pylock.toml", "-o", RESOLVED, "--quiet"]
     if install[0] == "sync":
         words = [word for word in install[1:] if word not in WITHOUT_PROJECT]
@@ -70,7 +70,7 @@ def resolving(install: List[str], folder: Path) -> Optional[List[str]]:
 def wheels_of(text: str, minor: Optional[str]) -> Iterator[Tuple[str, int]]:
     """Yield address and size of the largest wheel of each package that this machine takes; 0: no size is listed.
 
-    `minor`: of the Python, 11 for 3.11; None: not known.
+    `minor`: of the Python, 11 for 3.11; `None`: not known.
     """
     python = "cp3{}|py3|abi3|py2.py3".format(minor or r"\d+")
     fits = re.compile(r"-(?:{})-.*(?:any|linux[^-]*{})\.whl$".format(python, re.escape(platform.machine())))

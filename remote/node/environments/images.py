@@ -29,7 +29,7 @@ def interpreters() -> List[Dict[str, str]]:
 
 
 def torch_of(python: Path) -> Optional[str]:
-    """The version of torch in the site-packages beside an interpreter."""
+    """Return the version of torch in the site-packages next to an interpreter."""
     prefix = python.parent.parent
     for kind in ("site-packages", "dist-packages"):
         for metadata in prefix.glob("lib/python3.*/{}/torch-*.dist-info".format(kind)):

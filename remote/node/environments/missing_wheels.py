@@ -1,4 +1,4 @@
-"""What the wheels that were sent lack, all of it: uv names one thing at a time, and is asked again without that."""
+"""The packages that the sent wheels lack, all of them: uv names one at a time, and is asked again without it."""
 
 import platform
 import re
@@ -26,7 +26,7 @@ def missing(
 ) -> List[str]:
     """The requirements that no wheel meets, as they were asked for, of an installation that has failed.
 
-    What a missing package needs itself is not known. Empty where uv's words do not tell.
+    The requirements of a missing package are not known. Empty where uv's words do not tell.
     """
     by_name = {}  # type: Dict[str, str]
     while len(by_name) < MAX_LISTED:
@@ -44,12 +44,12 @@ def missing(
 
 
 def lacks(missing: List[str], python: Optional[str]) -> Dict[str, Any]:
-    """What the other side is told of what is missing. `python`: the version that it is for; None: not known."""
+    """Return the description of missing packages for the other side. `python`: the version; `None`: not known."""
     return {"missing": missing, "python": python, "platforms": platforms()}
 
 
 def what_lacks(output: str) -> Optional[Tuple[str, str]]:
-    """The name and the requirement that uv's words are about; None where they are about something else."""
+    """The name and the requirement that uv's words are about; `None` where they are about something else."""
     name = next(
         (match.group(1) for match in (re.search(pattern, output) for pattern in LACKS) if match), None
     )

@@ -2,7 +2,7 @@
 
 The environment is a venv of its own that finds all that the interpreter below has. That one is never written to: it
 may be gpuctl's own, a system's, or one that other projects share. What can't be installed is found by its path, and
-told.
+reported.
 """
 
 import contextlib
@@ -33,10 +33,10 @@ PROJECTS = "projects"
 IN_PLACE = "in_place"
 """In the record of an environment: paths of what its installation has written within the root."""
 LAST_PATHS = "zzz_below.pth"
-"""Read after those of the project, which goes before what lies below."""
+"""Read after the project's entries, which go before the ones below."""
 ANSWER_S = 60.0
 MOST_WORDS = 60
-"""Lines that are kept of a build system's words: what is wrong may be followed by much advice."""
+"""Lines to keep of a build system's output: much advice may follow an error."""
 DEFAULTS = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_NO_INPUT": "1",
@@ -44,19 +44,19 @@ DEFAULTS = {
     "PIP_DEFAULT_TIMEOUT": "15",
 }
 SDISTS_METADATA = "PKG-INFO"
-"""The file of a source distribution, by which tools that take a version from git know it where there is no git."""
+"""The file of a source distribution, by which tools that take a version from git know it without git."""
 OWN_METADATA = "Metadata-Version: 2.1\nSummary: written by gpuctl for the time of a build\n"
 """Begins such a file of ours, so that one that a killed build left is known."""
 
 
 def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
-    """`project`: key, name, python (that below), root (of what was sent), folder, source, beside, extras, backend,
-    backend_path, build_requires, not_from_index, version (of git, or None), variables (that give it to the build),
-    dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment`.
+    """`project`: key, name, python (of the environment below), root (of the sent files), folder, source, beside,
+    extras, backend, backend_path, build_requires, not_from_index, version (of git, or `None`), variables (that give
+    it to the build), dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment`.
 
-    Its record has the `problem` that kept the project from being installed, or None, and what it is `lacking` now.
-    One with a problem is made anew the next time, and so is one that what lies below has left lacking something, or
-    of which something that was built within the root is gone.
+    Its record has the `problem` that kept the project from being installed, or `None`, and its state `lacking` now.
+    An environment with a problem is made anew the next time, and so is one whose requirements the environment below
+    no longer meets, or whose built files are missing.
     """
     uv_tool.set_indexes(request["indexes"], os.environ)
     home = home_of(str(request["key"]), str(request["python"]))
@@ -83,7 +83,7 @@ def home_of(key: str, python: str) -> Path:
 
 
 def usable(home: Path, request: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-    """Return the record of an environment as it is now; None: there is none, or it is to be made anew."""
+    """Return the record of an environment as it is now; `None`: no environment, or it has to be made anew."""
     record = read_json(home / "ready.json")
     built = record.get(IN_PLACE, [None])
     if not os.access(str(record.get("python")), os.X_OK) or not _are_there(request["root"], built):
@@ -98,9 +98,9 @@ def usable(home: Path, request: Dict[str, Any]) -> Optional[Dict[str, Any]]:
 
 
 def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[str, Any]:
-    """Make the environment, install the project and, if that is asked for, what it needs and is not below.
+    """Make the environment, install the project and, on request its requirements that the environment below lacks.
 
-    Raises Failed, OSError, ValueError where there can be no environment; all else is the record's `problem`.
+    Raises Failed, OSError, ValueError if no environment can be made; all else is the record's `problem`.
     """
     began = time.monotonic()
     if home.exists():
@@ -157,9 +157,9 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
 
 @contextlib.contextmanager
 def _as_sdists(folders: List[str], version: Optional[str]) -> Iterator[None]:
-    """Have the folders of projects tell their version as source distributions do, while the body runs; None: don't.
+    """Have the folders of projects tell their version as source distributions do, while the body runs; `None`: don't.
 
-    For versioningit and setuptools-git-versioning, which can't be told it by a variable. Files that a build left
+    For versioningit and setuptools-git-versioning, which have no variable for it. Files that a build left
     that was killed are removed.
     """
     files = [Path(folder, SDISTS_METADATA) for folder in folders]
@@ -179,7 +179,9 @@ def _as_sdists(folders: List[str], version: Optional[str]) -> Iterator[None]:
 
 
 def _note_built(root: str, began_ns: int, caller: build_lock.Caller) -> List[str]:
-    """Keep that what was written within the root since then, such as extension modules, is no run's; its paths."""
+    """Record the files that were written within the root since then, such as extension modules, so that they do not
+    count as a run's; returns their paths.
+    """
     with sync_lock.alone(root, lambda: caller.check("waiting for a sync")):
         built = {}
         for path, _, _ in find_changes(root, brought(root), began_ns).listed:
@@ -191,17 +193,17 @@ def _note_built(root: str, began_ns: int, caller: build_lock.Caller) -> List[str
 
 
 def _are_there(root: str, built: "List[str | None]") -> bool:
-    """Whether all that was built is still there; None: it is not known what was."""
+    """Return whether all built files still exist; `None`: their list is unknown."""
     return all(path is not None and os.path.lexists(os.path.join(root, path)) for path in built)
 
 
 def site_packages(home: Path) -> Path:
-    """Where the environment's own packages are."""
+    """Return the folder of the environment's own packages."""
     return next((home / "venv").glob("lib/python3*/site-packages"))
 
 
 def _overlay(home: Path, below: str, environment: Dict[str, str], caller: build_lock.Caller) -> str:
-    """An environment that finds what an interpreter has; its own interpreter's path."""
+    """Make an environment that finds the packages of an interpreter; returns its own interpreter's path."""
     venv = home / "venv"
     build.run([below, "-I", "-m", "venv", "--without-pip", str(venv)], home, environment, caller)
     places = json.loads(_output([below, "-c", BELOW], environment))
@@ -244,7 +246,9 @@ def _add(
     environment: Dict[str, str],
     caller: build_lock.Caller,
 ) -> Optional[List[str]]:
-    """Install what the project needs and is not below; what an installer said where it could not, else None."""
+    """Install the project's requirements that the environment below lacks; returns the installer's output if it
+    failed, else `None`.
+    """
     caller.progress("installing {}".format(", ".join(lacking)))
     additions = []
     if installer[1] == "pip":
@@ -265,12 +269,12 @@ def _environment() -> Dict[str, str]:
 
 
 def _finish(request: Dict[str, Any]) -> List[str]:
-    """What `within.py` is started with once the project is installed."""
+    """Return the arguments of `within.py` once the project is installed."""
     return ["finish", json.dumps(request["extras"])]
 
 
 def _ask(python: str, arguments: List[str], environment: Dict[str, str]) -> Dict[str, Any]:
-    """What `within.py` says in the environment."""
+    """Return the answer of `within.py` in the environment."""
     answer: Dict[str, Any] = json.loads(_output([python, "-I", WITHIN, *arguments], environment))
     return answer
 

@@ -63,7 +63,7 @@ all, so that anybody could publish a package of a private one's name.
 """
 CERT_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
 PIP_FILES = ("/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
-"""Those that count more come later."""
+"""Files with more weight come later."""
 TIMEOUT_S = 30.0
 MAX_BYTES = 100 * 1000 * 1000
 
@@ -71,13 +71,13 @@ Say = Callable[[str], None]
 
 
 class NotSent(OSError):
-    """A node without uv was sent wheels, and uv is none of them."""
+    """A node without uv got wheels, and uv is not among them."""
 
 
 def provide(wheels: Optional[Path], say: Say) -> str:
     """The path of a uv that works. `wheels` is a folder of wheels that were sent, where a node has no way out.
 
-    Raises OSError with a sentence where there is no way to one, NotSent where it has to be sent.
+    Raises OSError with a sentence if it can't be had, NotSent if it has to be sent.
     """
     program = installed()
     if program:
@@ -91,7 +91,7 @@ def provide(wheels: Optional[Path], say: Say) -> str:
 
 
 def installed() -> Optional[str]:
-    """A uv on the PATH, where its installer puts it, or where we did; none that is too old."""
+    """Return a uv on the PATH, in its installer's place, or in ours; `None` if all are too old."""
     places = [shutil.which("uv"), os.path.expanduser("~/.local/bin/uv")]
     places += sorted(map(str, (NODE_HOME / UV).glob("*/uv")), reverse=True)
     for place in places:
@@ -207,7 +207,7 @@ def name_of_index() -> str:
 
 
 def uv_environment(environment: Mapping[str, str], pip: Mapping[str, str]) -> Dict[str, str]:
-    """What uv, which does not read pip's settings, has to be told of them: the index and the certificates."""
+    """Return the settings of pip that uv does not read: the index and the certificates."""
     settings = {}
     if not any(name in environment for name in INDEX_VARIABLES[:2]):
         index = index_url(environment, pip)
@@ -258,7 +258,7 @@ def _certificates(environment: Mapping[str, str], pip: Mapping[str, str]) -> Opt
 
 
 def _pip_settings() -> Dict[str, str]:
-    """The `[global]` settings of pip's files; none from a file that can't be read."""
+    """Return the `[global]` settings of pip's files; empty for a file that can't be read."""
     settings: Dict[str, str] = {}
     for place in (*PIP_FILES, os.environ.get("PIP_CONFIG_FILE", "")):
         parser = configparser.RawConfigParser(strict=False)

@@ -1,4 +1,4 @@
-"""Wheels as files: which one is which, and what a node is offered to install from."""
+"""Wheels as files: their identity, and the folder from which a node installs."""
 
 import os
 import shutil

@@ -1,7 +1,7 @@
-"""What a project's environment can say of itself; run by its interpreter, which may be any Python from 3.8 on.
+"""Facts of a project's environment; run by its interpreter, which may be any Python from 3.8 on.
 
-    python -I within.py able BUILD_SYSTEM       can it build the project without an index, and has it pip?
-    python -I within.py finish EXTRAS           take over the commands of what lies below; what is lacking?
+    python -I within.py able BUILD_SYSTEM       can it build the project without an index, and has it pip? python -I
+    within.py finish EXTRAS           take over the commands of the environment below; which ones are lacking?
 
 The answer is one line of JSON. It imports nothing of ours.
 """
@@ -53,7 +53,7 @@ def main(arguments: List[str]) -> None:
 
 
 def able(backend: str, backend_path: List[str], build_requires: List[str]) -> Dict[str, Any]:
-    """Whether the project's build system is there, and a pip that installs editable projects."""
+    """Return whether the project's build system is installed, and a pip that installs editable projects."""
     setuptools = version_of("setuptools")
     needed = [name for name in build_requires if not (_name(name) == "wheel" and setuptools >= WITHOUT_WHEEL)]
     importable = bool(backend_path) or importlib.util.find_spec(backend.partition(".")[0]) is not None
@@ -71,7 +71,7 @@ def version_of(name: str) -> Tuple[int, ...]:
 
 
 def purelib() -> str:
-    """Where the environment's own packages are."""
+    """Return the folder of the environment's own packages."""
     return sysconfig.get_path("purelib")
 
 
@@ -91,7 +91,7 @@ def normal_name(requirement: str) -> str:
 
 
 def lacking(requirements: List[str], extra: str = "") -> List[str]:
-    """Those of the requirements that are not met, as they are written."""
+    """Return the unmet requirements, as they are written."""
     library = _requirements_library()
     return [
         requirement
@@ -124,7 +124,7 @@ def _is_met(text: str, extra: str, library: Any) -> bool:  # noqa: ANN401
 
 
 def _is_there(text: str) -> bool:
-    """Whether a package of that name is there; all that can be told without the library."""
+    """Return whether a package of that name is installed; without the library more can't be known."""
     return "extra" in text.partition(";")[2] or version_of(_name(text)) != ()
 
 

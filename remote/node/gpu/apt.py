@@ -22,7 +22,7 @@ FIRST_TRY = {"limit_s": 50, "silence_s": 6, "retries": 0}
 SECOND_TRY = {"limit_s": 300, "silence_s": 30, "retries": 2}
 """Where some of them came: the mirror is slow, or one of several is away."""
 TIME_IS_OVER = (124, 137)
-"""Exit statuses of `timeout`; the other one is of what it had to kill."""
+"""Exit statuses of `timeout`; the other one stands for a kill."""
 PORTS = {"http": 80, "https": 443}
 ENVIRONMENT = Path("/etc/environment")
 """Variables of every login, and of what sudo runs."""
@@ -34,7 +34,7 @@ Tell = Callable[[str, str], None]
 
 
 class Failed(Exception):
-    """It can't be done: a reason of a closed set, and its facts."""
+    """A failure: a reason of a closed set, and its facts."""
 
     def __init__(self, reason: str, **facts: object) -> None:
         super().__init__(reason)
@@ -63,16 +63,16 @@ class Apt:
                 raise Failed("no_sudo", said=last_line(output))
 
     def root(self, words: List[str]) -> Tuple[int, str]:
-        """Run a command as root; its exit status and what it said, which the log takes too."""
+        """Run a command as root; returns its exit status and its output, which goes into the log, too."""
         code, output = _run([*self._root, "env", *QUIET, *words])
         with open(str(self._log), "a", encoding="utf-8") as log:
             log.write("$ {}\n{}[exit status {}]\n".format(" ".join(words), output, code))
         return code, output
 
     def update(self) -> str:
-        """Fetch the lists of packages; returns what apt said of those that it could not have, if any.
+        """Fetch the lists of packages; returns apt's words on missing ones, if any.
 
-        Raises Failed where none could be had.
+        Raises Failed if no list could be fetched.
         """
         for settings in (FIRST_TRY, SECOND_TRY):
             code, output = self._unlocked(update_words(**settings))
@@ -91,7 +91,7 @@ class Apt:
         raise Failed("mirror", host=host, said=why)
 
     def install(self, packages: List[str]) -> None:
-        """Install packages, without those that are only recommended. Raises Failed."""
+        """Install packages, without recommended ones. Raises Failed."""
         words = ["apt-get", "install", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=5"]
         words += ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
         words += ["-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=30", *packages]
@@ -126,7 +126,7 @@ def update_words(limit_s: int, silence_s: int, retries: int) -> List[str]:
 
 
 def mirrors() -> List[str]:
-    """The addresses that the lists of packages come from, each host once; none where a proxy is in between."""
+    """Return the addresses of the package lists, each host once; empty with a proxy in between."""
     code, settings = _run(["apt-config", "dump"])
     if code != 0 or has_proxy(settings) or proxy_is_set():
         return []
@@ -134,7 +134,7 @@ def mirrors() -> List[str]:
 
 
 def check_mirrors(urls: List[str], deadline_s: float) -> None:
-    """Raise Failed where there are mirrors and none of them takes a connection by the deadline."""
+    """Raise Failed if mirrors exist and all refuse a connection until the deadline."""
     failures = {}  # type: Dict[str, str]
     reached = threading.Event()
     threads = [
@@ -194,7 +194,7 @@ def version_of(package: str) -> Optional[str]:
 
 
 def _run(words: List[str]) -> Tuple[int, str]:
-    """A command's exit status and what it said on both streams."""
+    """Return a command's exit status and its output of both streams."""
     done = subprocess.run(
         words,
         stdin=subprocess.DEVNULL,
@@ -212,14 +212,14 @@ def host_of(url: str) -> str:
 
 
 def has_proxy(settings: str) -> bool:
-    """Whether `apt-config dump` names a proxy, or a program that finds one."""
+    """Return whether `apt-config dump` names a proxy, or a program that finds one."""
     return (
         re.search(r'^Acquire::[\w:.-]*Proxy[\w:.-]* "(?!DIRECT|false)[^"]', settings, re.M | re.I) is not None
     )
 
 
 def proxy_is_set() -> bool:
-    """Whether a variable names a proxy: here, or for every login."""
+    """Return whether a variable names a proxy: here, or for every login."""
     names = [name for name, value in os.environ.items() if value]
     try:
         lines = ENVIRONMENT.read_text(errors="replace")
@@ -243,7 +243,7 @@ def names_of(shown: str) -> Set[str]:
 
 
 def lock_of(output: str) -> Optional[Dict[str, str]]:
-    """The lock that apt or dpkg could not have, and who holds it, where that is what it failed over."""
+    """Return the lock that apt or dpkg could not get, and its holder, if it failed over one."""
     by_dpkg = re.search(
         r"^dpkg: error: [\w ]*lock (?:was|is) locked by another process(?: with pid (\d+))?", output, re.M
     )
@@ -269,7 +269,7 @@ def unfetched(output: str) -> Optional[Tuple[str, str]]:
 
 
 def error_of(output: str) -> str:
-    """What apt named as its first error, else its last words."""
+    """Return apt's first error, else its last words."""
     errors = [line[2:].strip() for line in output.splitlines() if line.startswith("E:")]
     unmet = re.search(r"^\s*(\S+ : (?:Pre)?Depends: .*)$", output, re.MULTILINE)
     if errors and unmet and "unmet dependencies" in output:

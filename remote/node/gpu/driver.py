@@ -1,7 +1,7 @@
 """Installing the GPUs' driver on a node, with Ubuntu's own packages.
 
 A process of its own does it, which outlives the connection and writes how far it is into a file; who asks follows
-that file. One installation at a time: who asks while one goes on follows it.
+that file. One installation at a time: a second request follows the active one.
 """
 
 import fcntl
@@ -42,8 +42,8 @@ LOOK_S = 0.2
 
 
 def command_driver(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`driver`: attempt, version, mirror_s, lock_s, follow_s. Begins the installation, unless one goes on or this
-    attempt has ended already; tells of its phases and beats, for `follow_s`; then says how it ended.
+    """`driver`: attempt, version, mirror_s, lock_s, follow_s. Begins the installation, unless one is active or this
+    attempt has ended already; reports its phases and beats, for `follow_s`; then reports its end.
     """
     FOLDER.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(str(FOLDER / "lock"), "wb") as lock:
@@ -56,7 +56,7 @@ def command_driver(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def _goes_on(status: Dict[str, Any]) -> bool:
-    """Whether the process that wrote this status is at work."""
+    """Return whether the process that wrote this status is alive."""
     return (
         bool(status)
         and status["result"] is None
@@ -66,8 +66,9 @@ def _goes_on(status: Dict[str, Any]) -> bool:
 
 
 def _result(status: Dict[str, Any], attempt: str) -> Optional[Dict[str, Any]]:
-    """How it ended, if it has: this `attempt`, or another one in this boot. What an earlier boot left, or a machine
-    of the same name, tells nothing of this one.
+    """Return the outcome of this `attempt`, or of another one in this boot.
+
+    A status of an earlier boot, or of a machine of the same name, does not count.
     """
     is_current = status.get("attempt") == attempt or status.get("boot_id") == process.boot_id()
     result = status.get("result") if is_current else None
@@ -75,7 +76,7 @@ def _result(status: Dict[str, Any], attempt: str) -> Optional[Dict[str, Any]]:
 
 
 def _follow(output: BinaryIO, attempt: str, limit_s: float) -> None:
-    """Tell what the status file says until there is a result, at most `limit_s`."""
+    """Report the status file until a result is in it, at most `limit_s`."""
     limit, beat = time.monotonic() + limit_s, 0.0
     reported = ("", "")
     while True:
@@ -148,7 +149,7 @@ class _Status:
         write_json(STATUS, self._document)
 
     def __call__(self, phase: str, detail: str) -> None:
-        """Say what is being done now."""
+        """Report the current step."""
         self._document.update(phase=phase, detail=detail)
         write_json(STATUS, self._document)
 

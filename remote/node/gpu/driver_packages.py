@@ -1,4 +1,4 @@
-"""Which of Ubuntu's packages make a machine's GPUs work: chosen from names, without asking the system.
+"""The packages of Ubuntu that make a machine's GPUs work: chosen from names, without asking the system.
 
 Ubuntu has for each server branch of the driver (`580`) and each kind of module (the open one, which knows GPUs from
 Turing on, and the proprietary one)
@@ -37,10 +37,10 @@ def pattern(kernels: Sequence[str]) -> str:
 
 
 def choose(offered: AbstractSet[str], machine: Machine, version: Optional[str]) -> Dict[str, Any]:
-    """The branch and its packages: those with modules that are built already, before those that build them.
+    """The branch and its packages: packages with built modules before packages that build them.
 
-    `version`: the branch that is asked for; None: the installed one, else the newest. Raises Failed with why there
-    is none.
+    `version`: the requested branch; `None`: the installed one, else the newest. Raises Failed with the reason if no
+    branch fits.
     """
     last = last_branch(machine.gpus)
     available = branches(offered)
@@ -69,7 +69,7 @@ def branches(names: AbstractSet[str]) -> List[int]:
 
 
 def last_branch(gpus: Sequence[int]) -> Optional[int]:
-    """The last branch that knows all these GPUs; None where the newest does."""
+    """The last branch that knows all these GPUs; `None` where the newest does."""
     oldest = min(gpus, default=TURING)
     if oldest < MAXWELL:
         return LAST_FOR_KEPLER
@@ -84,8 +84,8 @@ def kinds(gpus: Sequence[int]) -> List[str]:
 
 
 def tracks(kernel: str, installed: AbstractSet[str]) -> List[str]:
-    """The names under which Ubuntu may follow a kernel, the most fitting first: those of its installed images, as
-    `oracle` or `generic-hwe-22.04`, and that of its series, `oracle-6.8`.
+    """The names under which Ubuntu may follow a kernel, the most fitting first: the kernels of its installed
+    images, as `oracle` or `generic-hwe-22.04`, and the kernel of its series, `oracle-6.8`.
     """
     match = KERNEL.fullmatch(kernel)
     if match is None:
@@ -100,7 +100,7 @@ def tracks(kernel: str, installed: AbstractSet[str]) -> List[str]:
 
 
 def _built(offered: AbstractSet[str], machine: Machine, branch: int, kind: str) -> Optional[List[str]]:
-    """The packages with modules for the kernel that boots next; None where one of them is missing."""
+    """The packages with modules for the kernel that boots next; `None` where one of them is missing."""
     stem = "linux-modules-nvidia-{}-server{}-".format(branch, kind)
     modules = [stem + kernel for kernel in machine.kernels if stem + kernel in offered]
     followed = [
@@ -114,7 +114,7 @@ def _built(offered: AbstractSet[str], machine: Machine, branch: int, kind: str) 
 
 
 def _to_build(offered: AbstractSet[str], machine: Machine, branch: int, kind: str) -> Optional[List[str]]:
-    """The packages that build the modules on the machine; None where one of them is missing."""
+    """The packages that build the modules on the machine; `None` where one of them is missing."""
     headers = ["linux-headers-" + kernel for kernel in machine.kernels]
     missing = [name for name in headers if name not in machine.installed]
     return _all(offered, machine, branch, [*missing, "nvidia-headless-{}-server{}".format(branch, kind)])
@@ -131,7 +131,10 @@ def _all(
 
 
 def _fabric(offered: AbstractSet[str], machine: Machine, branch: int) -> Optional[List[str]]:
-    """What NVSwitches need, none where there are none; None where it can't be had."""
+    """Return the packages for NVSwitch. Empty list: the machine has no NVSwitch.
+
+    `None`: a needed package is not offered.
+    """
     if not machine.fabric:
         return []
     names = ["nvidia-fabricmanager-{}".format(branch)]

@@ -1,4 +1,4 @@
-"""How busy the node's NVIDIA GPUs are: one nvidia-smi that tells again and again, read without waiting."""
+"""The load of the node's NVIDIA GPUs: one nvidia-smi that reports again and again, read without waiting."""
 
 import math
 import os
@@ -13,7 +13,7 @@ FIELDS = "count,index,uuid,utilization.gpu,memory.used,memory.total,temperature.
 MIB = 1024 * 1024
 STALE_LAPS = 3
 GRACE_S = 5.0
-"""What nvidia-smi told longer ago than these laps and seconds is not known any more."""
+"""Values of nvidia-smi older than these laps and seconds are not known any more."""
 END_S = 1.0
 MAX_LINE_BYTES = 4096
 
@@ -31,7 +31,7 @@ def argv(program: str, every_s: float) -> List[str]:
 
 
 def number(cell: str) -> Optional[float]:
-    """A cell's number; None where the driver has none (`[N/A]`, `[Not Supported]`, `ERR!`, …)."""
+    """Return a cell's number; `None` if the driver has no value (`[N/A]`, `[Not Supported]`, `ERR!`, …)."""
     try:
         value = float(cell)
     except ValueError:
@@ -40,9 +40,9 @@ def number(cell: str) -> Optional[float]:
 
 
 def parse_row(line: str) -> Optional[Tuple[int, str, Dict[str, Any]]]:
-    """A line of nvidia-smi's CSV: how many GPUs there are, this one's UUID, its values. None: no such line.
+    """Read a line of nvidia-smi's CSV: the number of GPUs, this one's UUID, its values. `None`: no such line.
 
-    Fractions are 0 .. 1. What the driver can't tell is None.
+    Fractions are 0 .. 1. Values unknown to the driver are `None`.
     """
     cells = [cell.strip() for cell in line.split(",", 8)]
     if len(cells) != 9 or not cells[0].isdecimal() or not cells[1].isdecimal():
@@ -61,7 +61,7 @@ def parse_row(line: str) -> Optional[Tuple[int, str, Dict[str, Any]]]:
 
 
 def is_visible(index: int, uuid: str, visible: Optional[str]) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES (None: not set) names the GPU by index or UUID."""
+    """Return whether CUDA_VISIBLE_DEVICES (`None`: not set) names the GPU by index or UUID."""
     if visible is None:
         return True
     words = [word.strip() for word in visible.split(",")]
@@ -69,10 +69,10 @@ def is_visible(index: int, uuid: str, visible: Optional[str]) -> bool:
 
 
 class Feed:
-    """The GPUs' values, as nvidia-smi tells them every `every_s`; to be closed.
+    """The GPUs' values, as nvidia-smi prints them every `every_s`; to be closed.
 
-    Without nvidia-smi there are none. A process that is left behind ends by itself: its
-    next line finds no reader.
+    Without nvidia-smi the list is empty. A process that is left behind ends at its next line, which finds no
+    reader.
     """
 
     def __init__(self, every_s: float, *, grace_s: float = GRACE_S) -> None:
@@ -81,7 +81,7 @@ class Feed:
         self._rest = b""
         self._count: Optional[int] = None
         self._sampled: Dict[int, float] = {}
-        """GPU's index → when it was told of last, monotonic; those that may not be used, too."""
+        """GPU's index → time of its last sample, monotonic; hidden GPUs, too."""
         self._rows: Dict[int, Dict[str, Any]] = {}
         program = shutil.which("nvidia-smi")
         self._installed = program is not None
@@ -101,7 +101,7 @@ class Feed:
             return None
 
     def wait(self, timeout_s: float) -> None:
-        """Return when every GPU has been told of, when nvidia-smi has ended, or after the timeout."""
+        """Return when every GPU has a sample, when nvidia-smi has ended, or after the timeout."""
         limit = time.monotonic() + timeout_s
         while self._count is None or len(self._sampled) < self._count:
             left_s = limit - time.monotonic()
@@ -110,9 +110,9 @@ class Feed:
             self._read_on(left_s)
 
     def read(self) -> Optional[List[Dict[str, Any]]]:
-        """Each GPU's latest values, by index. Returns at once; what was told too long ago is None.
+        """Return each GPU's latest values, by index, at once; older values are `None`.
 
-        None: there is an nvidia-smi, but it has told of no GPU yet, or failed.
+        `None`: nvidia-smi exists, but has reported no GPU yet, or failed.
         """
         while self._open and self._read_on(0):
             pass

@@ -1,4 +1,4 @@
-"""The node's NVIDIA GPUs: those that the driver shows, those on the PCI bus, and what is wrong in between."""
+"""The node's NVIDIA GPUs: the driver's list, the PCI bus, and the problems in between."""
 
 import os
 import re
@@ -29,11 +29,11 @@ END_S = 1.0
 
 
 Bus = NamedTuple("Bus", [("gpus", Sequence[int]), ("switches", int)])
-"""PCI device ids of NVIDIA's GPUs, and how many NVSwitches there are."""
+"""PCI device ids of NVIDIA's GPUs, and the number of NVSwitches."""
 
 
 def read() -> Dict[str, Any]:
-    """`gpus`: those that a run may use. `driver`: what stands between them and the hardware."""
+    """Return `gpus`: the usable ones, and `driver`: the layers between them and the hardware."""
     devices = bus(PCI)
     program = shutil.which("nvidia-smi")
     status: Optional[int] = None
@@ -57,7 +57,7 @@ def read() -> Dict[str, Any]:
 
 
 def bus(pci: Path) -> Bus:
-    """What of NVIDIA's is plugged in, driver or not."""
+    """List NVIDIA's devices on the bus, with or without a driver."""
     gpu_ids, switches = [], 0  # type: List[int], int
     try:
         devices = sorted(pci.iterdir())
@@ -75,7 +75,7 @@ def bus(pci: Path) -> Bus:
 
 
 def _device_id(device: Path) -> int:
-    """Which device it is; 0 where that can't be read."""
+    """Return the device's id; 0 if it can't be read."""
     try:
         return int((device / "device").read_text(), 16)
     except (OSError, ValueError):
@@ -83,14 +83,14 @@ def _device_id(device: Path) -> int:
 
 
 def needs_fabric(pci_bus: Bus) -> bool:
-    """Whether the GPUs are usable only with the fabric manager at work."""
+    """Return whether the GPUs need a running fabric manager."""
     return bool(pci_bus.gpus) and (pci_bus.switches > 0 or bool(SUBNET_MANAGED & set(pci_bus.gpus)))
 
 
 def fabric_state(program: Optional[str]) -> str:
-    """What systemd says of the fabric manager: `active`, `failed`, `inactive`, …; `unknown`: it can't be asked.
+    """Return systemd's state of the fabric manager: `active`, `failed`, `inactive`, …; `unknown`: it can't be read.
 
-    One that is inactive here may be at work outside this container, so `program`, nvidia-smi, is asked as well.
+    A manager that is inactive here may run outside this container, so `program`, nvidia-smi, is asked as well.
     """
     try:
         query = subprocess.run(
@@ -108,7 +108,7 @@ def fabric_state(program: Optional[str]) -> str:
 
 
 def fabric_completed(output: str) -> bool:
-    """Whether all GPUs in what `nvidia-smi -q` says have joined their fabric."""
+    """Return whether all GPUs in the output of `nvidia-smi -q` have joined their fabric."""
     states = re.findall(r"^ +Fabric\n +State +: (.*?) *$", output, re.MULTILINE)
     return bool(states) and set(states) == {"Completed"}
 
@@ -131,7 +131,7 @@ def holders(proc: Path = Path("/proc")) -> List[str]:
 
 
 def ask(program: str, timeout_s: float = QUERY_TIMEOUT_S, words: Sequence[str] = QUERY) -> Tuple[int, str]:
-    """nvidia-smi's exit status and what it said; -1: it hung. Takes little longer than the timeout."""
+    """Return nvidia-smi's exit status and its output; -1: it hung. Takes little longer than the timeout."""
     process = subprocess.Popen(
         [program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -155,7 +155,7 @@ def rows_of(csv: str) -> List[List[str]]:
 
 
 def parse_gpus(csv: str, visible: Optional[str]) -> List[Dict[str, Any]]:
-    """nvidia-smi's CSV rows, of the devices named by index or UUID in `visible` (None: all; empty: none)."""
+    """Return nvidia-smi's CSV rows of the devices in `visible`, by index or UUID (`None`: all; empty: no device)."""
     visible_ids = None if visible is None else [word.strip() for word in visible.split(",")]
     gpus = []
     for index, uuid, name, memory, driver in rows_of(csv):

@@ -1,4 +1,4 @@
-"""What the kernel knows of a process (Linux; elsewhere nothing)."""
+"""Facts of the kernel about a process (Linux; elsewhere nothing)."""
 
 import os
 from pathlib import Path
@@ -19,13 +19,13 @@ def read_of(pid: int, name: str) -> str:
 
 
 def state_of(pid: int) -> Optional[str]:
-    """The letter that the kernel has for it: R, S, D, T, Z. None: it is gone, or this is no Linux."""
+    """The letter that the kernel has for it: R, S, D, T, Z. `None`: it is gone, or this is no Linux."""
     fields = _stat(pid)
     return fields[0] if fields else None
 
 
 def cpu_seconds(pid: int) -> Optional[float]:
-    """The CPU time that a process has used; None where it is not known."""
+    """The CPU time that a process has used; `None` where it is not known."""
     fields = _stat(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else None
 
@@ -44,7 +44,7 @@ def io_bytes(pid: int) -> int:
 
 
 def descendants(pid: int) -> List[int]:
-    """A process's children and theirs: DataLoader workers, and what starts those."""
+    """Return a process's descendants: DataLoader workers, and the processes that start them."""
     pids = process.children(pid)
     for child in pids:
         if len(pids) >= MOST_CHILDREN:

@@ -1,4 +1,4 @@
-"""Where a rank and its node find what they tell each other of: the rank's hook, and the files of its stacks."""
+"""Files through which a rank and its node talk: the rank's hook, and the files of its stacks."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF, HANGS, RANK_D
 
 HOOK_FOLDER = str(Path(__file__).parent / "rank_hook")
 STACKS = ".stacks"
-"""What a rank's process writes of its threads, on request."""
+"""The stacks that a rank's process writes of its threads, on request."""
 RECORDED = "TORCH_FR_BUFFER_SIZE"
 """How many collectives torch's flight recorder keeps in mind."""
 OLDER_NAMES = {
@@ -25,14 +25,15 @@ def rank_files(run_dir: Path, rank: int) -> str:
 
 
 def has_joined(run_dir: Path, rank: int) -> Optional[bool]:
-    """Return whether a rank's process made a store of torch for several ranks. None: its hook wrote no note."""
+    """Return whether a rank's process made a store of torch for several ranks. `None`: its hook wrote no note."""
     files = rank_files(run_dir, rank)
     return True if os.path.exists(files + JOINED) else False if os.path.exists(files + ALONE) else None
 
 
 def hook_environment(environment: Mapping[str, str], run_dir: Path, rank: int) -> Dict[str, str]:
-    """Return what a rank's process is given beside `environment`, so that it tells what it does. What the user set
-    stays. Makes the folder of its files.
+    """Return the variables of a rank's process in addition to `environment`, so that it reports its activity.
+
+    The user's settings win. Makes the folder of its files.
     """
     variables = recorder_environment(environment, run_dir)
     if not variables:

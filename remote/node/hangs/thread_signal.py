@@ -1,4 +1,4 @@
-"""The signal that makes a rank tell its stacks, sent so that what the rank is doing is not disturbed."""
+"""The signal that makes a rank write its stacks, sent so that its work is not disturbed."""
 
 import ctypes
 import os
@@ -13,12 +13,14 @@ TGKILL = {"x86_64": 234, "aarch64": 131}
 
 
 def handles_signal(pid: int) -> bool:
-    """Whether a process has a handler for it: without one it would die of it."""
+    """Return whether a process has a handler for the signal: without it, the signal would kill the process."""
     return _has(read_of(pid, "status"), "SigCgt:")
 
 
 def holds_open(pid: int, path: str) -> bool:
-    """Whether a process still has the file open: a script may close what is not its own, and open others there."""
+    """Return whether a process still has the file open: a script may close a file of ours, and open others in its
+    place.
+    """
     folder = "/proc/{}/fd".format(pid)
     try:
         for name in os.listdir(folder):
@@ -31,9 +33,9 @@ def holds_open(pid: int, path: str) -> bool:
 
 
 def send(pid: int) -> Optional[int]:
-    """Send it, and return the thread that takes it; None: it could not be sent.
+    """Send the signal, and return the thread that takes it; `None`: it could not be sent.
 
-    To a thread other than the main one, where there is such a one: a signal ends a sleep or a read in C code early.
+    A thread other than the main one is preferred: a signal ends a sleep or a read in C code early.
     """
     thread, number = _other_thread(pid), TGKILL.get(platform.machine())
     try:
@@ -46,7 +48,8 @@ def send(pid: int) -> Optional[int]:
 
 
 def is_handled(pid: int, thread: int) -> bool:
-    """Whether a thread is done with it: it is neither pending nor blocked, as it is while its handler runs.
+    """Return whether a thread has handled the signal: it is neither pending nor blocked, as it is while its handler
+    runs.
 
     A handler that calls the user's own is not blocked while it runs.
     """
@@ -68,7 +71,7 @@ def _other_thread(pid: int) -> Optional[int]:
 
 
 def _has(status: str, mask: str) -> bool:
-    """Whether the signal is in a mask of a status file of the kernel's."""
+    """Return whether the signal is in a mask of a status file of the kernel's."""
     for line in status.splitlines():
         if line.startswith(mask):
             return bool(int(line.split()[1], 16) >> (STACKS_SIGNAL - 1) & 1)

@@ -1,9 +1,9 @@
 """Notices on its node that a run makes no progress any more, and writes down what its ranks are doing then.
 
-A step is a line of metrics, or a collective that has ended. How long a rank may take for one is told by its own past.
-Before the first it has minutes since it began, or last wrote into its log: it may load data or compile, but may also
-wait for a rank that never comes. What is reported is no hang yet: who compares all ranks decides. Where a script says
-nothing by its metrics, torch's flight recorder is asked, now and then.
+A step is a line of metrics, or a collective that has ended. How long a rank may take for one follows from its own
+past. Before the first it has minutes since it began, or last wrote into its log: it may load data or compile, but
+may also wait for a rank that never comes. A report is no hang yet: the comparison of all ranks decides. Where a
+script says nothing by its metrics, torch's flight recorder is asked, now and then.
 """
 
 import os
@@ -29,17 +29,17 @@ from remote.shared.files import read_json, write_json
 LEAST_S = 120.0
 START_S = 300.0
 TIMES_START = 5
-"""Before the first step: that, or as many times what a person said, where that is less."""
+"""Before the first step: this time, or this multiple of a person's limit, if that is less."""
 TIMES_USUAL = 20
 TIMES_LONGEST = 2
 TICK_S = 5.0
 ASK_S = 30.0
-"""The flight recorder is asked so often while the metrics are silent, and before it is told that the run hangs: to
-write it down takes a rank some 50 ms."""
+"""The pause between questions to the flight recorder while the metrics are silent, and before a report: to write it
+down takes a rank some 50 ms."""
 STEPS_KEPT = 512
 NICENESS = 10
 FIRST_COLLECTIVES = 20
-"""So many may come before a script's first step: barriers, and what makes the ranks' models the same."""
+"""The maximum number of collectives before a script's first step: barriers, and copies of the model to all ranks."""
 FIRST_LINES, FIRST_BYTES = 1, 65536
 """Of metrics: one line may tell of the start."""
 NO_PULSE = worker_server.Pulse(entered=[], under_way=0)
@@ -51,7 +51,7 @@ class Progress:
     """When steps came, and how long the next may take. Times are monotonic seconds."""
 
     def __init__(self, after_s: Optional[float]) -> None:
-        """`after_s`: what a person said; None: by the run's own past."""
+        """`after_s`: a person's limit; `None`: by the run's own past."""
         self._after_s = after_s
         self._began = None  # type: Optional[float]
         self._sign_at = None  # type: Optional[float]
@@ -61,7 +61,7 @@ class Progress:
         self._told_s = 0.0
 
     def began(self, now: float) -> None:
-        """Note that ranks have begun, the first time that it is told."""
+        """Note that ranks have begun, on the first call."""
         if self._began is None:
             self._began = now
 
@@ -78,7 +78,7 @@ class Progress:
 
     @property
     def allowed_s(self) -> Optional[float]:
-        """How long it may be silent. None: for ever, as nothing has begun yet."""
+        """Return how long the run may be silent. `None`: for ever, as no rank has begun yet."""
         if self._since is None:
             return None
         if self._stepped is None:
@@ -95,7 +95,7 @@ class Progress:
         return self._began if self._sign_at is None else self._sign_at
 
     def silent_s(self, now: float) -> float:
-        """How long it has been silent."""
+        """Return how long the run has been silent."""
         return 0.0 if self._since is None else now - self._since
 
     def is_due(self, now: float) -> bool:
@@ -104,7 +104,7 @@ class Progress:
         return allowed_s is not None and self.silent_s(now) >= max(allowed_s, 2 * self._told_s)
 
     def step(self, now: float) -> None:
-        """Note that it was told."""
+        """Note a sign of progress."""
         self._told_s = self.silent_s(now)
 
 
@@ -112,7 +112,7 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> None:
     """Watch the run from a process of its own until its supervisor has ended. Returns at once.
 
     A second call for the same run does nothing, and neither does one for a run that is not to be watched. A run is
-    worth more than its watch: where no process can be started, there is none.
+    worth more than its watch: without it if no process can be started.
     """
     supervisor = read_json(run_dir / "runner.json")
     after = environment.get(HANG_AFTER_VARIABLE, "")
@@ -156,9 +156,9 @@ class Watch:
             note(str(self._run_dir / WATCHED), problem)
 
     def poll(self, now: float) -> None:
-        """Take the signs that there are, and write a report where there have been none for too long.
+        """Take new signs, and write a report after too long a silence.
 
-        What ranks write as they are ended is no sign: what was reported stays.
+        Output of ranks as they are ended is no sign: the report stays.
         """
         if (self._run_dir / "stop").exists():
             return
@@ -211,7 +211,7 @@ class Watch:
         return True
 
     def _changed(self, state: Dict[str, Any]) -> bool:
-        """Whether any is another than at the last look; what was never there is 0."""
+        """Return whether any value has changed since the last look; a missing one counts as 0."""
         changed = any(self._last_state.get(name, 0) != value for name, value in state.items())
         self._last_state.update(state)
         return changed
@@ -228,7 +228,7 @@ class Watch:
             write_json(self._run_dir / HANG_REPORT, report)
 
     def _has_stepped(self, rank: int) -> bool:
-        """Whether it is known to have made a step, and not to have prepared for one alone."""
+        """Return whether a rank is known to have made a step, and not only to have prepared for one."""
         if len(self._pulses.get(rank, NO_PULSE).entered) > FIRST_COLLECTIVES:
             return True
         try:
@@ -238,7 +238,7 @@ class Watch:
             return False
 
     def _forget(self) -> None:
-        """The run goes on: what was reported is no longer so."""
+        """Withdraw the report: the run makes progress."""
         try:
             os.unlink(str(self._run_dir / HANG_REPORT))
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What the ranks of a run are doing on this node: processes, stacks, last collectives. Nothing is changed by it.
+"""The activity of a run's ranks on this node: processes, stacks, last collectives. Read only.
 
 Each rank is asked by several ways, as one that hangs answers few of them: torch's worker server, else the signal
-whose handler the rank's hook has registered, else what the kernel knows of the process.
+whose handler the rank's hook has registered, else the kernel's facts of the process.
 """
 
 import json
@@ -25,7 +25,7 @@ CPU_S = 1.0
 SIGNAL_S = 5.0
 """For the handler to write the stacks: it runs in the process, which has to get a CPU."""
 QUIET_S = 0.1
-"""Stacks that have not grown for so long are whole, once the handler is done."""
+"""Stacks that have not grown for this long are whole, once the handler is done."""
 MOST_STACKS_BYTES = 256 * 1024
 """Of the end, where the main thread is."""
 FIRST_LINES_BYTES = 8192
@@ -35,7 +35,7 @@ LAST_LINES_BYTES = 32768
 MOST_CHILDREN_ASKED = 4
 STOPPED = "Tt"
 PROBLEMS = (OSError, ValueError, LookupError, RuntimeError)
-"""What a look may end with, where a file is torn, a process just ends, or no thread can be started."""
+"""Errors of a look at torn files, at an ending process, or without resources for a thread."""
 
 
 def command_why(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -46,8 +46,9 @@ def command_why(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def examine_ranks(run_dir: Path, ranks: List[int]) -> List[Dict[str, Any]]:
-    """What each rank is doing; all are asked at once, and within some 15 s. Raises OSError with a sentence: what
-    is said of a rank is never made up.
+    """Return the activity of each rank, read in parallel within some 15 s.
+
+    Raises OSError with a sentence, and never invents values.
     """
     activities = {}  # type: Dict[int, Dict[str, Any]]
     failed = []  # type: List[str]
@@ -69,7 +70,7 @@ def examine_ranks(run_dir: Path, ranks: List[int]) -> List[Dict[str, Any]]:
 
 
 def examine(run_dir: Path, rank: int) -> Dict[str, Any]:
-    """What one rank is doing. `state` None: it has no process here; `begun` and `ended` say whether it had."""
+    """Return the activity of one rank. `state`: `None` without a process; `begun` and `ended` show its past."""
     record = read_json(run_dir / RANK_RECORD.format(rank))
     activity = {
         "rank": rank,
@@ -110,13 +111,13 @@ def examine(run_dir: Path, rank: int) -> Dict[str, Any]:
     time.sleep(max(0.0, CPU_S - (time.monotonic() - began)))
     took, after = time.monotonic() - began, _work_of(tree)
     for name, value in after.items():
-        # A process that ended meanwhile has taken its part along.
+        # A process that has ended since then has taken its part along.
         activity[name] = round(max(0.0, value - before[name]) / took, 3)
     return activity
 
 
 def note(files: str, problem: str) -> None:
-    """Keep what went wrong, beside what it is about; a full disk keeps nothing."""
+    """Record an error with its subject; on a full disk, nothing is recorded."""
     try:
         with open(files + ".problem", "a") as file:
             file.write(problem + "\n")
@@ -125,14 +126,14 @@ def note(files: str, problem: str) -> None:
 
 
 def wrote_s(run_dir: Path, rank: int) -> Optional[float]:
-    """How long ago a rank wrote into its log or its metrics; None where it never did."""
+    """Return the time since a rank wrote into its log or its metrics; `None` if it never did."""
     sizes = [_status(run_dir / name.format(rank)) for name in (RANK_LOG, RANK_METRICS)]
     times = [status.st_mtime for status in sizes if status is not None and status.st_size]
     return max(0.0, time.time() - max(times)) if times else None
 
 
 def place_of(metrics: Path) -> str:
-    """Which part of the model a rank has, by the line of its start in its metrics; empty where that does not say."""
+    """Return the part of the model that a rank has, by the first line of its metrics; empty if unknown."""
     try:
         with metrics.open("rb") as file:
             lines = file.read(FIRST_LINES_BYTES).split(b"\n")[:-1]
@@ -164,7 +165,7 @@ def _status(path: Path) -> Optional[os.stat_result]:
 
 
 def _work_of(tree: List[int]) -> Dict[str, float]:
-    """What these processes have done so far: CPU time, the same with the waiting for a CPU, and bytes."""
+    """Return the work of these processes so far: CPU time, the same with the waiting for a CPU, and bytes."""
     cpu = sum(cpu_seconds(pid) or 0.0 for pid in tree)
     waited = sum(map(wait_seconds, tree))
     return {"cpu": cpu, "busy": cpu + waited, "io_bytes_per_s": float(sum(map(io_bytes, tree)))}
@@ -187,7 +188,7 @@ def _ask(activity: Dict[str, Any], pid: int, files: str) -> None:
 
 
 def process_of(record: Dict[str, Any]) -> Optional[int]:
-    """The pid of a rank's process; None where it is gone, or another's by now."""
+    """The pid of a rank's process; `None` where it is gone, or another's by now."""
     pid, group = record.get("pid"), record.get("group")
     if pid is None or group is None or "ended_at" in record:
         return None
@@ -199,7 +200,7 @@ def process_of(record: Dict[str, Any]) -> Optional[int]:
 
 
 def stacks_by_signal(pid: int, path: str) -> str:
-    """What the hook's handler writes of a process's threads; empty where it has none, or does not get to it.
+    """Return the stacks that the hook's handler writes; empty without a handler, or if it gets no turn.
 
     It writes into a descriptor by its number: where that is no longer the file, it may be one of the script's.
     """
@@ -225,5 +226,5 @@ def stacks_by_signal(pid: int, path: str) -> str:
 
 
 def kernel_stack(pid: int) -> str:
-    """Where in the kernel a process's main thread is, which the system shows to root alone."""
+    """Return the kernel's stack of a process's main thread, which the system shows to root alone."""
     return read_of(pid, "stack")

@@ -13,11 +13,11 @@ from remote.shared.flight_recorder import MOST_TRACE_BYTES, in_trace
 _CREATED = re.compile(rb'"time_created_ns": ?([0-9]{1,19})\b')
 _UNDER_WAY = re.compile(rb'"retired": ?false')
 ANSWER_S = 3.0
-"""For an answer: stacks need Python's lock, which C code may hold; the flight recorder needs none."""
+"""Limit for an answer: stacks need Python's lock, which C code may hold; the flight recorder does not."""
 
 
 def ask(path: str, method: str, most_bytes: int) -> Optional[bytes]:
-    """Return the answer's body, at most so many bytes of it; None where there was none in time."""
+    """Return the answer's body, up to a maximum size; `None` without an answer in time."""
     request = (
         "POST /handler/{} HTTP/1.1\r\nHost: rank\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".format(
             method
@@ -46,7 +46,7 @@ def ask(path: str, method: str, most_bytes: int) -> Optional[bytes]:
 
 
 class Pulse(NamedTuple):
-    """What shows that a rank goes on."""
+    """A sign that a rank makes progress."""
 
     entered: List[float]
     """When it came to its last collectives, Unix seconds, oldest first."""
@@ -55,9 +55,9 @@ class Pulse(NamedTuple):
 
 
 def pulse(path: str) -> Optional[Pulse]:
-    """Return a rank's pulse; None where its flight recorder is silent.
+    """Return a rank's pulse; `None` if its flight recorder is silent.
 
-    It is looked for in the text: to read all of it as JSON would cost more than the rest of the watch.
+    It is searched in the text: to read the whole text as JSON would cost more than the rest of the watch.
     """
     body = ask(path, "fr_trace_json", MOST_TRACE_BYTES)
     if body is None:
@@ -67,7 +67,7 @@ def pulse(path: str) -> Optional[Pulse]:
 
 
 def collectives(path: str) -> List[Dict[str, Any]]:
-    """Return the last collectives that the flight recorder has, oldest first; none where it is empty or silent."""
+    """Return the last collectives in the flight recorder, oldest first; empty if it is empty or silent."""
     body = ask(path, "fr_trace_json", MOST_TRACE_BYTES)
     try:
         return in_trace(json.loads(body)) if body else []

@@ -38,7 +38,7 @@ NODES = "/api/v0/nodes?limit=10000"
 """Of the dashboard: what Ray's control service knows of the nodes at that moment; its pages' view is seconds old."""
 MOST_LINES = 5
 VITAL = ("gcs_server", "raylet")
-"""The daemons without which there is no Ray on a node, as the system calls their processes."""
+"""The daemons that Ray on a node can't live without, by their processes' names."""
 STARTED = "Process exit logs will be saved to:"
 """The last that `ray start --block` says before it waits for its daemons."""
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -49,15 +49,15 @@ _LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\t[A-Z]+ [\w.]+:\d+ -- *(.*)$",
 
 
 def folder_of(node: str) -> Path:
-    """Where a node keeps what it knows of its Ray."""
+    """Return the folder of a node's record of its Ray."""
     return NODE_HOME / RAY / node
 
 
 def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
     """Answer `ray_start` with running daemons as the request describes them: equal ones that run are reused.
 
-    Request: identity, argv, env, path_prefix, token, node, head (HOST:PORT; None: this is the head), listens
-    (address and name of the port that is waited for, or None). In argv `{NAME}` stands for the port that the node
+    Request: identity, argv, env, path_prefix, token, node, head (HOST:PORT; `None`: this is the head), listens
+    (address and name of the port that is waited for, or `None`). In argv `{NAME}` stands for the port that the node
     chooses for each name of `ports`, and `{temp_dir}` for Ray's own folder, `{start}` for a name of this start.
     Answers with `ports`, `start` and whether it was `kept`. Raises OSError with a sentence.
     """
@@ -82,7 +82,7 @@ def _running(known: Dict[str, Any]) -> bool:
 
 
 def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:
-    """Start the daemons; returns what is known of them, as `node.json` keeps it."""
+    """Start the daemons; returns their record, as `node.json` keeps it."""
     ports = choose_ports(request["ports"])
     usual = tempfile.gettempdir()
     parent = usual if len(usual) <= LONGEST_TMPDIR else "/tmp"  # noqa: S108 - a folder of its own in there
@@ -165,12 +165,12 @@ def check_running(folder: Path) -> None:
 
 
 def known_here(folder: Path) -> bool:
-    """Whether daemons were started here, and not stopped again."""
+    """Return whether daemons were started here, and not stopped again."""
     return bool(read_json(folder / "node.json"))
 
 
 def running(folder: Path) -> bool:
-    """Whether the daemons that were started last run."""
+    """Return whether the daemons that were started last are running."""
     known = read_json(folder / "node.json")
     return bool(known) and _running(known)
 
@@ -182,14 +182,14 @@ def address(folder: Path) -> Optional[str]:
 
 
 def vital_processes(folder: Path) -> Dict[int, str]:
-    """Pid and birth of the daemons without which there is no Ray (Linux; elsewhere none)."""
+    """Return pid and birth of the daemons that Ray can't live without (Linux; elsewhere empty)."""
     known = read_json(folder / "node.json")
     births = {pid: process.birth(pid) for pid in process.with_variable(MARK, known.get("run_dir", ""))}
     return {pid: born for pid, born in births.items() if born is not None and process.name(pid) in VITAL}
 
 
 def last_words(folder: Path) -> str:
-    """What the daemons said last, as one line."""
+    """Return the daemons' last output, as one line."""
     known = read_json(folder / "node.json")
     try:
         log = (Path(known["run_dir"]) / LOGS / "ray.log").read_text(errors="replace")
@@ -199,7 +199,9 @@ def last_words(folder: Path) -> str:
 
 
 def last_lines(log: str) -> List[str]:
-    """Of the log of `ray start --block` what tells how it ended: what it said once its daemons ran, if they did."""
+    """Return the lines in the log of `ray start --block` that show its end: those after the start of its daemons,
+    if any.
+    """
     text = _TAIL.sub("", _STYLE.sub("", log))
     _, started, after = text.rpartition(STARTED)
     rest = after.partition("\n")[2] if started else text
@@ -235,7 +237,7 @@ def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def ask(host: str, port: int, token: str, path: str) -> Dict[str, Any]:
-    """What Ray's dashboard answers; empty where it gave no document, as before it is up."""
+    """Return the answer of Ray's dashboard; empty if it sent no document, as before it is up."""
     connection = http.client.HTTPConnection(host, port, timeout=10)
     try:
         connection.request("GET", path, headers={"Authorization": "Bearer " + token})
@@ -255,7 +257,7 @@ def ask(host: str, port: int, token: str, path: str) -> Dict[str, Any]:
 
 
 def alive(answer: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """Of the dashboard's answer on NODES, those that Ray counts as alive."""
+    """Return the nodes in the dashboard's answer on NODES that Ray counts as alive."""
     nodes = ((answer.get("data") or {}).get("result") or {}).get("result") or []
     return [node for node in nodes if node.get("state") == "ALIVE"]
 
@@ -286,7 +288,7 @@ def command_ray_state(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def command_ray_stop(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`ray_stop`: end what was started here, and remove what it left. Answers whether there was anything."""
+    """Answer `ray_stop`: end the daemons of this node, and remove their files. Answers whether any existed."""
     folder, known = folder_of(request["node"]), {}  # type: Path, Dict[str, Any]
     if folder.is_dir():
         with open(str(folder / "lock"), "wb") as lock:

@@ -1,4 +1,4 @@
-"""Ray as KubeRay keeps it: the container of each pod is a node of it, and the head's dashboard tells of all."""
+"""Ray as KubeRay keeps it: the container of each pod is a Ray node, and the head's dashboard lists all."""
 
 import os
 import time

@@ -30,7 +30,7 @@ LOOK_S = 0.1
 BEGIN_DEADLINE_S = 300.0
 """Until the ranks of a node have begun: Ray has to start their processes, which import torch."""
 LEAVE_DEADLINE_S = 30.0
-"""For all ranks of a job to end, once those of this node have."""
+"""The time for all ranks of a job to end, after the ranks of this node."""
 STOP_GRACE_S = 2.0
 """For a stop to arrive, where ranks were killed: the first node's was, and Ray ended these with its driver."""
 FOLLOW_S = 0.5
@@ -77,7 +77,7 @@ def main(arguments: List[str]) -> int:
 
 
 class Stopped(Exception):
-    """This process was told to end."""
+    """This process got the order to end."""
 
 
 def _raise_stopped(_number: int, _frame: object) -> None:
@@ -99,7 +99,7 @@ class Ray:
         self._vital = daemons.vital_processes(self._folder)
 
     def ended(self) -> bool:
-        """Whether it is gone. Its keeper takes seconds to follow, and is asked where the daemons are not known.
+        """Return whether it has ended. Its keeper takes seconds to follow, and is read if the daemons are not known.
 
         One that gpuctl did not start is the first process of this container, and takes this one along.
         """
@@ -110,7 +110,7 @@ class Ray:
         return not daemons.running(self._folder)
 
     def why(self) -> Dict[str, Any]:
-        """What ended it, once its keeper has said what it knows, or after a moment."""
+        """Return the reason for its end, once its keeper has reported, or after a moment."""
         limit = time.monotonic() + WORDS_DEADLINE_S
         while daemons.running(self._folder) and time.monotonic() < limit:
             time.sleep(LOOK_S)
@@ -118,12 +118,12 @@ class Ray:
 
 
 def nccl_file(run_dir: Path, pid: str) -> str:
-    """Where NCCL writes of a process what it chose; `%p` stands for its pid."""
+    """Return the file for NCCL's log of a process; `%p` stands for its pid."""
     return str(run_dir / LOGS / "nccl-{}.log".format(pid))
 
 
 class Rank:
-    """One of the node's ranks, as its files tell."""
+    """A rank of the node, as its files show it."""
 
     def __init__(self, run_dir: Path, rank: int, local_rank: int, launched_at: float) -> None:
         self.rank = rank
@@ -140,7 +140,7 @@ class Rank:
         self.late = False
         """Whether it had not begun when it should have."""
         self.exit_code = None  # type: Optional[int]
-        """None: not known."""
+        """`None`: not known."""
 
     @property
     def pid(self) -> Optional[int]:
@@ -234,7 +234,7 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", ray: R
             if driver is not None:
                 driver.terminate()
             return 1
-        # At once, not at the next look: who ended first is told by when.
+        # At once, not at the next look: times decide which rank ended first.
         at_work = [rank.pid for rank in ranks if rank.pid is not None and not rank.ended]
         process.wait_for_end(at_work if driver is None else [driver.pid, *at_work], LOOK_S)
 
@@ -245,7 +245,7 @@ def _judge(ranks: List[Rank]) -> int:
 
 
 def why_ended(ray: Ray, ranks: List[Rank]) -> Optional[Dict[str, Any]]:
-    """What ended the node's part, also one that was stopped; None where it is a rank's affair, or the driver's."""
+    """Return the reason for the end of the node's part, also of a stop; `None` if a rank or driver explains it."""
     if ended_with_ray(ray, ranks):
         return ray.why()
     for rank in ranks:
@@ -255,7 +255,7 @@ def why_ended(ray: Ray, ranks: List[Rank]) -> Optional[Dict[str, Any]]:
 
 
 def ended_with_ray(ray: Ray, ranks: List[Rank]) -> bool:
-    """Whether Ray has ended here. Where ranks went without a word it is given a moment, as it takes them along."""
+    """Return whether Ray has ended here. After a silent end of ranks Ray gets a moment, as it takes them along."""
     limit = time.monotonic() + FOLLOW_S
     while not ray.ended():
         for rank in ranks:
@@ -269,7 +269,7 @@ def ended_with_ray(ray: Ray, ranks: List[Rank]) -> bool:
 
 
 def in_words(ended: Dict[str, Any]) -> str:
-    """What ended it, for who reads the launcher's log; `reason.json` has it for gpuctl."""
+    """Describe the end for readers of the launcher's log; `reason.json` has it for gpuctl."""
     detail = ": {}".format(ended["detail"]) if ended.get("detail") else ""
     if ended["reason"] == end_reasons.NOT_STARTED:
         return "{} could not be started{}".format(ended["program"], detail)

@@ -1,10 +1,10 @@
-"""A search with Ray Tune, driven from the first node; its trials run wherever there is room.
+"""A search with Ray Tune, driven from the first node; its trials run wherever GPUs and CPUs are free.
 
     python3 -I <folder> ray_tune SEARCH
 
 SEARCH is a JSON document: function (`module:name` in the folder of the code), code (that folder's name), params (name
-to kind and values), fixed (what every trial is given besides), env (names of variables that trials get), trials,
-metric, mode, scheduler, cpus, gpus, most_at_once, seed. What is known of the trials is at any time in the run's
+to kind and values), fixed (further values of every trial), env (names of variables that trials get), trials,
+metric, mode, scheduler, cpus, gpus, most_at_once, seed. The record of the trials is always in the run's
 `artifacts/trials.json`. Runs on the Python that has Ray.
 """
 
@@ -24,7 +24,7 @@ from remote.shared.files import write_json
 
 WRONG_OPTIONS = 2
 SAVE_S = 1.0
-"""At most this often what is known is written, while trials go on."""
+"""Seconds between two writes of the record while trials run."""
 
 
 def main(arguments: List[str]) -> int:
@@ -36,7 +36,8 @@ def main(arguments: List[str]) -> int:
 
     search = json.loads(arguments[0])
     run_dir = Path(os.environ[RUN_DIR_VARIABLE])
-    # Its tables of what is said here anyway, and its traceback about a metric, of which `Trials` says what is wrong.
+    # Its tables of values that are shown here anyway, and its traceback about a metric, on which `Trials` has a
+    # sentence.
     os.environ.update(RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_STRICT_METRIC_CHECKING="1")
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers have not got this module
     ray.init(log_to_driver=False)
@@ -73,7 +74,7 @@ def main(arguments: List[str]) -> int:
 
 
 def trainable(search: Dict[str, Any]) -> Callable[[Dict[str, Any]], None]:
-    """What a trial runs, in a worker on any node: the function, in the folder of the code there."""
+    """Return the function of a trial, in a worker on any node: it runs in the folder of the code there."""
     function, code, fixed = search["function"], search["code"], search["fixed"]
     variables = {name: os.environ[name] for name in search["env"]}  # not in Ray's own description of a trial
 
@@ -114,7 +115,7 @@ class Rounds:
 
 
 class Trials:
-    """What is known of the trials."""
+    """The record of the trials."""
 
     def __init__(self, search: Dict[str, Any], path: Path) -> None:
         self._search = search
@@ -122,7 +123,7 @@ class Trials:
         self._saved_at = 0.0
         self.known = {}  # type: Dict[str, Dict[str, Any]]
         self.wrong_metric = ""
-        """The sentence where a report has not got what is judged by."""
+        """The sentence for a report without the judged value."""
 
     def update(self, trial: Any, result: Optional[Dict[str, Any]], status: str) -> None:  # noqa: ANN401 - Ray's Trial
         """A trial began, reported or ended."""
@@ -162,14 +163,14 @@ class Trials:
         self.save()
 
     def stopped(self) -> None:
-        """The search has ended, and with it the trials that were going on."""
+        """The search has ended, and with it its active trials."""
         for entry in self.known.values():
             if entry["status"] == "running":
                 entry["status"] = "stopped"
         self.save()
 
     def _names(self, result: Dict[str, Any]) -> List[str]:
-        """Those of a report that are the function's own: Ray adds many, of its clock and its names."""
+        """Return the keys of a report that are the function's own: Ray adds many, of its clock and its names."""
         script_values = [name for name in result if name.split("/")[0] not in RAYS_OWN]
         return [
             name
@@ -190,7 +191,7 @@ class Trials:
         sys.stdout.flush()
 
     def save(self) -> None:
-        """Write what is known."""
+        """Write the record."""
         self._saved_at = time.time()
         rows = [
             {key: _plain(value) for key, value in entry.items() if key != "began_at"}
@@ -209,7 +210,7 @@ RAYS_OWN = {
 
 
 def flat(result: Dict[str, Any], before: str = "") -> Dict[str, Any]:
-    """A report with the names of what is nested in it as Ray Tune knows them: `eval/accuracy`."""
+    """Return a report with Ray Tune's names of nested values: `eval/accuracy`."""
     named = {}  # type: Dict[str, Any]
     for name, value in result.items():
         named.update(flat(value, before + name + "/") if isinstance(value, dict) else {before + name: value})
@@ -228,7 +229,7 @@ def _short(value: Any) -> str:  # noqa: ANN401 - a number or a word
 
 
 def callback(tune: Any, trials: Trials) -> Any:  # noqa: ANN401 - Ray's own, which is not imported here
-    """Tells `trials` of what Ray Tune tells."""
+    """Forwards Ray Tune's callbacks to `trials`."""
 
     class TrialReporter(tune.Callback):  # type: ignore[misc,unused-ignore]
         def on_trial_start(self, **info: Any) -> None:  # noqa: ANN401

@@ -1,6 +1,6 @@
-"""What a node sees around a rank that ends badly: memory that the kernel took back, /dev/shm, NCCL.
+"""Observations of a node around a rank that fails: memory that the kernel took back, /dev/shm, NCCL.
 
-Looked at now and then while the rank is at work: when it has ended, its memory is free again.
+Read now and then while the rank runs: when it has ended, its memory is free again.
 """
 
 import os
@@ -31,7 +31,7 @@ _LIMIT = re.compile(r"memory: usage \d+kB, limit (\d+)kB")
 
 
 class EndFacts:
-    """The facts of one rank, gathered while it is at work."""
+    """The facts of one rank, gathered while it runs."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -54,7 +54,7 @@ class EndFacts:
         self._limits = limits(self._pid) or self._limits
 
     def document(self, nccl_file: str, interface: str) -> Dict[str, Any]:
-        """All of them, once the rank has ended. `interface`: what NCCL was told to use."""
+        """Return all observations, after the rank has ended. `interface`: NCCL's setting."""
         self._poll()
         on_machine = kills_in(PROC / "vmstat")
         killed = self._kill_at is not None or on_machine != self._on_machine
@@ -95,12 +95,12 @@ class EndFacts:
             )
 
     def _count(self) -> Optional[int]:
-        """How often the kernel has killed where the rank is: in its control group, else on the whole machine."""
+        """Return how often the kernel has killed in the rank's control group, else on the whole machine."""
         return kills_in(PROC / "vmstat") if self._group is None else kill_count(self._group)
 
 
 def memory_group(pid: int) -> Optional[Path]:
-    """The folder of a process's memory control group; None where there is none, and of a process that is gone."""
+    """Return the folder of a process's memory control group; `None` without one, and for an ended process."""
     try:
         lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
         status = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
@@ -122,7 +122,9 @@ def memory_group(pid: int) -> Optional[Path]:
 
 
 def kill_count(group: Path) -> Optional[int]:
-    """How many of a group's processes the kernel has killed for want of memory; None where it does not say."""
+    """Return how many of a group's processes the kernel has killed for lack of memory; `None` if it does not report
+    that.
+    """
     counts = kills_in(group / "memory.events")
     return kills_in(group / "memory.oom_control") if counts is None else counts
 
@@ -138,7 +140,7 @@ def kills_in(file: Path) -> Optional[int]:
 
 
 def memory_limit(group: Optional[Path]) -> Optional[int]:
-    """The least that this group and those above it may use, where that is less than the machine has."""
+    """Return the lowest limit of this group and of the ones above, if it is below the machine's memory."""
     limits: List[int] = []
     while group is not None and group != CGROUPS.parent:
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -169,7 +171,9 @@ def limits(pid: int) -> Dict[str, int]:
 
 
 def shared_memory(pid: int) -> Optional[Tuple[int, int]]:
-    """Size of /dev/shm as a process sees it, and what is free there; None where it is gone, or there is none."""
+    """Return the size of /dev/shm as a process sees it, and its free bytes; `None` without one, or for an ended
+    process.
+    """
     try:
         disk = os.statvfs(str(PROC / str(pid) / "root" / SHM))
     except OSError:
@@ -190,7 +194,7 @@ def kernel_log() -> str:
                 records.append(os.read(handle, 8192))
             except BrokenPipeError:  # this record was overwritten while it was read
                 continue
-    except OSError:  # there are no more
+    except OSError:  # no further groups
         pass
     finally:
         os.close(handle)
@@ -198,7 +202,7 @@ def kernel_log() -> str:
 
 
 def last_kill(log: str, pid: int, since: float) -> Dict[str, Any]:
-    """What the kernel says of the process that it killed for want of memory: this one, else the last since then."""
+    """Return the kernel's record of a kill for lack of memory: of this process, else the last since then."""
     kill: Dict[str, Any] = {}
     limit: Optional[int] = None
     for line in log.splitlines():

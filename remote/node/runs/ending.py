@@ -1,6 +1,6 @@
 """The end of a node's part in a run: its ranks get a signal and time to save, and so does what they leave behind.
 
-One grace counts for all of it. It begins with the signal, or with the end of the rank that failed first; SIGKILL
+One grace counts for all of them. It begins with the signal, or with the end of the rank that failed first; SIGKILL
 follows. `ending.json` in the run's folder shows an end that takes longer than a moment.
 """
 
@@ -42,7 +42,7 @@ ORDERED = frozenset({-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 
 
 class Ending:
-    """How one node's launcher and its ranks end."""
+    """The end of one node's launcher and its ranks."""
 
     def __init__(self, run_dir: Path, launcher: "subprocess.Popen[bytes]", grace_s: float) -> None:
         self._run_dir = run_dir
@@ -81,7 +81,7 @@ class Ending:
     def stop(self, number: signal.Signals) -> int:
         """Send the launcher a signal, which it passes on to its ranks. Returns its exit status.
 
-        If a rank has failed, torchrun has sent SIGTERM by itself: a second signal could end a rank that saves.
+        If a rank has failed, torchrun has already sent SIGTERM: a second signal could end a rank that saves.
         """
         if self._began is None:
             ranks = self._read_records()
@@ -101,7 +101,7 @@ class Ending:
     def finish(self, *, wait: bool) -> None:
         """Give the ranks and other processes that outlived the launcher the rest of the grace, then end them.
 
-        Without `wait` they get none. Neither do they after a crash: many of a rank's helpers wait for it forever.
+        Without `wait`, and after a crash, they get no time: many of a rank's helpers wait for it forever.
         """
         crashed, now = _crashed(self._read_records()), time.monotonic()
         torchrun_pending = self._signal is None and (self._began is None or now - self._began < TORCHRUN_S)
@@ -121,7 +121,7 @@ class Ending:
             os.unlink(str(self._run_dir / ENDING))  # a later command would take it for the present
 
     def document(self) -> Optional[Dict[str, Any]]:
-        """Return what `exit.json` keeps of it. None: the ranks ended by themselves, and left nothing."""
+        """Return the ending for `exit.json`. `None`: the ranks ended without signals, and left no processes."""
         left = [self._shown(pid) for pid, process_left in self._left.items() if process_left["told"]]
         if not self._has_ranks or (self._signal is None and not self._killed and not left):
             return None

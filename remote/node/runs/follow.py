@@ -21,13 +21,13 @@ BEAT_S = 5.0
 
 
 def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`follow`: send what has grown since `offsets`, until the run has ended (`wait`) or once.
+    """`follow`: send new content since `offsets`, until the run has ended (`wait`) or once.
 
     Request: run_dir, offsets (path → bytes the other side has) and records (paths): these files and no others are
     sent; wait, max_artifact_bytes, and where checkpoints are wanted `checkpoints`: whole, the run's number of ranks
-    (`ranks`), max_bytes of those that are sent at the end, `parts` where the first node tells of them, and `mirror`
-    where the other side is to be told of them while the run goes on; outputs: patterns and max_bytes of what the run
-    wrote into the project's folder. A `launch` in it is started first, so that a run begins and is followed in one
+    (`ranks`), max_bytes of the files sent at the end, `parts` if the first node reports them, and `mirror`
+    if the other side gets reports during the run; outputs: patterns and max_bytes of the run's
+    files in the project's folder. A `launch` in it is started first, so that a run begins and is followed in one
     round trip.
     """
     launch = request.get("launch")
@@ -85,7 +85,7 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def _size(path: Path) -> int:
-    """A file's size; 0 where there is none, or something that is no plain file."""
+    """Return a file's size; 0 for a missing file, or something that is no plain file."""
     try:
         status = os.lstat(str(path))
     except FileNotFoundError:
@@ -110,12 +110,12 @@ def _send_growth(run_dir: Path, offsets: Dict[str, int], output: BinaryIO) -> in
 
 
 class Report:
-    """What the hangs' watch has written, sent each time that it is another, and nothing once it is withdrawn."""
+    """The report of the hang watch, sent each time that it changes, and empty once it is withdrawn."""
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / HANG_REPORT
         self._sent = -1
-        """When what was sent last was written; 0: nothing is there, -1: nothing was sent."""
+        """Time of the last sent record; 0: no record exists, -1: no record was sent."""
 
     def send(self, output: BinaryIO) -> int:
         """Returns the number of frames."""

@@ -1,4 +1,4 @@
-"""A child process that goes on with what this process has in memory."""
+"""A child process that continues with the memory of this process."""
 
 import contextlib
 import os
@@ -8,13 +8,13 @@ import traceback
 from typing import Callable, Optional
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Those that the child gets from who ends this process, and that end it."""
+"""Signals for the child from the process that ends this one, and that end it."""
 
 
 class Fork:
     """A child process that does `work`, which gives its exit status or ends the process itself.
 
-    SIGNALS that come to this process go to the child's group, which it leads, and none is lost on the way.
+    SIGNALS that come to this process go to the child's group, which it leads, and no signal is lost.
     """
 
     def __init__(self, work: Callable[[], int]) -> None:
@@ -43,7 +43,7 @@ class Fork:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def poll(self) -> Optional[int]:
-        """Return the exit status, as the negative number of a signal; None while it is at work."""
+        """Return the exit status, as the negative number of a signal; `None` while it is running."""
         if self._code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:

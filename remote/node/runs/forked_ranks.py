@@ -1,4 +1,4 @@
-"""torchrun whose ranks are forks of it, for the built-in job: a node imports torch once, not once more for each rank.
+"""torchrun with forked ranks, for the built-in job: a node imports torch once, not once more for each rank.
 
     python3 -u <folder> forked_ranks RUN_DIR CWD TORCHRUN-OPTION… -- MODULE ARGUMENT…
 
@@ -45,7 +45,7 @@ def main(arguments: List[str]) -> int:
     except Exception as error:  # noqa: BLE001 - each rank tries by itself, and tells of it in its log
         sys.stderr.write("gpuctl: the ranks begin by themselves: {!r}\n".format(error))
         fresh = True
-    gc.freeze()  # what is there stays in memory that is shared with the ranks
+    gc.freeze()  # preloaded modules stay in memory that is shared with the ranks
     gc.enable()
     config, _, _ = run.config_from_args(run.parse_args([*options, "--start-method", "fork", job[0]]))
     errors.record(run.elastic_launch(config, _rank))(run_dir, cwd, job, fresh)

@@ -1,4 +1,4 @@
-"""What NCCL chose, as its own log tells: transports and interfaces; and what it warned of."""
+"""NCCL's choices, by its own log: transports and interfaces; and its warnings."""
 
 import re
 from typing import List, Tuple
@@ -23,9 +23,8 @@ MOST_INTERFACES, MOST_WARNING = 8, 300
 
 
 def transports(log: bytes) -> List[str]:
-    """`NET/Socket`, `NET/IB/GDRDMA`, `NET/AWS Libfabric`, `P2P`, `SHM`: those in use, in order of the alphabet.
-
-    Channels tell it best. Before there are any, what NCCL means to use between nodes counts.
+    """`NET/Socket`, `NET/IB/GDRDMA`, `NET/AWS Libfabric`, `P2P`, `SHM`: the ones in use, in order of the alphabet.
+    Channels are the best source. Before channels exist, the plan of NCCL between nodes counts.
     """
     names = set()
     for channel in _CHANNEL.finditer(log):
@@ -37,7 +36,7 @@ def transports(log: bytes) -> List[str]:
 
 
 def read(path: str) -> List[str]:
-    """The transports in a log file; none where there is no such file."""
+    """Return the transports in a log file; empty without such a file."""
     try:
         with open(path, "rb") as file:
             return transports(file.read(READ_BYTES))
@@ -46,7 +45,7 @@ def read(path: str) -> List[str]:
 
 
 def network(path: str) -> Tuple[List[str], str]:
-    """The interfaces that NCCL used, by its log file, and its last warning; empty where it tells none."""
+    """Return NCCL's interfaces by its log file, and its last warning; empty if unknown."""
     try:
         with open(path, "rb") as file:
             log = file.read(READ_BYTES)

@@ -33,12 +33,12 @@ from remote.shared.files import write_json
 LOOK_S = 2.0
 """How often NCCL's log is looked at while nothing is in it; it says all within the first step."""
 METRICS_LOOK_S = 0.1
-"""How often the metrics file is looked at while it tells of no samples."""
+"""The pause between looks at a metrics file without samples."""
 METRICS_BYTES = 65536
 """Of the metrics file's end: no line of metrics is longer."""
 
 Samples = Tuple[Optional[float], Optional[float]]
-"""When they were written, Unix seconds, and how many; both None where there are none."""
+"""Their time, Unix seconds, and number; both `None` without any."""
 NO_SAMPLES = (None, None)  # type: Samples
 
 Child = Union["subprocess.Popen[bytes]", Fork]
@@ -130,7 +130,7 @@ def take_launch_time() -> float:
 
 
 def nccl_debug(environment: Mapping[str, str], path: str) -> Dict[str, str]:
-    """Variables that make NCCL write into a file what it chose; none where the user asked NCCL to speak."""
+    """Return variables that make NCCL write its choices into a file; empty if the user asked NCCL for output."""
     if "NCCL_DEBUG" in environment:
         return {}
     return dict(nccl_log.DEBUG, NCCL_DEBUG_FILE=path)
@@ -139,10 +139,9 @@ def nccl_debug(environment: Mapping[str, str], path: str) -> Dict[str, str]:
 def _wait(
     child: Child, metrics: Path, facts: EndFacts, nccl: str, log: Optional[BinaryIO]
 ) -> Tuple[int, List[str], Samples]:
-    """Wait for the child's end.
+    """Wait for the child's end, and report NCCL's choices on `log` once.
 
-    Returns its exit status; what NCCL chose by its log `nccl`, and tells `log` once, meanwhile; and the first
-    samples in `metrics`.
+    Returns its exit status; NCCL's choices by its log `nccl`; and the first samples in `metrics`.
     """
     first = NO_SAMPLES
     look_at = time.monotonic() + LOOK_S
@@ -164,10 +163,10 @@ def _wait(
 
 
 def samples_at_end(path: Path) -> Samples:
-    """When the file was last written, and the samples that its last whole line tells of.
+    """When the file was last written, and the samples in its last whole line.
 
-    Many lines may come with one write, from a script that does not flush each: those that came before count as
-    seen by then. NO_SAMPLES where that line tells of none, and while the file grows.
+    Many lines may come with one write, from a script that does not flush each: earlier ones count as seen by then.
+    NO_SAMPLES for a line without samples, and while the file grows.
     """
     try:
         if not path.stat().st_size:  # a pipe's, too, which must not be opened
@@ -188,7 +187,7 @@ def samples_at_end(path: Path) -> Samples:
 
 
 def _written_at(path: Path) -> Optional[float]:
-    """When the file was last written, Unix seconds; None where there is none, or the rank made it unreadable."""
+    """Return the last write of the file, Unix seconds; `None` without the file, or if the rank made it unreadable."""
     try:
         return path.stat().st_mtime
     except OSError:

@@ -41,7 +41,7 @@ REASON = "reason.json"
 
 
 class Stopped(Exception):
-    """The supervisor was told to stop."""
+    """The supervisor got an order to stop."""
 
 
 def launch(spec: Dict[str, Any]) -> None:
@@ -154,7 +154,7 @@ def _end_run(run_dir: Path, end: ending.Ending, early: List[int]) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         except Stopped:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            # Told apart at once: the nodes' failures lead to each other's stop.
+            # Decided at once: the nodes' failures lead to each other's stop.
             stopped, not_ours = True, not _is_told(run_dir)
         if stopped:
             exit_code = end.stop(_signal_of_stop(run_dir))
@@ -162,7 +162,9 @@ def _end_run(run_dir: Path, end: ending.Ending, early: List[int]) -> None:
         ended_at = time.time()
         end.finish(wait=not not_ours)
         if not not_ours:  # a machine that goes down has no time for it
-            with contextlib.suppress(OSError, RuntimeError):  # how the run ended counts for more, and is told
+            with contextlib.suppress(
+                OSError, RuntimeError
+            ):  # the run's end is more important, and is reported
                 outputs.keep(run_dir)
     finally:
         process.kill_descendants(ending.KILLED_S)
@@ -183,12 +185,12 @@ def explain(run_dir: Path, ended: Dict[str, Any]) -> None:
 
 
 def _is_told(run_dir: Path) -> bool:
-    """Return whether the run was told to stop. False, too, if the disk does not answer."""
+    """Return whether an order to stop exists. False, too, if the disk does not answer."""
     return os.path.exists(str(run_dir / "stop"))
 
 
 def _told_at(run_dir: Path) -> Optional[float]:
-    """When the run was told to stop."""
+    """Return the time of the order to stop."""
     stop = run_dir / "stop"
     return stop.stat().st_mtime if stop.exists() else None
 
@@ -213,7 +215,7 @@ def _write_exit(
     ended_at: float,
     end: Optional[Dict[str, Any]],
 ) -> None:
-    """The last act: `exit.json`, on a full disk too; that is the reason where there is no other."""
+    """Write `exit.json` at the very end, on a full disk too; a full disk is the reason if no other is known."""
     free_bytes, told_at = LOW_DISK_BYTES, None
     with contextlib.suppress(OSError):
         disk = os.statvfs(str(run_dir))
@@ -263,14 +265,14 @@ def tell_to_stop(
 ) -> None:
     """Tell the run to end, also one that is just being started. Returns at once.
 
-    `signal_name`: of that for its ranks. `grace_s`: how long these may take from it on. None: as the launch set.
+    `signal_name`: of that for its ranks. `grace_s`: how long these may take from it on. `None`: as the launch set.
     """
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     if grace_s is not None:
         with contextlib.suppress(OSError):  # on a full disk the grace stays as it is
             ending.set_grace(run_dir, grace_s)
     stop = run_dir / "stop"
-    if not stop.exists():  # its time, its reason and its signal are those of the first call
+    if not stop.exists():  # time, reason and signal are the ones of the first call
         temporary = temporary_beside(stop)
         try:
             temporary.write_text(json.dumps(dict(end_reasons.ended(reason), signal=signal_name)))
@@ -285,7 +287,7 @@ def tell_to_stop(
 
 
 def wait_for_end(run_dir: Path, deadline_s: float) -> Dict[str, Any]:
-    """Wait until the run has ended, and end what a killed supervisor left. Returns the final state."""
+    """Wait until the run has ended, and end the remains of a killed supervisor. Returns the final state."""
     now = state(run_dir)
     limit = time.monotonic() + deadline_s
     while now["running"] and time.monotonic() < limit:
@@ -297,7 +299,7 @@ def wait_for_end(run_dir: Path, deadline_s: float) -> Dict[str, Any]:
 
 
 def clean_up(run_dir: Path) -> None:
-    """Do what a killed supervisor could not: end what is left of its run. Nothing where it ended by itself."""
+    """Do the work of a killed supervisor: end the rest of its run. Without effect after a regular end."""
     supervisor = read_json(run_dir / "runner.json")
     if not supervisor or (run_dir / "exit.json").exists() or supervisor["boot_id"] != process.boot_id():
         return
@@ -320,7 +322,7 @@ def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def command_run_state(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`run_state`: whether the run is `running` here; None where nothing is known of it, as before its launch."""
+    """Answer `run_state`: whether the run is `running` here; `None` if it is unknown, as before its launch."""
     frames.write(output, {"t": frames.STATE, "running": _running(Path(request["run_dir"]))})
 
 

@@ -1,4 +1,4 @@
-"""How busy the node is: CPUs, memory, network, disk, GPUs. What can't be known here is None."""
+"""The load of the node: CPUs, memory, network, disk, GPUs. Unknown values are `None`."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ Counters = Dict[str, Tuple[int, int]]
 
 
 def parse_stat(text: str) -> Optional[Tuple[int, int]]:
-    """/proc/stat: ticks in which the CPUs worked, and all ticks. None: it does not say."""
+    """/proc/stat: ticks in which the CPUs worked, and all ticks. `None`: it does not say."""
     for line in text.splitlines():
         name, *words = line.split()
         if name == "cpu" and len(words) >= 4 and all(word.isdecimal() for word in words):
@@ -41,7 +41,7 @@ def busy(before: Optional[Tuple[int, int]], after: Optional[Tuple[int, int]]) ->
 
 
 def parse_meminfo(text: str) -> Optional[Tuple[int, int]]:
-    """/proc/meminfo: bytes that programs can't have any more, and bytes in all. None: it does not say."""
+    """/proc/meminfo: bytes that programs can't have any more, and bytes in all. `None`: it does not say."""
     values = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
@@ -67,7 +67,7 @@ def parse_net(text: str) -> Counters:
 def rates(
     before: Counters, after: Counters, interfaces: Sequence[str], seconds: float
 ) -> Tuple[Optional[float], Optional[float]]:
-    """Bytes a second received and sent on the interfaces together; None where any of them began anew."""
+    """Bytes a second received and sent on the interfaces together; `None` where any of them began anew."""
     both = [(before[name], after[name]) for name in interfaces if name in before and name in after]
     if not both or seconds <= 0 or any(new[i] < old[i] for old, new in both for i in (0, 1)):
         return None, None
@@ -76,7 +76,7 @@ def rates(
 
 
 def physical(net: Path) -> List[str]:
-    """The interfaces with hardware of their own; where none has (in a container), all but loopback."""
+    """Return the interfaces with own hardware; if no interface has any (in a container), all but loopback."""
     try:
         names = sorted(path.name for path in net.iterdir())
     except OSError:
@@ -85,7 +85,7 @@ def physical(net: Path) -> List[str]:
 
 
 def _read(path: Path) -> str:
-    """A file of the kernel's; empty where there is none (macOS)."""
+    """Read a file of the kernel's; empty without it (macOS)."""
     try:
         return path.read_text()
     except OSError:
@@ -95,7 +95,7 @@ def _read(path: Path) -> str:
 class Sampler:
     """Takes samples; rates are of the time since the sample before. To be closed.
 
-    `interfaces`: those whose bytes are counted; none: all physical ones. Makes nvidia-smi tell every `every_s`.
+    `interfaces`: the ones whose bytes count; empty: all physical ones. Makes nvidia-smi report every `every_s`.
     """
 
     def __init__(self, every_s: float, interfaces: Sequence[str] = ()) -> None:
@@ -113,7 +113,7 @@ class Sampler:
         return time.monotonic(), parse_stat(_read(PROC / "stat")), parse_net(_read(PROC / "net" / "dev"))
 
     def sample(self) -> Dict[str, Any]:
-        """How busy the node is. `seconds`: the time that the rates are of; fractions are 0 .. 1."""
+        """Return the load of the node. `seconds`: the time that the rates are of; fractions are 0 .. 1."""
         before, self._before = self._before, self._read()
         seconds = self._before[0] - before[0]
         received, sent = rates(before[2], self._before[2], self._interfaces, seconds)
@@ -147,9 +147,9 @@ def routes(peers: Sequence[str]) -> List[str]:
 
 
 def command_usage(request: Mapping[str, Any], output: BinaryIO) -> None:
-    """`usage`: one sample after the other, every `every_s`; `samples` of them, or (None) until nobody reads.
+    """`usage`: one sample after the other, every `every_s`; `samples` of them, or (`None`) until nobody reads.
 
-    Network bytes are those of the interfaces on the routes to `peers` (addresses), or of all physical ones.
+    Network bytes are bytes of the interfaces on the routes to `peers` (addresses), or of all physical ones.
     """
     every_s, left = float(request["every_s"]), request["samples"]
     with closing(Sampler(every_s, routes(request["peers"]))) as sampler:

@@ -1,4 +1,4 @@
-"""A run's `usage/NODE.jsonl`: how busy the node was, a line a stretch of time, written while the run goes on."""
+"""A run's `usage/NODE.jsonl`: the node's load, a line a stretch of time, written during the run."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from remote.shared.files import read_json
 
 FIRST_LINE_S = 1.0
 LINES_A_STEP = 256
-"""After so many lines a line is of twice the time: 2,048 lines last for 18 hours, 4,096 for half a year."""
+"""After this number of lines a line is of twice the time: 2,048 lines last for 18 hours, 4,096 for half a year."""
 TICK_S = 5.0
 """Samples are at most this far apart; a line is made of all that were taken in its time."""
 GPU_TICK_S = 2.0
@@ -24,12 +24,12 @@ GPU_MEANS = ("utilization", "power_w")
 
 
 def line_s(written: int) -> float:
-    """How much time the next line is of, when so many have been written."""
+    """Return the time span of the next line, after this number of lines."""
     return float(FIRST_LINE_S * 2 ** (written // LINES_A_STEP))
 
 
 def merge(samples: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
-    """One line of several samples: means over their time, the most memory that was used, else the last."""
+    """Merge several samples into one line: means over their time, the peak of memory, else the last value."""
     weights = [float(sample["seconds"]) for sample in samples]
     gpus = []
     for gpu in samples[-1]["gpus"] or []:
@@ -59,7 +59,7 @@ def _same_gpu(gpus: Optional[Sequence[Mapping[str, Any]]], index: int) -> Mappin
 
 
 def mean(values: Sequence[Tuple[Optional[float], float]]) -> Optional[float]:
-    """The mean of (value, weight); of the known ones, None where there are none."""
+    """Return the mean of (value, weight) over known values; `None` without any."""
     known = [(value, weight) for value, weight in values if value is not None]
     total = sum(weight for _, weight in known)
     return round(sum(value * weight for value, weight in known) / total, 4) if total > 0 else None
@@ -69,7 +69,7 @@ def begin(run_dir: Path, node: str, interfaces: Sequence[str]) -> None:
     """Keep the log from a process of its own until the run's supervisor has ended. Returns at once.
 
     A second call for the same run does nothing. A run is worth more than its log: where that can't be kept (no
-    space, no process) there is none, and nothing else happens.
+    space, no process) it is missing, and nothing else happens.
     """
     supervisor = read_json(run_dir / "runner.json")
     if not supervisor:
@@ -82,7 +82,7 @@ def begin(run_dir: Path, node: str, interfaces: Sequence[str]) -> None:
 
 
 def _keep(supervisor: Mapping[str, Any], path: Path, interfaces: Sequence[str]) -> None:
-    """Write the log until the supervisor has ended, or there is no space for it."""
+    """Write the log until the supervisor has ended, or the disk is full."""
     os.nice(NICENESS)
     samples: List[Dict[str, Any]] = []
     written, running = 0, True

@@ -39,7 +39,7 @@ class Changes:
         self.files = 0
         self.bytes = 0
         self.whole = True
-        """False: there was too much to look at all of it."""
+        """False: the folder was too large for a full listing."""
         self._name_bytes = 0
 
     def add(self, path: str, status: "os.stat_result") -> None:
@@ -61,10 +61,10 @@ def find_changes(
     prefix: str = "",
     uid: Optional[int] = None,
 ) -> Changes:
-    """Find what is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest.
+    """Find new or changed files since `began_ns`, near the top first. `sent`: the sync's manifest.
 
     `changes`: where it is put, for who can't wait for the end. `prefix`: stands before the paths that are found.
-    `uid`: of the user whose files count. None: files of all users.
+    `uid`: of the user whose files count. `None`: files of all users.
     """
     changes = changes or Changes()
     pending: Deque[str] = deque([""])
@@ -96,12 +96,12 @@ def find_changes(
                     elif uid in (None, status.st_uid) and _is_output(status, sent.get(path), began_ns):
                         changes.add(prefix + path, status)
         except OSError:
-            continue  # removed meanwhile, or nobody may look into it
+            continue  # removed since then, or not readable
     return changes
 
 
 def names_in(folder: str) -> List[str]:
-    """Return the sorted names in a folder. Empty list: it can't be listed, or was removed meanwhile."""
+    """Return the sorted names in a folder. Empty list: it can't be listed, or was removed."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -122,7 +122,7 @@ def _lstat(entry: "os.DirEntry[str]") -> "Optional[os.stat_result]":
     try:
         return entry.stat(follow_symlinks=False)
     except OSError:
-        return None  # removed meanwhile
+        return None  # removed since then
 
 
 def _is_output(status: "os.stat_result", sent: Optional[Sequence[Any]], began_ns: int) -> bool:

@@ -2,10 +2,10 @@
 
 A run keeps them in `checkpoints/` of its folder.
 
-What is placed for a run that has yet to be launched lies beside its folder, which only the launch may make; the
-launch moves it in. Nothing here ever changes what an earlier run has left.
+Files that are placed for a run before its launch lie next to its folder, which only the launch may make; the
+launch moves it in. This module never changes files of an earlier run.
 
-While a run goes on, the computer from which it was started may be told what there is by now, and ask for it.
+During a run, the computer that started it may get the list of checkpoints, and ask for them.
 """
 
 import json
@@ -23,9 +23,9 @@ from remote.shared.checkpoint_files import describe, describe_script, files_in, 
 from remote.shared.constants import CHECKPOINTS, CODE_RECORD, RUNS
 
 LOOK_S = 5.0
-"""How often the folder of a run that goes on is looked at; and a script's files count as written after as long."""
+"""The pause between looks at the folder of an active run; a script's files count as written after the same time."""
 TELL_S = 120.0
-"""Between two times that the other side is told of it: what is told may be brought, which may be paid by size."""
+"""The pause between reports to the other side: a report may cause a transfer, which may be billed by size."""
 COPY_BYTES = 1024 * 1024
 
 
@@ -35,16 +35,16 @@ def of_run(run: str, node: str) -> Path:
 
 
 def parts_of_run(run: str) -> Dict[str, Path]:
-    """The parts of a run's checkpoints that are on this machine, each with the folder in which it is.
+    """Return the parts of a run's checkpoints on this machine, each with its folder.
 
-    A home may be shared: then those of several nodes are.
+    A shared home has the parts of several nodes.
     """
     folders = sorted((NODE_HOME / RUNS / run).glob("*/" + CHECKPOINTS))
     return {name: folder for folder in reversed(folders) for name in parts_in(folder)}
 
 
 def _held(run: str, node: str, whole: bool, newest: bool = False) -> List[Tuple[Path, str]]:
-    """What this machine has of a run's checkpoints: the folder in which each file is, and its name there."""
+    """Return this machine's files of a run's checkpoints: for each its folder, and its name there."""
     folder = of_run(run, node)
     if not whole:
         return [(inner, name) for name, inner in _of_script(folder).items()]
@@ -56,7 +56,7 @@ def _held(run: str, node: str, whole: bool, newest: bool = False) -> List[Tuple[
 
 
 def written_in(folder: Path) -> Dict[str, int]:
-    """Return the files that a script's ranks wrote into a folder, with their bytes: none that was placed before."""
+    """Return the files that a script's ranks wrote into a folder, with their bytes, without placed ones."""
     try:
         began_ns = os.lstat(str(folder.parent / CODE_RECORD)).st_ctime_ns
     except FileNotFoundError:
@@ -75,17 +75,17 @@ def _written(first_folder: Path) -> Dict[str, Path]:
 
 
 def _of_script(first_folder: Path) -> Dict[str, Path]:
-    """Return all files of a script's checkpoints on this machine, each with its folder.
-
-    `first_folder`: the first node's.
-
-    Those written in the run replace those that were placed there before it.
+    """Return all files of a script's checkpoints on this machine, each with its folder; files of the run replace
+    placed ones.
     """
     return dict({name: first_folder for name, _ in files_in(first_folder, False)}, **_written(first_folder))
 
 
 def found_in(folder: Path, whole: bool, ranks: int, newest: bool = False) -> Optional[Dict[str, Any]]:
-    """Describe what this machine has of a run of so many ranks. `folder`: that of its first node. None: nothing."""
+    """Describe this machine's checkpoints of a run with `ranks` ranks. `folder`: of its first node.
+
+    `None`: no checkpoints.
+    """
     if whole:
         return describe(folder, newest)
     checkpoints = describe_script(_of_script(folder), _written(folder), ranks)
@@ -100,9 +100,9 @@ def is_to_be_told(
     told_s_ago: float,
     written_s_ago: float,
 ) -> bool:
-    """Whether what is there now is told: the first at once, then news, not too often.
+    """Return whether current checkpoints are reported: the first at once, then news, not too often.
 
-    A script's files only when none was written just now, as they may be half of a set. `written_s_ago` is negative
+    A script's files only if no file was written just now, as they may be half of a set. `written_s_ago` is negative
     for a time that a script has set to the future.
     """
     if current is None or current == reported:
@@ -112,7 +112,7 @@ def is_to_be_told(
 
 
 class News:
-    """What there is to go on from of a run that is going on, to be told now and then."""
+    """The newest checkpoints of an active run, for reports now and then."""
 
     def __init__(self, folder: Path, whole: bool, ranks: int) -> None:
         self._folder = folder
@@ -122,7 +122,7 @@ class News:
         self._reported_s = self._looked_s = time.monotonic() - TELL_S
 
     def poll(self) -> Optional[Dict[str, Any]]:
-        """What is to be told now, as `describe` says it of what is needed to go on. Never raises, and is cheap."""
+        """Return the description of the files needed to resume, if it is due. Never raises, and is cheap."""
         now = time.monotonic()
         if now - self._looked_s < LOOK_S:
             return None
@@ -130,7 +130,7 @@ class News:
         try:
             checkpoints = found_in(self._folder, self._whole, self._ranks, newest=True)
         except (OSError, ValueError):
-            return None  # the run is at work there: what was listed may be gone by now
+            return None  # the run is active: listed files may have been removed
         written_s_ago = time.time() - checkpoints["written_ns"] / 1e9 if checkpoints else 0.0
         if not is_to_be_told(
             checkpoints,
@@ -159,7 +159,8 @@ def _part_sizes(run: str, node: str, whole: bool) -> Dict[str, int]:
 
 
 def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`place`: those of a run (`source`: [id, node, whole, ranks]) for the one that is to be launched in `run_dir`.
+    """`place`: the checkpoints of a run (`source`: [id, node, whole, ranks]) for the one that is to be launched in
+    `run_dir`.
 
     The built-in job never writes into a checkpoint that is there, so that its files may be linked; a script might,
     and gets copies. Sends a beat now and then while it copies. Half a set is never left, nor one of which nobody
@@ -176,7 +177,7 @@ def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
                 _copy(source / name, path, heartbeat)
         frames.write(output, {"t": frames.PLACED})
     except BaseException:
-        # Also where the other side went away: it may have taken back by now what was there then.
+        # Also if the other side has disconnected: it may have removed the placed files by now.
         shutil.rmtree(str(target), ignore_errors=True)
         raise
 
@@ -191,7 +192,7 @@ def _copy(source: Path, target: Path, heartbeat: Heartbeat) -> None:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Whether a hard link could be made; some disks have none."""
+    """Return whether a hard link could be made; some disks do not support them."""
     try:
         os.link(str(source), str(target))
     except OSError:
@@ -200,9 +201,8 @@ def _link(source: Path, target: Path) -> bool:
 
 
 def command_send_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`send_checkpoints`: a run's checkpoints (`source`: [id, node, whole, ranks]), or those to go on (`newest`).
-
-    `names`: of the parts that other nodes lack, those that are here.
+    """Answer `send_checkpoints`: a run's checkpoints (`source`: [id, node, whole, ranks]), or the ones to resume
+    from (`newest`). `names`: parts that other nodes lack and this node has.
     """
     run, node, whole, _ = request["source"]
     if request["names"]:
@@ -216,7 +216,7 @@ def command_send_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def command_discard(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`discard`: take back what was placed, or had begun to be, for a run in `run_dir` that was not launched."""
+    """Answer `discard`: remove files that were placed for a run in `run_dir` that was not launched."""
     shutil.rmtree(str(placed_for(Path(request["run_dir"]))), ignore_errors=True)
     frames.write(output, {"t": frames.DISCARDED})
 
@@ -224,7 +224,8 @@ def command_discard(request: Dict[str, Any], output: BinaryIO) -> None:
 def send_if_small(
     run_dir: Path, output: BinaryIO, *, whole: bool, max_bytes: int, failed: bool, parts: bool = False
 ) -> None:
-    """Send a run's checkpoints with what it brings back at its end; where it `failed`, tell if they are too large.
+    """Send a run's checkpoints with the files that come back at its end; where it `failed`, tell if they are too
+    large.
 
     `parts`: this is not the first node, and what its ranks wrote of them is sent. Of a script, the names of all files
     that its ranks wrote come before.

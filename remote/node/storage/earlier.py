@@ -1,6 +1,6 @@
-"""What earlier runs wrote into the project's folder, as the next one meets it: put aside, listed, sent.
+"""Files of earlier runs in the project's folder, as the next run meets them: moved to a backup, listed, sent.
 
-What is put aside is moved into a folder beside the project's, on the same disk: nothing of it is lost.
+The backup is a folder next to the project's, on the same disk: no file is lost.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from remote.shared.files import read_json
 from remote.shared.trees import device_of, folders_of, mount_points
 
 MOST_NAMES = 20
-"""Of what was put aside, that are told."""
+"""The maximum number of reported paths of the backup."""
 
 
 class Aside:
@@ -34,11 +34,13 @@ class Aside:
         self._root = root
         self._folder = folder
         self.names: List[str] = []
-        """The first of what was moved there."""
+        """The first of the moved files."""
         self.count = 0
 
     def take(self, paths: Iterable[str]) -> None:
-        """Move these files and folders of the project's there, each with its path; what is there stays as it is."""
+        """Move these files and folders of the project into the backup, each with its path; existing ones stay as
+        they are.
+        """
         for path in paths:
             target = self._place_of(path)
             source = os.path.join(self._root, path)
@@ -65,13 +67,13 @@ class Aside:
 
 
 def _free(path: str, suits: Callable[[str], bool]) -> str:
-    """A path at which there is nothing, or what suits: this one, or with a number behind it."""
+    """Return a path that is free or suits: this one, or with a number at its end."""
     names = itertools.chain([path], ("{}.{}".format(path, number) for number in itertools.count(2)))
     return next(name for name in names if not os.path.lexists(name) or suits(name))
 
 
 def not_as_sent(root: str, sent: Dict[str, Any], paths: Iterable[str]) -> Iterator[str]:
-    """Of these paths those of plain files that are there, and not as an earlier sync brought them."""
+    """Return the plain files among these paths that differ from an earlier sync's."""
     top = os.path.realpath(root)
     for path in paths:
         full = os.path.join(top, path)
@@ -84,10 +86,11 @@ def not_as_sent(root: str, sent: Dict[str, Any], paths: Iterable[str]) -> Iterat
 def not_sent(
     root: str, sent: Dict[str, Any], pushed: Dict[str, Any], made: Sequence[str] = ()
 ) -> Iterator[str]:
-    """All that no sync has brought, or that was changed since, but for caches; a folder with nothing else as one.
+    """Return all files that no sync has brought, or that were changed since, except caches; a folder with only such
+    files as one.
 
-    What was `pushed` is left alone, as nothing brings it again; so is a link on its way. `made`: folders that a sync
-    makes without any file.
+    Files of `pushed` are left alone, as no sync brings them again; the same holds for a link on their way. `made`:
+    folders that a sync makes without any file.
     """
     folders = {"", *made, *folders_of([*sent, *pushed, *made])}
     device, mounts, pending = device_of(root), mount_points(), [""]
@@ -173,6 +176,6 @@ def command_digest_earlier(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def _files_of(request: Dict[str, Any]) -> Tuple[Path, List[str]]:
-    """Return the project's folder, and those of the `paths` that are no links."""
+    """Return the project's folder, and the `paths` that are no links."""
     root = Path(os.path.expanduser(request["root"]))
     return root, [path for path in request["paths"] if not (root / path).is_symlink()]

@@ -1,7 +1,7 @@
-"""What gpuctl has left on a node's disk: environments, wheels, uv, code, runs; how large, how old, in use or not.
+"""Leftovers of gpuctl on a node's disk: environments, wheels, uv, code, runs; size, age, and whether in use.
 
-Only what lies in folders of ours within `~/.gpuctl-node` is looked at. Links are never followed: neither what a link
-in the place of one of our folders leads to, nor anything that runs have linked to.
+Only what lies in folders of ours within `~/.gpuctl-node` is looked at. Links are never followed: neither the target
+of a link in the place of one of our folders leads to, nor anything that runs have linked to.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ OWN_FOLDERS = (
     "torchrun", "runner.json", "exit.json", "stop", "reason.json", "failure", constants.PLACE, ".reserve",
     constants.CODE_RECORD, LISTING, constants.HANGS, constants.ENDING, constants.STOP_GRACE,
 )  # fmt: skip
-"""What the launcher and our own part keep beside them, of no use once the run is over."""
+"""Files of the launcher and of our own part next to them, useless after the run."""
 MOST_FILES = 500
-"""Of a run that are told by name."""
+"""The maximum number of a run's files in the list."""
 ELSEWHERE_S = 24 * 3600.0
-"""For so long after its last sign of life a run of another machine with this home is taken for active."""
+"""The time after its last sign of life in which a run of another machine with this home counts as active."""
 UV_CACHES = ("UV_CACHE_DIR", "XDG_CACHE_HOME")
 
 Item = Dict[str, Any]
@@ -53,7 +53,7 @@ def command_leftovers(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def home_id() -> Optional[str]:
-    """Random, the same on all nodes that share this home; None where it is not known, as on a full disk."""
+    """Random, the same on all nodes that share this home; `None` where it is not known, as on a full disk."""
     path = NODE_HOME / "home.json"
     if NODE_HOME.is_dir() and not read_json(path):
         with contextlib.suppress(OSError):
@@ -63,7 +63,7 @@ def home_id() -> Optional[str]:
 
 
 def folders_in(folder: Path) -> List[str]:
-    """Names of the folders in a folder of ours; none where that is a link, or not there. Links are left out."""
+    """Return the names of the folders in a folder of ours; empty for a link, or a missing one. Links are left out."""
     if not is_folder(folder):
         return []
     with os.scandir(str(folder)) as entries:
@@ -71,7 +71,7 @@ def folders_in(folder: Path) -> List[str]:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder, and no link to one."""
+    """Return whether the path is a folder, and no link to one."""
     try:
         return stat.S_ISDIR(os.lstat(str(path)).st_mode)
     except OSError:
@@ -86,7 +86,7 @@ class Sizes:
         self._counted: Set[Tuple[int, int]] = set()
 
     def of(self, path: Path) -> Item:
-        """`bytes` of a folder or file, of them those `shared` under other names; `whole`: it is all of it."""
+        """Return the `bytes` of a path, the bytes `shared` under other names, and `whole`: the sum is complete."""
         total, shared, whole = 0, 0, True
         pending = [str(path)]
         device: Optional[int] = None
@@ -117,7 +117,7 @@ class Sizes:
 
 
 class Survey:
-    """One look at all that there is."""
+    """A survey of all leftovers."""
 
     def __init__(self, built_in: Set[str], deadline_s: float) -> None:
         self._built_in = built_in
@@ -125,7 +125,7 @@ class Survey:
         self._used = names_in_use()
 
     def items(self) -> Iterator[Item]:
-        """What there is, a few facts of each."""
+        """Yield the items, each with a few facts."""
         for name in folders_in(NODE_HOME):
             if name.startswith(REMOVED):
                 yield self._item("removed", name, NODE_HOME / name)
@@ -148,7 +148,7 @@ class Survey:
         return dict(self._sizes.of(path), kind=kind, name=name, used=modified(path), in_use=in_use)
 
     def _code(self, name: str, path: Path) -> Iterator[Item]:
-        """A project's folder: what was sent, and what runs have written there, each as an item of its own."""
+        """Return the items of a project's folder: sent files, and files that runs have written there."""
         manifest = path.with_name(name + MANIFEST)
         brought: List[Path] = []
         written: List[Path] = []
@@ -170,7 +170,7 @@ class Survey:
                 }
 
     def _run(self, run: str, path: Path) -> Item:
-        """Whether it is `over`, its `checkpoints` (their bytes; None: none), `files` that are of it alone."""
+        """Return the item of a run: whether it is `over`, the bytes of its `checkpoints`, its own `files`."""
         parts = parts_of(path)
         sizes = [size for size in (self._checkpoints(run, part) for part in parts) if size is not None]
         return {
@@ -180,7 +180,7 @@ class Survey:
         }
 
     def _checkpoints(self, run: str, part: Path) -> Optional[int]:
-        """Bytes of a run's checkpoints on a node; None: there are none."""
+        """Return the bytes of a run's checkpoints on a node; `None`: no checkpoints."""
         folder, built_in = part / constants.CHECKPOINTS, run in self._built_in
         try:
             # Of parts the document is on another node.
@@ -216,7 +216,7 @@ def environment_used(path: Path) -> float:
 
 
 def is_being_built(path: Path) -> bool:
-    """Whether somebody, on this node or one that shares the home, holds the lock of an environment's build."""
+    """Return whether a process, here or on a node with the same home, holds the lock of a build."""
     try:
         with open(str(path.with_suffix(".lock")), "r+b") as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -245,7 +245,7 @@ def parts_of(run: Path) -> List[Path]:
 
 
 def is_over(part: Path) -> bool:
-    """Whether a run has ended here. False also where that is not known, as of another machine with this home."""
+    """Return whether a run has ended here. False also if that is not known, as of another machine with this home."""
     if run_state.state(part)["running"]:
         return False
     known = read_json(part / "runner.json")
@@ -253,9 +253,9 @@ def is_over(part: Path) -> bool:
 
 
 def files_of_run(parts: List[Path]) -> Optional[List[Dict[str, Any]]]:
-    """Node, path and size of what a run has left that is not brought to where it was started in any case.
+    """Return node, path and size of a run's files that may not be brought to the computer that started it.
 
-    None: there are too many to tell.
+    `None`: too many to list.
     """
     paths = []
     for part in parts:
@@ -271,9 +271,8 @@ def files_of_run(parts: List[Path]) -> Optional[List[Dict[str, Any]]]:
 
 
 def names_in_use(proc: Path = listening.PROC) -> Set[Tuple[Optional[str], str]]:
-    """Folder and name of what a process of this user runs from, works in, has mapped, or has in a variable.
-
-    Also of what runs of other machines with this home use.
+    """Return folder and name of each item that a process of this user runs from, works in, has mapped, or has in a
+    variable. Also of items in use by runs of other machines with this home.
     """
     names: Set[Tuple[Optional[str], str]] = set()
     for pid in listening.pids(proc):

@@ -1,11 +1,11 @@
-"""What a run wrote into the project's folder: listed when its ranks have ended, and sent as far as it is asked for.
+"""Files of a run in the project's folder: listed after the end of its ranks, and sent on request.
 
-So are folders that the script makes in the run's own folder, and those of the home folder that the launch names: Ray
-keeps checkpoints there. Their paths begin with `GPUCTL_RUN_DIR/` and `HOME/`.
+So are folders that the script makes in the run's own folder, and the folders in the home folder that the launch
+names: Ray keeps checkpoints there. Their paths begin with `GPUCTL_RUN_DIR/` and `HOME/`.
 
 A file counts that the disk says was changed since the run began, and that is not as the sync brought it. Both times
 are of the same disk, so that no clock matters; a time that a script sets itself does not count. Links are not
-followed. What is listed is bounded in names and in time, and says so.
+followed. The list is bounded in names and in time, and says so.
 """
 
 import contextlib
@@ -48,16 +48,16 @@ RUN_FOLDERS = (ARTIFACTS, CHECKPOINTS, HANGS, LOGS, METRICS, RANKS, USAGE, "torc
 
 
 def begin(run_dir: Path, code: Dict[str, Any]) -> None:
-    """Keep where the project lies (`root`), and in which `folder` of it the ranks run. The record's time counts.
+    """Record the project's place (`root`), and the `folder` in it in which the ranks run. The record's time counts.
 
-    `home_folders`: those of the home folder in which files of the run count, too. `paths` and `names`: see
+    `home_folders`: the folders in the home folder in which files of the run count, too. `paths` and `names`: see
     `written_outside`. `ray_node`: the node's name, if Ray runs tasks on it.
     """
     write_json(run_dir / CODE_RECORD, code)
 
 
 def keep(run_dir: Path) -> Dict[str, Any]:
-    """List what the run has written, and keep the list: a later run may change the files. Empty where none is due.
+    """List the files of the run, and save the list: a later run may change the files. Empty if no list is due.
 
     A disk that hangs is not waited for, and one that fails is no error: the list says that it is not whole.
     """
@@ -117,7 +117,7 @@ def _place(run_dir: Path, root: str, path: str) -> Tuple[str, str, str]:
 
 
 def send(run_dir: Path, request: Dict[str, Any], output: BinaryIO) -> None:
-    """Send the list of what a run has written, then the files that are `request`: see `chosen`."""
+    """Send the list of a run's written files, then the files of `request`: see `chosen`."""
     listing = read_json(run_dir / LISTING) or keep(run_dir)
     if not listing:
         return
@@ -150,7 +150,7 @@ def send(run_dir: Path, request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def _listings_beside(run_dir: Path, root: str) -> Dict[str, Dict[str, Any]]:
-    """What other nodes of the run listed of the same folder, by name: their homes are this one."""
+    """Return the lists of other nodes of the run for the same folder, by name: they share this home."""
     listings = {}
     for path in sorted(run_dir.parent.glob("*/" + LISTING)):
         listing = read_json(path) if path.parent != run_dir else {}
@@ -168,7 +168,7 @@ def _is_as_listed(place: str, entry: Output) -> bool:
 
 
 def chosen(listed: Sequence[Output], folder: str, request: Dict[str, Any]) -> List[str]:
-    """Paths of the files to send: those that a pattern names, in any size, and of the others the small ones.
+    """Paths of the files to send: files that a pattern names, in any size, and of the others the small ones.
 
     `request`: patterns, and max_bytes of the rest together, the smallest first; a checkpoint in parts comes whole or
     not at all. `folder`: see `matches`.

@@ -61,7 +61,7 @@ def _matcher(names: Sequence[str]) -> Pattern[str]:
 def _places(
     pattern: str, home: str, apart: Sequence[str], names: Pattern[str], limit: float
 ) -> Iterator[str]:
-    """Yield the paths that a pattern means, and of a shared folder those with one of the names; until the limit."""
+    """Yield the paths of a pattern, and of a shared folder the ones with one of the names; until the limit."""
     for number, path in enumerate(glob.iglob(pattern)):
         if number >= MAX_MATCHES or time.monotonic() > limit:
             return
@@ -98,7 +98,7 @@ def _is_left_out(path: str, real: str, apart: Sequence[str]) -> bool:
 
 
 def new_entry(path: str, began_ns: int, look_s: float) -> Optional[Outside]:
-    """Return a file's entry, or a folder's with its new files. None: nothing is new, or it is of another user."""
+    """Return a file's entry, or a folder's with its new files. `None`: nothing is new, or it is of another user."""
     try:
         status = os.lstat(path)
     except OSError:

@@ -1,6 +1,6 @@
-"""Records beside a project's folder: what was sent there, and what was pushed into it or built by its installation.
-
-What was pushed or built is not sent again by a sync and not written by a run: nothing but a person removes it.
+"""Records next to a project's folder: the sent files, and the files that were pushed into it or built by its
+installation. Pushed or built files are not sent again by a sync and not written by a run: nothing but a person
+removes it.
 """
 
 import os
@@ -10,18 +10,18 @@ from typing import Any, Dict
 from remote.shared.files import read_json, write_json
 
 MANIFEST = ".manifest.json"
-"""After the path of the project's folder: path in it → entry, of what the last sync brought."""
+"""After the path of the project's folder: path in it → entry, of the last sync."""
 RECORD = ".pushed.json"
 """After the path of the project's folder: path in it → entry, as in a manifest."""
 
 
 def sent(project: str) -> Dict[str, Any]:
-    """The manifest of what the last sync brought into a project's folder."""
+    """Return the manifest of the last sync into a project's folder."""
     return read_json(Path(project + MANIFEST))
 
 
 def pushed(project: str) -> Dict[str, Any]:
-    """What has been pushed into a project's folder, or built there, as a manifest."""
+    """Return the manifest of files that were pushed into a project's folder, or built there."""
     return read_json(Path(project + RECORD))
 
 
@@ -35,7 +35,9 @@ def pushed_into(project: str, root: str) -> Dict[str, Any]:
 
 
 def brought(project: str) -> Dict[str, Any]:
-    """All that was sent to a project's folder, pushed or built there, as a manifest; what was sent counts first."""
+    """Return the manifest of all files that were sent to a project's folder, pushed or built there; sent ones count
+    first.
+    """
     return dict(pushed(project), **sent(project))
 
 

@@ -1,6 +1,5 @@
-"""Removal of what gpuctl has left on a node: what was asked for by name, looked at again, and nothing else.
-
-What is removed is first given a hidden name, so that nobody takes a half for the whole; no link is followed.
+"""Removal of gpuctl's leftovers on a node: named items, examined again, and nothing else. An item first gets a
+hidden name, so that nobody takes a half for the whole; no link is followed.
 """
 
 import contextlib
@@ -27,13 +26,13 @@ class Skipped(Exception):
 
 
 def command_clean(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`clean`: remove `items` ([kind, name]); answers `cleaned` with the bytes `freed`, what was `removed`, and what
-    was `kept` ([kind, name, why]).
+    """Answer `clean`: remove `items` ([kind, name]). The answer is `cleaned` with the bytes `freed`, the `removed`
+    items, and the `kept` ones ([kind, name, why]).
 
-    `digests`: name of a run → path in its folder → SHA-256 of what was brought of it, of several any will do. A run
+    `digests`: name of a run → path in its folder → SHA-256 of its copy, of several any will do. A run
     of which a file is another is kept.
 
-    Says `beat` now and then. Raises OSError, before anything is removed, where a run is going on.
+    Says `beat` now and then. Raises OSError, before anything is removed, if a run is active.
     """
     heartbeat, freed = Heartbeat(output), 0
     removed: List[List[str]] = []
@@ -88,7 +87,7 @@ def _take(lock: BinaryIO, heartbeat: Heartbeat) -> None:
 
 
 def _compare(name: str, digests: Dict[str, List[str]], heartbeat: Heartbeat) -> None:
-    """Raise Skipped where a file of a run is not what was brought of it, though it may be as large."""
+    """Raise Skipped if a file of a run differs from its copy, though it may be as large."""
     for inner, known in digests.items():
         if digest_of(_path_of("run", name) / inner, heartbeat) not in known:
             raise Skipped("{} is not what was brought of it; --all removes it".format(inner))
@@ -116,7 +115,7 @@ def _set_aside(kind: str, name: str) -> Path:
 
 
 def _path_of(kind: str, name: str) -> Path:
-    """Where an item lies: a folder of its own, of which nothing on the way is a link. Raises Kept."""
+    """Return the path of an item: a folder of its own, without a link on the way. Raises Skipped."""
     if kind == "wheels":
         path = NODE_HOME / constants.WHEELS
     elif kind == "removed" and name.startswith(leftovers.REMOVED):
@@ -135,7 +134,8 @@ def _path_of(kind: str, name: str) -> Path:
 
 
 def _remove_files(name: str, *, sent: bool, heartbeat: Heartbeat) -> Tuple[int, Optional[str]]:
-    """Remove of a project's folder what was sent, or what runs have written, and folders that are then empty.
+    """Remove the sent files of a project's folder, or the files that runs have written, and folders that are then
+    empty.
 
     Returns the bytes that are free, and why something is left: one file that stays does not keep the others.
     """
@@ -152,10 +152,10 @@ def _remove_files(name: str, *, sent: bool, heartbeat: Heartbeat) -> Tuple[int, 
                 problem = problem or trees.why(error)
             heartbeat()
     for folder in sorted(folders, key=len, reverse=True):
-        with contextlib.suppress(OSError):  # what is not empty stays
+        with contextlib.suppress(OSError):  # folders with content stay
             os.rmdir(folder)
     record = path.with_name(name + (MANIFEST if sent else RECORD))
-    # After what was sent: what stays was written by runs, and the next sync sends all again.
+    # After sent files: the rest was written by runs, and the next sync sends all again.
     if (sent or problem is None) and record.exists():
         record.unlink()
     if not leftovers.is_folder(path):

@@ -11,7 +11,7 @@ from remote.shared.files import digest_of, is_regular, walk_files
 
 
 def send_tree(root: Path, prefix: str, max_bytes: int, output: BinaryIO) -> None:
-    """Send every plain file below `root` (or `root` itself); name what is left out and why."""
+    """Send every plain file below `root` (or `root` itself); name each omitted file and the reason."""
     root, files = _files_at(root)
     total = 0
     for name, status in files:
@@ -42,7 +42,7 @@ def send_files(root: Path, names: Iterable[str], prefix: str, output: BinaryIO) 
 
 
 def _send_file(file_path: Path, path: str, output: BinaryIO) -> None:
-    """One file in chunks; the last frame of it carries size and SHA-256, so that a cut file is never kept."""
+    """Send one file in chunks; the last frame carries size and SHA-256, so that a cut file is never kept."""
     digest, offset = hashlib.sha256(), 0
     try:
         handle = os.open(str(file_path), os.O_RDONLY | os.O_NOFOLLOW)
@@ -98,14 +98,14 @@ BEAT_S = 5.0
 
 
 class Heartbeat:
-    """Tells the other side, at most every few seconds, that work goes on."""
+    """Sends a sign of life to the other side, at most every few seconds."""
 
     def __init__(self, output: BinaryIO) -> None:
         self._output = output
         self._last = time.monotonic()
 
     def __call__(self) -> None:
-        """Work goes on."""
+        """Send a sign of life if it is due."""
         now = time.monotonic()
         if now - self._last > BEAT_S:
             self._last = now

@@ -1,4 +1,5 @@
-"""Where files grow until they are whole: a hidden folder within the one that takes them, gone with its sync.
+"""The staging folder, in which files grow until they are whole: hidden in the target folder, and removed with its
+sync.
 
 Within it, as a rename is only atomic on one disk. A process that was killed leaves its folder behind; the next one
 sees by its lock that nobody is using it, and removes it. Folders of syncs that go on, from another node with the same
@@ -17,7 +18,7 @@ from remote.shared.files import temporary_beside
 
 PREFIX = ".gpuctl-incoming-"
 PARTIAL = ".gpuctl-partial"
-"""What rsync had of files when it was interrupted: the next goes on from there. Gone when a sync is complete."""
+"""rsync's partial files at an interruption: the next sync continues with them. Removed when a sync is complete."""
 
 
 class Staging:
@@ -51,13 +52,16 @@ class Staging:
         return "{}/{}".format(self.path, self._count)
 
     def reaches(self, folders: Iterable[str]) -> bool:
-        """Whether a rename from here into each folder is atomic: all are on one disk."""
+        """Return whether a rename from here into each folder is atomic: all are on one disk."""
         device = os.stat(self.path).st_dev
         return all(os.stat(os.path.join(self.root, folder)).st_dev == device for folder in folders)
 
 
 def put(temporary: str, target: str) -> None:
-    """Give a whole file, or a link, its place: by a rename, on another disk from beside it. Raises OSError."""
+    """Move a whole file, or a link, to its place: by a rename, on another disk from a copy in its folder.
+
+    Raises OSError.
+    """
     try:
         os.replace(temporary, target)
     except OSError as error:

@@ -1,13 +1,13 @@
 """The node's side of sync: takes a manifest, asks for what has changed, removes what has gone.
 
-A file is unchanged when its size, modification time and mode are those of the manifest, much as rsync decides
-it, and its stamp is that of the sync before. Files, and links to files, are replaced by those of the same name; a
-folder with something in it never is.
+A file is unchanged when its size, modification time and mode are as in the manifest, much as rsync decides it, and
+its stamp is that of the sync before. Files, and links to files, are replaced by new ones of the same name; a folder
+with something in it never is.
 
     {"root", "follow_deletions", …}, {"t": "manifest"} + zlib(JSON)   →
                                   ← {"t": "need", "paths", "removed", "root", "rsync"}
     {"t": "chunk", "path", "last"} + bytes, …                      →
-    or, once rsync has brought what it could: {"t": "look"}        →    ← {"t": "need", …} of what is missing still
+    or, once rsync has sent its files: {"t": "look"}        →    ← {"t": "need", …} of the missing files
     {"t": "sent"}                                                  →    ← {"t": "synced", "root"}
 """
 
@@ -40,12 +40,12 @@ Manifest = Dict[str, List[Any]]
 def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frames.Frame]) -> None:
     """`sync`: root, follow_deletions, folders, aside, fresh, then the manifest. Answers `need`, takes chunks.
 
-    With follow_deletions the folder is ours: what an earlier sync brought goes when it has gone there, and makes
+    With follow_deletions the folder is ours: files of an earlier sync are removed when they are gone there, and makes
     room for what comes. Without it nothing is removed, and linked folders are followed. Raises OSError, before
     anything is sent, where something is in the way of a file.
 
-    `aside`: a folder beside it that takes files which would be replaced or removed, and are not as a sync brought
-    them; with `fresh` all that nobody brought. Then it is also told what is left of such. `project`: the folder of
+    `aside`: a folder next to it that takes files which would be replaced or removed, and are not as a sync brought
+    them; with `fresh` all that nobody brought. The answer then lists the rest of them. `project`: the folder of
     the project that `root` is in, of which what comes is a part from now on.
     """
     shown: str = request["root"]
@@ -68,7 +68,7 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
 def _sync(
     request: Dict[str, Any], root: str, manifest: Manifest, output: BinaryIO, more: Iterator[frames.Frame]
 ) -> None:
-    """Make the folder hold what the manifest has, while nobody else does."""
+    """Make the folder hold the content of the manifest, under a lock."""
     shown: str = request["root"]
     ours: bool = request["follow_deletions"]
     before: Manifest = sent(root) if ours else {}
@@ -89,7 +89,7 @@ def _sync(
     _remove_lookalikes(root, stale, manifest)
     removed = _remove_gone(Path(root), before, manifest)
     if ours and before != manifest:
-        # Before the files come: what an interrupted sync has brought is known to the next one.
+        # Before the files come: the next sync knows the files of an interrupted one.
         write_json(Path(root + MANIFEST), manifest)
     if project:
         note_pushed(project, root, manifest)
@@ -129,7 +129,7 @@ def _take_manifest(more: Iterator[frames.Frame]) -> Manifest:
 def _stale(
     root: str, manifest: Manifest, known: Optional[Manifest] = None
 ) -> "Dict[str, Optional[os.stat_result]]":
-    """The paths that are not as the manifest has them, sorted, each with what is there; None for nothing.
+    """The paths that are not as the manifest has them, sorted, each with its present state; `None` for a missing one.
 
     `known`: the manifest of earlier syncs. A file with another stamp than there has another content, too.
     """
@@ -175,13 +175,13 @@ def _unchanged(path: str, status: "os.stat_result", entry: List[Any]) -> bool:
 
 
 def _remove_gone(root: Path, before: Manifest, now: Manifest) -> int:
-    """Remove what an earlier sync brought and this one has not; what runs wrote themselves stays."""
+    """Remove files of an earlier sync that this one lacks; files of runs stay."""
     removed = 0
     for path in sorted(set(before) - set(now), reverse=True):
         target = root / path
         folders = [folder for folder in target.parents if root in folder.parents]
         if any(folder.is_symlink() for folder in folders):
-            continue  # the folder was replaced by a link: what it leads to was not brought
+            continue  # the folder was replaced by a link: its target was not sent
         if not (target.is_symlink() or target.is_file()):
             continue
         try:
@@ -205,9 +205,10 @@ def _in_the_way(
     stale: "Dict[str, Optional[os.stat_result]]",
     before: Optional[Manifest],
 ) -> str:
-    """What can't make room for the paths, as the end of a sentence; empty where there is room.
+    """Return the paths that can't make room, as the end of a sentence; empty if all can.
 
-    `before` is what an earlier sync brought, which may go; None: nothing may go, and linked folders are followed.
+    `before`: files of an earlier sync, which may be removed; `None`: no file may be removed, and linked folders are
+    followed.
     """
     sentence = "{} is {} there, and {} here; nothing was changed: rename one of them"
     fresh: Set[str] = set()

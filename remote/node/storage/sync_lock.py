@@ -13,25 +13,23 @@ POLL_S = 0.1
 SUFFIX = ".lock"
 """After the path of the project's folder."""
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
-"""What disks say that have none."""
+"""Errors of disks without locks."""
 
 
 @contextlib.contextmanager
 def alone(project: str, heartbeat: Callable[[], None], *, deadline_s: float = DEADLINE_S) -> Iterator[None]:
-    """Hold the lock, in a file beside the folder; wait for it. Raises TimeoutError after the deadline."""
+    """Hold the lock, in a file next to the folder; wait for it. Raises TimeoutError after the deadline."""
     limit = time.monotonic() + deadline_s
     while True:
         with open(project + SUFFIX, "ab") as lock:
             _wait(lock, project, heartbeat, limit, deadline_s)
-            if _is_at(
-                lock, project + SUFFIX
-            ):  # else it was removed meanwhile, and another may hold a new one
+            if _is_at(lock, project + SUFFIX):  # else it was removed, and another process may hold a new one
                 yield
                 return
 
 
 def remove(project: str) -> None:
-    """Remove the file of the lock, unless somebody holds it; one that has taken its place meanwhile stays."""
+    """Remove the file of the lock, unless a process holds it; a newer file in its place stays."""
     with contextlib.suppress(OSError), open(project + SUFFIX, "r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_at(lock, project + SUFFIX):

@@ -46,7 +46,7 @@ PROTOCOL = "v4.channel.k8s.io"
 OPEN_TIMEOUT_S = 20.0
 LAST_WORDS_S = 2.0
 KEPT_BYTES = 2 * 1024 * 1024
-"""Of what a command says, so much is read ahead, both streams together."""
+"""The maximum of a command's output that is read ahead, both streams together."""
 CHUNK_BYTES = 32 * 1024
 NOT_FOUND = 127
 RAY_WORKER = "ray-worker"
@@ -148,7 +148,7 @@ class PodTransport:
         raise ConnectionLost(f"{self._machine.name}: nobody takes connections at its port {port}: {why}")
 
     def is_open(self) -> bool:
-        """Whether no connection to the pod has broken."""
+        """Return whether no connection to the pod has broken."""
         return self._open
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class PodTransport:
         Args:
             argv: The program.
             terminal: It gets a terminal of its own.
-            retry: It may start twice where this process was away meanwhile.
+            retry: It may start twice if this process was suspended.
         """
         namespace, _, name = self._machine.id.partition("/")
         try:
@@ -177,7 +177,7 @@ class PodTransport:
             raise AuthenticationFailed(f"{self._machine.name}: {error}") from error
         except UNREADABLE as error:
             raise ConnectionLost(f"{self._machine.name}: the kubeconfig can't be used: {error}") from error
-        # What is said on a terminal is one stream.
+        # A terminal has one stream of output.
         streams = ("stdin", "stdout", "tty") if terminal else ("stdin", "stdout", "stderr")
         query = [("container", self._container), *((stream, "true") for stream in streams)]
         query += [("command", word) for word in argv]
@@ -214,7 +214,7 @@ class PodTransport:
 
 
 def _tls(settings: Any) -> dict[str, Any]:  # noqa: ANN401 - the client's class has no types
-    """Return what the kubeconfig says of TLS, as websocket-client takes it."""
+    """Return the kubeconfig's TLS settings, as websocket-client takes them."""
     if not settings.verify_ssl:
         return {"cert_reqs": ssl.CERT_NONE, "check_hostname": False}
     named = {
@@ -239,7 +239,7 @@ def _proxy(settings: Any) -> dict[str, Any]:  # noqa: ANN401 - the client's clas
 
 
 class PodProcess:
-    """A command in a pod. What it says is read by a thread, no further ahead than `kept_bytes`."""
+    """A command in a pod. A thread reads its output, no further ahead than `kept_bytes`."""
 
     def __init__(self, link: "websocket.WebSocket", broke: Callable[[], None], *, kept_bytes: int) -> None:
         self._link = link
@@ -260,7 +260,7 @@ class PodProcess:
         self._timeout_s = timeout_s
 
     def send(self, data: bytes, /) -> int:
-        """Send some of it to the command's standard input; how many bytes."""
+        """Send a part of the data to the command's standard input; returns its size."""
         part = data[:CHUNK_BYTES]
         self._send(struct.pack(pod_relay.SIZE, len(part)) + part)
         return len(part)
@@ -274,11 +274,11 @@ class PodProcess:
                 raise
 
     def recv(self, size: int, /) -> bytes:
-        """Receive at most `size` bytes of the standard output; none at the end."""
+        """Receive at most `size` bytes of the standard output; empty at the end."""
         return self._take(STDOUT, size)
 
     def recv_stderr(self, size: int, /) -> bytes:
-        """Receive at most `size` bytes of the standard error; none at the end."""
+        """Receive at most `size` bytes of the standard error; empty at the end."""
         return self._take(STDERR, size)
 
     def exit_status(self, timeout_s: float) -> int | None:
@@ -355,9 +355,9 @@ class PodProcess:
 
 
 def end_of(document: bytes) -> tuple[int | None, bytes]:
-    """Return the exit status that the last message of a command tells, and words for its standard error.
+    """Return the exit status that in the last message of a command, and words for its standard error.
 
-    A command that could not be started has no status there: NOT_FOUND where there is no such program; None where the
+    A command that could not be started has no status there: NOT_FOUND if the program is missing; `None` where the
     container has gone.
     """
     try:

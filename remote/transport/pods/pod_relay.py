@@ -1,6 +1,6 @@
 """The program that stands between the API server and a command in a pod.
 
-Input comes in parts: their size as SIZE, then so many bytes; a part of size 0 is the input's end, which `exec` has
+Input comes in parts: their size as SIZE, then its bytes; a part of size 0 is the input's end, which `exec` has
 no word for. `run COMMAND` gives it to a shell command, whose output and exit status are the program's own; `connect
 HOST PORT` to a port, after CONNECTED on the standard output. Commands may open many files, as loaders of data do:
 containers' own limit is 1024 with CRI-O.

@@ -70,7 +70,7 @@ def _feed(process: PodProcess) -> None:
 
 
 def _copy(take: Callable[[int], bytes], to: "IO[bytes]") -> bool:
-    """Pass on what is said; False where nobody reads it any more."""
+    """Pass the output on; False if nobody reads it any more."""
     try:
         while data := take(CHUNK_BYTES):
             to.write(data)
@@ -78,12 +78,12 @@ def _copy(take: Callable[[int], bytes], to: "IO[bytes]") -> bool:
     except BrokenPipeError:
         return False
     except OSError:
-        pass  # the connection broke: the status tells
+        pass  # the connection broke: the status shows it
     return True
 
 
 def _on_terminal(link: "websocket.WebSocket") -> int:
-    """Carry keys and what is said, until the shell has ended."""
+    """Carry keys and output, until the shell has ended."""
     ended: list[int] = []
     link.settimeout(None)
     wake_read, wake_write = os.pipe()
@@ -100,7 +100,7 @@ def _on_terminal(link: "websocket.WebSocket") -> int:
                     ended.append(NO_STATUS if status is None else status)
                     break
         except BROKEN:
-            pass  # without a status, which is told
+            pass  # without a status, which is reported
         finally:
             os.write(wake_write, b"x")
 
@@ -128,7 +128,7 @@ def _raw(terminal: int) -> Iterator[None]:
     """Have every key go to the shell while the body runs: Ctrl-C is the shell's."""
     before = termios.tcgetattr(terminal)
     try:
-        # What was typed already is not lost.
+        # Earlier typed keys are not lost.
         tty.setraw(terminal, termios.TCSADRAIN)
         yield
     finally:

@@ -1,11 +1,11 @@
-"""Makes a rank's Python process tell what it is doing, also while it hangs; the script is not changed.
+"""Makes a rank's Python process report its activity, also while it hangs; the script is not changed.
 
-Python imports it before the script, in the first Python process of a rank and in none of its children. It takes
+Python imports it before the script, in the first Python process of a rank and not in its children. It takes
 itself out of the way, imports the user's own `sitecustomize`, has all threads' stacks written to a file when
-STACKS_SIGNAL comes, and starts torch's worker server on a Unix socket once `torch.distributed` has been imported. It
-prints nothing but the stack at a crash of C code, as `python -X faulthandler` does, and what it can't do it notes in
-a file. At the end it lets gloo's threads come to rest. A file tells whether the process has made a store of torch
-for several ranks, with which ranks join each other. It imports nothing of ours: it runs in the user's process.
+STACKS_SIGNAL comes, and starts torch's worker server on a Unix socket once `torch.distributed` has been imported.
+It prints nothing but the stack at a crash of C code, as `python -X faulthandler` does, and notes its failures in a
+file. At the end it lets gloo's threads come to rest. A file shows whether the process has made a store of torch for
+several ranks, with which ranks join each other. It imports nothing of ours: it runs in the user's process.
 """
 
 import os
@@ -46,7 +46,7 @@ def begin_as_told() -> None:
 
 
 def begin(files: str) -> None:
-    """Have this process tell what it is doing. Also called in a process that others have started."""
+    """Make this process report its activity. Also called in a process that others have started."""
     for work in (_let_gloo_rest_at_exit, _register_signal, _watch_torch_distributed, _note_alone):
         try:
             work(files)
@@ -66,9 +66,9 @@ def _note(files: str, problem: object) -> None:
 def _let_gloo_rest_at_exit(files: str) -> None:  # noqa: ARG001
     """Have the process end only once gloo's threads have put down their last exchange.
 
-    One that is still at it needs the interpreter's lock, which is not to be had once Python shuts down: the thread is
-    ended in the middle of C++ code, which aborts the process, though all its work was done. What is registered first
-    comes last: nothing of the script's is left to run then.
+    One that is still at it needs the interpreter's lock, which is not to be had once Python shuts down: the thread
+    is ended in the middle of C++ code, which aborts the process, though all its work was done. The first registered
+    function runs last: nothing of the script's is left to run then.
     """
     import atexit
 
@@ -88,7 +88,7 @@ def _let_gloo_rest() -> None:
 
 
 def _wakeups_of_gloo() -> "dict[str, bytes]":
-    """How often each of gloo's threads has waited for something; empty where there are none."""
+    """Return how often each of gloo's threads has waited; empty without such threads."""
     wakeups = {}
     tasks = "/proc/self/task"
     for thread in os.listdir(tasks) if os.path.isdir(tasks) else ():
@@ -107,8 +107,8 @@ def _wakeups_of_gloo() -> "dict[str, bytes]":
 def _register_signal(files: str) -> None:
     """Have STACKS_SIGNAL write the stacks of all threads, also while C code holds the interpreter's lock.
 
-    A crash writes the stack to standard error, the rank's log: a script that finds faulthandler enabled has what it
-    wants, and one that enables it itself has its own way.
+    A crash writes the stack to standard error, the rank's log: a script that finds faulthandler enabled keeps its
+    own, and one that enables it later has its own way.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -118,7 +118,7 @@ def _register_signal(files: str) -> None:
     import signal
 
     low = os.open(files + ".stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    # faulthandler knows it by its number: a high one is not among those that scripts close without a look.
+    # faulthandler knows it by its number: scripts do not close a high one without a look.
     max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     max_files = HIGHEST if max_files == resource.RLIM_INFINITY else min(max_files, HIGHEST)
     handle = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, max(low, max_files - 64))
@@ -180,7 +180,7 @@ def _use_torch_distributed(files: str) -> None:
 
 
 def _note_stores(files: str) -> None:
-    """Rename the note when this process, or a fork of it, has made a store that other ranks can reach."""
+    """Rename the note after this process, or a fork of it, has made a store that other ranks can reach."""
     extension = sys.modules.get("torch._C._distributed_c10d")
     # Each with the place of `world_size` among its arguments.
     for name, place in (("TCPStore", 2), ("FileStore", 1)):
@@ -232,7 +232,7 @@ def _watch_stores(files: str, kind: "Any", place: int, holder: "Any") -> None:  
 
 
 def _start_server(files: str) -> None:
-    """Start the server; nothing where this torch has none. Raises OSError and torch's own errors."""
+    """Start the server, if this torch has one. Raises OSError and torch's own errors."""
     server = getattr(sys.modules.get("torch._C._distributed_c10d"), "_WorkerServer", None)
     if server is None:
         return
