@@ -179,19 +179,7 @@ def _familiar(arguments: Sequence[str], error: click.ClickException) -> str | No
         return None  # a value that can't be used, or one that is missing
     from gpuctl.command_line import other_tools
 
-    return other_tools.answer(
-        arguments, root_help.COMMANDS, _options_of, refused=refused.option_name if refused else None
-    )
-
-
-def _options_of(name: str) -> tuple[frozenset[str], bool]:
-    """Return the options of a command that take a value, and whether words after its first one are a script's."""
-    command = group.get_command(click.Context(group), name)
-    if command is None:
-        return frozenset(), False
-    options = [option for option in command.params if isinstance(option, click.Option) and not option.is_flag]
-    names = frozenset(name for option in options for name in option.opts)
-    return names, not command.context_settings.get("allow_interspersed_args", True)
+    return other_tools.answer(arguments, root_help.COMMANDS, refused=refused.option_name if refused else None)
 
 
 def _asked_for_json(arguments: Sequence[str]) -> bool:
