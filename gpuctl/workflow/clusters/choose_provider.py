@@ -74,9 +74,7 @@ def provider_name(folder: ClusterFolder) -> str | None:
 
 
 def folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder:
-    """Return the cluster's folder. If the cluster has another provider: a free folder, so that a dry run works all
-    the same.
-    """
+    """Return the cluster's folder, or a free one if the cluster has another provider: a dry run should not fail."""
     from provision.clouds import names
     from provision.registry import infer
 

@@ -28,7 +28,7 @@ ANSWER_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiveCluster:
+class LiveState:
     """A cluster as its provider describes it."""
 
     inventory: Inventory | None = None
@@ -54,7 +54,7 @@ def every_cluster(app: App) -> list[ClusterSummary]:
     runs = runs_by_cluster(app, app.options.cluster if app.cluster_named else None) if folders else {}
     now = datetime.now(UTC)
     summaries = []
-    silent = LiveCluster(problem=f"its provider did not answer within {ANSWER_DEADLINE_S:.0f} s")
+    silent = LiveState(problem=f"its provider did not answer within {ANSWER_DEADLINE_S:.0f} s")
     answers = queries.answers()
     for folder in folders:
         live = answers.get(folder.name, silent)
@@ -67,19 +67,19 @@ def every_cluster(app: App) -> list[ClusterSummary]:
     return sorted(summaries, key=_order)
 
 
-def look_at(folder: ClusterFolder) -> LiveCluster:
+def look_at(folder: ClusterFolder) -> LiveState:
     """Ask the provider for the cluster's state. Never raises."""
     notes: list[str] = []
     try:
         inventory = inventory_now(folder, notes.append)
         guards = status.guards_of(folder, inventory, notes.append)
     except Exception as error:  # noqa: BLE001 - told with the cluster; the others are shown all the same
-        return LiveCluster(notes=tuple(notes), problem=str(error) or repr(error))
-    return LiveCluster(inventory=inventory, guards=guards, notes=tuple(notes))
+        return LiveState(notes=tuple(notes), problem=str(error) or repr(error))
+    return LiveState(inventory=inventory, guards=guards, notes=tuple(notes))
 
 
 def describe(
-    folder: ClusterFolder, live: LiveCluster, runs: Sequence[OpenRun], now: datetime
+    folder: ClusterFolder, live: LiveState, runs: Sequence[OpenRun], now: datetime
 ) -> ClusterSummary:
     """Return a cluster's summary as its provider describes it, or else from the files here."""
     if live.inventory is None:

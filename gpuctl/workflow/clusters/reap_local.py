@@ -23,11 +23,8 @@ def reap_local(app: App, selection: Selection, *, dry_run: bool) -> dict[str, An
     """
     began = time.monotonic()
     clusters = orphans.find()
-    chosen = [
-        cluster
-        for cluster in clusters
-        if not selection.expired and (not selection.names or cluster.name in selection.names)
-    ]
+    names = selection.names
+    chosen = [] if selection.expired else [c for c in clusters if not names or c.name in names]
     now = datetime.now(UTC)
     rows = [describe(_as_found(cluster), now) | {"chosen": cluster in chosen} for cluster in clusters]
     if rows and not app.options.json:
@@ -36,7 +33,7 @@ def reap_local(app: App, selection: Selection, *, dry_run: bool) -> dict[str, An
         app.output.table(found_table(rows))
     if not rows:
         app.output.say("no local hosts without a cluster's folder; gpuctl down ends hosts that have one")
-    if missing := set(selection.names) - {cluster.name for cluster in clusters}:
+    if missing := set(names) - {cluster.name for cluster in clusters}:
         near = did_you_mean(min(missing), (cluster.name for cluster in clusters)) or "."
         raise Usage(
             f"No local hosts of a cluster {min(missing)!r} without a folder run here{near} `gpuctl down --cluster "

@@ -42,10 +42,8 @@ def cost_so_far(
         if alive is None:
             return cost_of(inventory, None, now)
         ids = {machine.id for machine in alive}
-        machines = [m if m.id in ids else replace(m, state="gone") for m in inventory.machines]
-        return cost_of(
-            replace(inventory, machines=tuple(machines)), ending_of(folder, inventory.provider), now
-        )
+        marked = [m if m.id in ids else replace(m, state="gone") for m in inventory.machines]
+        return cost_of(replace(inventory, machines=tuple(marked)), ending_of(folder, inventory.provider), now)
     except InventoryError:
         return None
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SAMPLE_S = 3 * 3600.0
-"""Time whose cost is shown if machines live at least as long: a common measure of plans that end at different times.
-"""
+"""Time whose cost is shown if machines live as long: a common measure of plans that end at different times."""
 
 NOUNS = {
     "instance": "machine",
@@ -75,7 +74,7 @@ def _cells(resource: PlannedResource) -> tuple[str, str, str]:
         noun = plural(resource.count, noun)
     text = ", ".join(part for part in (resource.name, resource.detail) if part)
     usd = resource.hourly_usd
-    return noun, text, "" if usd == 0 else _money(usd)
+    return noun, text, "" if usd == 0 else "not known" if usd is None else dollars(usd)
 
 
 def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
@@ -220,9 +219,8 @@ def price(plan: Plan) -> str:
     if hourly_usd is None:
         return "price not known" + (", and nothing ends them" if plan.until_s is None else "")
     if plan.until_s is None:
-        return (
-            f"{prefix}{dollars(hourly_usd)} an hour, {dollars(hourly_usd * 24)} a day, and nothing ends them"
-        )
+        a_day = dollars(hourly_usd * 24)
+        return f"{prefix}{dollars(hourly_usd)} an hour, {a_day} a day, and nothing ends them"
     total = dollars(hourly_usd * max(plan.until_s, plan.least_billed_s) / 3600)
     until = "until they end" if plan.ttl_ends_bill else f"for {span(plan.until_s)}, and nothing ends them"
     return f"{prefix}{dollars(hourly_usd)} an hour, {total} {until}"
@@ -303,7 +301,3 @@ def span(seconds: float) -> str:
     days, hours = divmod(hours, 24) if hours >= 48 else (0, hours)
     parts = ((days, "d"), (hours, "h"), (minutes, "min"))
     return " ".join(f"{number} {unit}" for number, unit in parts if number)
-
-
-def _money(usd: float | None) -> str:
-    return "not known" if usd is None else dollars(usd)

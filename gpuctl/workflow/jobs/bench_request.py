@@ -52,9 +52,7 @@ def bucket_mb(words: Sequence[str]) -> float | None:
 
 
 def nodes_of(layouts: Sequence[Layout], inventory: Inventory) -> int | None:
-    """Return the number of nodes that the layouts need. `None`: all nodes. Raises Usage for more than the cluster
-    has.
-    """
+    """Return the number of nodes that the layouts need. `None`: all nodes. Raises Usage for too many."""
     if not layouts:
         return None
     largest = max(layouts, key=lambda layout: layout.nodes)

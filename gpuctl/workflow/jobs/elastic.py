@@ -230,9 +230,7 @@ class ElasticScaler:
 
         takes_part = launcher_of(self._request.mode).takes_part
         current = {_key(machine) for machine in inventory.machines}
-        first, *remaining = (
-            machine for machine in working if _key(machine) in current or machine is working[0]
-        )
+        first, *remaining = (m for m in working if _key(m) in current or m is working[0])
         if remaining and awake_s() >= self._ask_at:
             with connected(self._folder, remaining, at_least=0) as nodes:
                 idle = {outcome.node for outcome in fan_out(takes_part, nodes) if outcome.value is False}

@@ -239,16 +239,14 @@ def _checkpoints_only_there(app: App, folder: ClusterFolder, runs: Sequence[Run]
                 whether = f"whether {node} alone has checkpoints of run {run.run} is not known"
                 return f"{whether} ({error}). Once that is sure,"
         for key, held in survey.by_machine.items():
-            checkpoints = held[at]
-            if checkpoints is not None and (
-                local is None or local.lacks or local.newest != checkpoints.newest
-            ):
+            newest = held[at]
+            if newest is not None and (local is None or local.lacks or local.newest != newest.newest):
                 node = survey.locations[key].machine.name
                 path = f"{NODE_FOLDER}/{RUNS}/{run.run}/{node}/checkpoints"
                 target = pulled_folder(app.store.home, run.run, node, "checkpoints")
                 copy = pull_command(run.cluster, node, path, target)
                 return (
-                    f"the checkpoints of run {run.run} are only there, {checkpoints.newest} the newest. "
+                    f"the checkpoints of run {run.run} are only there, {newest.newest} the newest. "
                     f"`gpuctl train --resume` continues with them, `{copy}` copies them; then"
                 )
     return ""

@@ -72,24 +72,22 @@ class Tuned:
         }
 
 
-def tune(
-    app: App, request: TrainRequest, settings: TuneRequest, *, on_end: Callable[[Tuned], object]
-) -> Tuned:
+def tune(app: App, request: TrainRequest, tuning: TuneRequest, *, on_end: Callable[[Tuned], object]) -> Tuned:
     """Search, and return the trials' results; Ctrl-C ends the search, and returns the results so far.
 
     `on_end` gets the result before machines started for it are ended.
     """
-    metric = check(request, settings)
-    if settings.gpus == 0:
+    metric = check(request, tuning)
+    if tuning.gpus == 0:
         request = replace(request, device=request.device or "cpu")
     words = request.job_words if request.built_in else None
-    search = settings.document(metric, words)
+    search = tuning.document(metric, words)
     with run_machines(app, "tune", nnodes=request.nnodes) as hand_over:
         job = train(app, replace(request, launcher="ray", search=search))
         tuned = Tuned(
             result=job.result,
             words=words,
-            search=read_search(Path(job.result.dir)) or Search.of(metric, settings.mode, ()),
+            search=read_search(Path(job.result.dir)) or Search.of(metric, tuning.mode, ()),
             interrupted=job.interrupted,
         )
         hand_over(job.result)
@@ -123,29 +121,29 @@ def _options(params: Sequence[Param], values: Sequence[float | int | str]) -> li
     return [word for param, value in pairs for word in (f"--{param.name}", str(value))]
 
 
-def check(request: TrainRequest, settings: TuneRequest) -> str:
+def check(request: TrainRequest, tuning: TuneRequest) -> str:
     """Return the metric. Raises Usage for a search that is not possible, before any launch."""
     check_together(request)
     if not request.built_in:
-        _check_function(request, settings.params)
-    if request.on_cpu and settings.gpus:
+        _check_function(request, tuning.params)
+    if request.on_cpu and tuning.gpus:
         raise Usage(
-            f"--gpus-per-trial {settings.gpus:g} and --device cpu contradict each other: leave one out."
+            f"--gpus-per-trial {tuning.gpus:g} and --device cpu contradict each other: leave one out."
         )
-    if not settings.params:
+    if not tuning.params:
         raise Usage("There is nothing to search. Name what to search: --param 'lr=loguniform(1e-4,1e-1)'")
     if not request.built_in:
-        if settings.metric is None:
+        if tuning.metric is None:
             root = root_of(request.folder) if request.root is None else request.root
             user_function(request.words[0], read_tree(root, allow_large=True), request.folder)
-            params = [word for param in settings.params for word in param.words]
+            params = [word for param in tuning.params for word in param.words]
             line = shlex.join(["gpuctl", "tune", *params, "--metric", "NAME", *request.words])
             raise Usage(
                 "--metric is missing: name the value to optimize, which the function reports with ray.tune.report: "
                 f"{line}"
             )
-        return settings.metric
-    for param in settings.params:
+        return tuning.metric
+    for param in tuning.params:
         for value in param.values if param.kind in LISTS else param.values[:1]:
             check_built_in((*request.words, f"--{param.name.replace('_', '-')}", str(value)))
-    return settings.metric or "accuracy"
+    return tuning.metric or "accuracy"

@@ -130,15 +130,13 @@ def open_shell(app: App, rank: str, words: tuple[str, ...]) -> int:
     from remote.sessions.session import shell_command
 
     words = words[1:] if words[:1] == ("--",) else words
-    command = shell_command(tuple(words)) if words else ""
+    line = shell_command(tuple(words)) if words else ""
     if machine.transport != "pod":
         _refuse_key_of(machine)
-        _become_ssh(
-            ["ssh", "-F", str(folder.ssh_config_path), "--", machine.name, *([command] if command else [])]
-        )
+        _become_ssh(["ssh", "-F", str(folder.ssh_config_path), "--", machine.name, *([line] if line else [])])
     from remote.transport.pods import pod_shell
 
-    return pod_shell.run(machine, folder, command)
+    return pod_shell.run(machine, folder, line)
 
 
 def _refuse_key_of(machine: Machine) -> None:

@@ -269,9 +269,7 @@ def _document(
     *,
     unknown: bool = False,
 ) -> dict[str, Any]:
-    """Return the document of a task on a node; `machine` is `None` for this computer. `unknown`: it may have ended
-    well.
-    """
+    """Return the document of a task on a node; `machine` is `None` here. `unknown`: it may have ended well."""
     try:
         json.dumps(value)
     except (TypeError, ValueError):

@@ -26,9 +26,7 @@ RESTORE_TIMEOUT_S = 10.0
 
 
 def may_block(machines: Sequence[Machine]) -> bool:
-    """Return whether the machines' own firewalls may block the cluster. False on this computer's loopback, and for
-    pods.
-    """
+    """Return whether the machines' own firewalls may block the cluster: never on this computer, and never in pods."""
 
     def is_loopback(address: str) -> bool:
         try:

@@ -70,7 +70,7 @@ class ReplacedPods:
         has lost its purpose.
         """
         say, present = self._app.output.say, list[Machine]()
-        silent = {machine.id for machine in self._folder.load().machines if machine.name in lost}
+        silent = {m.id for m in self._folder.load().machines if m.name in lost}
         began, tell_at, reported = awake_s(), 0.0, set[str]()
         while not is_over() and self._folder.exists():
             waits: Sequence[str] = ()
@@ -81,10 +81,8 @@ class ReplacedPods:
                 self.take_in(say)
                 machines = self._folder.load().machines
                 ready, waits = pods.readiness(machines)
-                answering = _answering(self._folder, [machine for machine in ready if machine.id in silent])
-                present = [
-                    machine for machine in ready if machine.id not in silent or machine.name in answering
-                ]
+                answering = _answering(self._folder, [m for m in ready if m.id in silent])
+                present = [m for m in ready if m.id not in silent or m.name in answering]
                 count = min(count, len(machines))
             except Locked:
                 pass  # by another command, which may be an `up` that takes them in itself

@@ -250,17 +250,15 @@ class _Work:
                 if not self.left:
                     return
                 if not task.on_machines:
-                    document = work.run_local(task)
-                    for name in [*self.left] if document["status"] != "done" else []:
-                        self._fail(
-                            name, step, "failed", f"{task.name}, on this computer: {document['error']}"
-                        )
+                    result = work.run_local(task)
+                    for name in [*self.left] if result["status"] != "done" else []:
+                        self._fail(name, step, "failed", f"{task.name}, on this computer: {result['error']}")
                     continue
                 with PinnedGroup([*self.left.values()], self._folder) as group:
                     documents = group.map(lambda box, task=task: work.run_on(task, box)).values()
-                for document in documents:
-                    if document["status"] != "done":
-                        self._fail(document["node"], step, document["status"], document["error"])
+                for result in documents:
+                    if result["status"] != "done":
+                        self._fail(result["node"], step, result["status"], result["error"])
 
 
 def _where(names: Sequence[str]) -> str:

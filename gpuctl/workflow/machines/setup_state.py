@@ -27,9 +27,7 @@ def ready_ids(folder: ClusterFolder) -> frozenset[str]:
 
 
 def _ready_in(entries: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    return frozenset(
-        machine_id for entry in entries if entry["event"] == READY for machine_id in entry["machines"]
-    )
+    return frozenset(key for entry in entries if entry["event"] == READY for key in entry["machines"])
 
 
 def setup_steps(folder: ClusterFolder) -> tuple[SetupStep, ...]:
@@ -57,7 +55,7 @@ def _lacking(
         return []
     steps_digest = digest(steps)
     ran = [entry for entry in entries if entry["event"] == SET_UP and entry["digest"] == steps_digest]
-    done = {machine_id for entry in ran for machine_id in entry["machines"]}
+    done = {key for entry in ran for key in entry["machines"]}
     return [machine for machine in machines if identity(machine) not in done]
 
 
@@ -68,9 +66,7 @@ def without_setup(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Ma
 
 
 def identity(machine: Machine) -> str:
-    """Return the identity that a replacement of the machine does not share: id, or the address of a person's own
-    machine.
-    """
+    """Return the identity of this very machine, not of a replacement: its id, or a person's machine's address."""
     return machine.id if machine.id != machine.name else f"{machine.name} {machine.host}:{machine.port}"
 
 
@@ -85,9 +81,7 @@ def check_set_up(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
 
 
 def unprepared(folder: ClusterFolder, machines: Sequence[Machine]) -> list[str]:
-    """Return the names of existing machines that were never ready, or lack the setup. Empty also without journal
-    entries.
-    """
+    """Return the names of existing machines that were never ready, or lack the setup. Empty without a journal."""
     try:
         entries = folder.journal.read()
     except InventoryError:

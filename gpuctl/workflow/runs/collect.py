@@ -81,9 +81,9 @@ def failed_as_before(before: Result | None, now: Result) -> Result:
     if before is None or before.status != "failed" or now.status == "succeeded":
         return now
     first, error = before.first_error, now.first_error
-    if now.status == "failed" and (
-        first is None or (error is not None and _reports_itself(error, first.node))
-    ):
+    same_node = first is None or (error is not None and error.node == first.node)
+    removed = error is not None and error.reason is Reason.MACHINE_REMOVED
+    if now.status == "failed" and (first is None or (same_node and not removed)):
         return now
     return replace(
         now,
@@ -94,11 +94,6 @@ def failed_as_before(before: Result | None, now: Result) -> Result:
         ended_at=before.ended_at,
         seconds=before.seconds,
     )
-
-
-def _reports_itself(error: FirstError, node: str | None) -> bool:
-    """Return whether the node itself reported the error."""
-    return error.node == node and error.reason is not Reason.MACHINE_REMOVED
 
 
 def _result(

@@ -43,18 +43,14 @@ def place(
     if point.source is None or point.checkpoints is None:
         return None
     _place(view, store.run(point.source.run), nodes, point, run)
-    placed = replace(point.checkpoints, lacks=())
-    return BeganWith(
-        run=point.source.run, nodes={part.name: placed for part in receivers(run, point.checkpoints)}
-    )
+    placed, targets = replace(point.checkpoints, lacks=()), receivers(run, point.checkpoints)
+    return BeganWith(run=point.source.run, nodes={part.name: placed for part in targets})
 
 
 def take_back(
     view: View, cluster: ClusterFolder, nodes: "Mapping[str, Node]", point: ResumePoint, run: Run
 ) -> None:
-    """Remove the placed checkpoints, also incomplete ones, from the run's nodes. Ctrl-C waits until the removal is
-    over.
-    """
+    """Remove the placed checkpoints, also incomplete ones, from the run's nodes. Ctrl-C waits for the removal."""
     from remote.fanout import fan_out
     from remote.files import checkpoints
     from remote.sessions.connect import connect
@@ -124,11 +120,9 @@ def brought_here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Itera
         return
     assert point.source is not None
     passing = new_incoming(folder)
-    machines = (
-        point.locations if point.checkpoints is not None and point.checkpoints.lacks else point.locations[:1]
-    )
+    known = point.checkpoints
+    machines = point.locations if known is not None and known.lacks else point.locations[:1]
     try:
-        known = point.checkpoints
         # By the node's latest answer; a file may have been replaced since.
         max_bytes = None if known is None else 2 * known.bytes + SLACK_BYTES
         with contextlib.ExitStack() as stack:

@@ -74,9 +74,7 @@ class Survey:
     """Machines that were not to be asked."""
 
     def silent(self, runs: Sequence[LocalRun]) -> dict[str, set[str]]:
-        """Return, by cluster, the machines without an answer; for an unreadable cluster all machines that its runs
-        had.
-        """
+        """Return, by cluster, the machines without an answer; for an unreadable cluster all machines of its runs."""
         silent: dict[str, set[str]] = {}
         for cluster, node in (*self.errors, *self.left_out):
             silent.setdefault(cluster, set()).add(node)
@@ -187,44 +185,36 @@ def survey(hosts: Sequence[Host], runs: Sequence[LocalRun], *, measure_s: float 
     outcomes = fan_out(examine, named)
     return Survey(
         hosts={host.key: host for host in hosts},
-        leftovers={
-            named[outcome.node].key: outcome.value for outcome in outcomes if outcome.value is not None
-        },
-        errors={
-            named[outcome.node].key: str(outcome.error) for outcome in outcomes if outcome.error is not None
-        },
+        leftovers={named[o.node].key: o.value for o in outcomes if o.value is not None},
+        errors={named[o.node].key: str(o.error) for o in outcomes if o.error is not None},
     )
 
 
 def choose(app: App, policy: Policy, survey: Survey, runs: Sequence[LocalRun], now: datetime) -> list[Choice]:
     """Return the fate of each leftover, here and on the nodes."""
     cluster = app.options.cluster if app.cluster_named else None
-    on_nodes = [
-        item for leftovers in survey.leftovers.values() for item in leftovers.items if item.kind == "run"
-    ]
+    on_nodes = [item for node in survey.leftovers.values() for item in node.items if item.kind == "run"]
     runs = with_files(app, runs, {item.name for item in on_nodes})
     latest = latest_checkpoints(runs, {item.name for item in on_nodes if item.checkpoints is not None})
-    on_nodes_choices: list[Choice] = []
+    remote: list[Choice] = []
     caches: set[str | None] = set()
     for (name, node), leftovers, same_home in once_per_home(survey.leftovers):
         host = survey.hosts[name, node]
         known = known_of(name, runs, latest, ours=host.ours, code=code_of(host.inventory, runs))
         busy = frozenset(
             (item.kind, item.name)
-            for other in same_home
-            for item in other.items
+            for node in same_home
+            for item in node.items
             if item.in_use or not item.over
         )
-        on_nodes_choices += choose_on_node(node, leftovers, replace(known, busy=busy), policy)
+        remote += choose_on_node(node, leftovers, replace(known, busy=busy), policy)
         if leftovers.uv_cache not in caches:  # local hosts share it
-            on_nodes_choices += downloads_of(node, name, leftovers, app.store.home)
+            remote += downloads_of(node, name, leftovers, app.store.home)
         caches.add(leftovers.uv_cache)
-    staying = {
-        choice.name: choice.why for choice in on_nodes_choices if choice.kind == "run" and not choice.removes
-    }
+    staying = {choice.name: choice.why for choice in remote if choice.kind == "run" and not choice.removes}
     local = choose_here(runs, latest, policy, now, silent=survey.silent(runs), on_nodes=staying)
     mine = [choice for choice in local if cluster in (None, choice.cluster)]
-    return [*mine, *(leftovers_here(app, now) if cluster is None else ()), *on_nodes_choices]
+    return [*mine, *(leftovers_here(app, now) if cluster is None else ()), *remote]
 
 
 def code_of(inventory: Inventory, runs: Sequence[LocalRun]) -> list[str]:

@@ -28,11 +28,11 @@ def runs_here(app: App) -> list[LocalRun]:
 def with_files(app: App, runs: Sequence[LocalRun], ids: Collection[str]) -> list[LocalRun]:
     """Return the runs; the runs with these ids get the sizes of all their files."""
     return [
-        replace(run, files=_files_of(app.store.run(run.id).path)) if run.id in ids else run for run in runs
+        replace(run, files=_sizes_in(app.store.run(run.id).path)) if run.id in ids else run for run in runs
     ]
 
 
-def _files_of(folder: Path) -> dict[str, int]:
+def _sizes_in(folder: Path) -> dict[str, int]:
     return {name: _status(folder / name)[0] for name in walk(folder)}
 
 

@@ -249,9 +249,7 @@ def choose_on_node(node: str, leftovers: Leftovers, known: Known, policy: Policy
 
 
 def downloads_of(node: str, cluster: str, leftovers: Leftovers, home: Path) -> list[Choice]:
-    """Return the row of uv's cache on a local host, whose home is in gpuctl's own folder, `home`. Empty: no local
-    host.
-    """
+    """Return the row of uv's cache on a local host, whose home is in gpuctl's `home`. Empty: another machine."""
     if not leftovers.uv_cache or not Path(leftovers.uv_cache).is_relative_to(home):
         return []
     return [
@@ -274,9 +272,7 @@ def _used_last(leftovers: Leftovers, kind: str) -> str | None:
 
 
 def _family(kind: str) -> str:
-    """Return the kind by which use is judged: files that runs wrote into a folder of code are in use if the folder
-    is.
-    """
+    """Return the kind that decides on use: files that runs wrote into a folder of code are in use if it is."""
     return "code" if kind == "written" else kind
 
 
@@ -331,9 +327,7 @@ def _is_here_too(item: Item, known: Known) -> bool:
 
 def loss_clause(doomed: Sequence[Choice]) -> str:
     """Return the clause of a question about results that would be lost for good. Empty: no results would be lost."""
-    return (
-        ", with results of runs that are nowhere else" if any(choice.only_copy for choice in doomed) else ""
-    )
+    return ", with results of runs that are nowhere else" if any(item.only_copy for item in doomed) else ""
 
 
 def is_all_here(item: Item, run: LocalRun) -> bool:
@@ -344,8 +338,6 @@ def is_all_here(item: Item, run: LocalRun) -> bool:
 
 
 def places_of(file: RunFile) -> list[str]:
-    """Return the places in a run's local folder that a node's file may have: a second file of a name is in its node's
-    folder.
-    """
+    """Return the places of a node's file in a run's local folder: a name's second file is in its node's folder."""
     folder, _, inner = file.path.partition("/")
     return [file.path, f"artifacts/{file.node}/{inner}"] if folder == "artifacts" else [file.path]

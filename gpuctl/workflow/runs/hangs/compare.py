@@ -95,9 +95,8 @@ def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
     waited_s = allowed_s if finding.since_s is None else finding.since_s
     if finding.kind is not Kind.STOPPED and waited_s < SHARE_WAITED * allowed_s:
         return False
-    written = [
-        rank.activity.wrote_s for rank in finding.ranks if rank.activity and rank.activity.wrote_s is not None
-    ]
+    activities = [rank.activity for rank in finding.ranks if rank.activity]
+    written = [activity.wrote_s for activity in activities if activity.wrote_s is not None]
     silent_s = min([silent_s, *written])
     alone = finding.kind in (Kind.NEVER_ENTERED, Kind.POINT_TO_POINT, Kind.BY_STACKS) and finding.culprits
     works = alone and all(rank.works for rank in finding.culprits)
@@ -171,9 +170,7 @@ def _in_collectives(ranks: tuple[Rank, ...]) -> Finding | None:
     findings = [_in_group(group, ranks, inside) for group in sorted(groups)]
     # A group that somebody has not entered explains one that all are in.
     return max(
-        findings,
-        key=lambda finding: (finding.kind is not Kind.ALL_INSIDE, finding.since_s or 0.0),
-        default=None,
+        findings, key=lambda each: (each.kind is not Kind.ALL_INSIDE, each.since_s or 0.0), default=None
     )
 
 
@@ -183,7 +180,8 @@ def _in_group(group: str, ranks: tuple[Rank, ...], inside: Mapping[int, Mapping[
     waiting = [
         rank for rank in known if group in inside[rank.rank] and inside[rank.rank][group].sequence == first
     ]
-    members = [rank for rank in known if _takes_part(rank, group, ranks)]
+    # The default group has all ranks; another group those that were ever in it.
+    members = known if _is_default(group, ranks) else [rank for rank in known if rank.last(group) is not None]
     missing = [rank for rank in members if (last := rank.last(group)) is None or last.sequence < first]
     entry = inside[waiting[0].rank][group]
     since_s = max(_age(rank, inside[rank.rank][group]) for rank in waiting)
@@ -215,11 +213,6 @@ def _minority(ranks: Sequence[Rank], does: Callable[[Rank], object]) -> tuple[Ra
 
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", "_reduce_scatter_base"})
 """Collectives whose input has the same size on all ranks."""
-
-
-def _takes_part(rank: Rank, group: str, ranks: Sequence[Rank]) -> bool:
-    """Return whether a rank belongs to a process group: to the default group, or to one that it was ever in."""
-    return rank.last(group) is not None or _is_default(group, ranks)
 
 
 def _is_default(group: str, ranks: Sequence[Rank]) -> bool:

@@ -39,9 +39,8 @@ def latest(ranks: "Sequence[Rank]") -> Late | None:
     for at, rank in enumerate(ranks):
         for entry in rank.collectives:
             if not entry.point_to_point:
-                came.setdefault((entry.group, entry.sequence), {})[at] = (
-                    entry.entered_at - rank.clock_offset_s
-                )
+                times = came.setdefault((entry.group, entry.sequence), {})
+                times[at] = entry.entered_at - rank.clock_offset_s
                 names[entry.group, entry.sequence] = entry.name
     shared = {key: times for key, times in came.items() if len(times) == len(ranks) > 1}
     groups = Counter(group for group, _ in shared)

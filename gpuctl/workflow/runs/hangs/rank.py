@@ -82,11 +82,8 @@ class Rank:
     @property
     def holds_lock(self) -> bool:
         """Return whether the rank is in C code that holds Python's lock, so that its server can't report stacks."""
-        return (
-            self.activity is not None
-            and self.activity.server is False
-            and self.activity.stacks_by == "signal"
-        )
+        activity = self.activity
+        return activity is not None and activity.server is False and activity.stacks_by == "signal"
 
     @property
     def works(self) -> bool:
@@ -114,9 +111,8 @@ class Rank:
         """Return a dead child process that the rank may wait for. `None`: no such process."""
         if self.activity is None or not self.waits_for_data:
             return None
-        return next(
-            (child for child in self.activity.children if child.state in ("Z", *STOPPED_STATES)), None
-        )
+        children = self.activity.children
+        return next((child for child in children if child.state in ("Z", *STOPPED_STATES)), None)
 
     def last(self, group: str | None = None) -> Collective | None:
         """Return the collective that it entered last, in that process group or in any."""
@@ -130,11 +126,7 @@ class Rank:
 
         Operations begun together are recorded as a single one after its parts, which are never recorded as ended.
         """
-        last = max(
-            self.collectives,
-            key=lambda entry: entry.entered_at,
-            default=None,
-        )
+        last = max(self.collectives, key=lambda entry: entry.entered_at, default=None)
         return last if last is not None and last.point_to_point and not last.over else None
 
     def inside(self) -> dict[str, Collective]:

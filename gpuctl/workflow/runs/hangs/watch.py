@@ -237,9 +237,7 @@ def _of_reports(run: Run, folder: RunFolder) -> Hang | None:
         return None
     last = max(activity.now for activity in activities.values())
     records = read_rank_records(folder, run.nodes)
-    for record in (
-        record for name, node_records in records.items() if name not in reports for record in node_records
-    ):
+    for record in (record for name, of in records.items() if name not in reports for record in of):
         if record.ended_at is None or record.ended_at > last:
             return None
         activities[record.rank] = ended_activity(record)

@@ -158,9 +158,7 @@ class CheckpointSurvey:
         """Return the runs whose newest checkpoint lacks files on all machines that answer, and these files."""
         torn: list[tuple[Run, Sequence[str]]] = []
         for at, run in enumerate(self.runs):
-            answers = [
-                checkpoints for runs in self.by_machine.values() if (checkpoints := runs[at]) is not None
-            ]
+            answers = [held for runs in self.by_machine.values() if (held := runs[at]) is not None]
             if answers and not self._on_nodes(at):
                 torn.append((run, sorted(set(answers[0].lacks) - self._together(at))))
         return torn

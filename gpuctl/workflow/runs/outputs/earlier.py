@@ -101,7 +101,7 @@ def _aside_line(
     unnamed = max(left.aside - len(left.aside_names) for left in moved.values())
     files = _some(names, len(names) + unnamed)
     subject = f"files of earlier runs ({files})" if aside.everything else f"earlier versions of {files}"
-    place = _from_home(aside.folder(roots[next(iter(moved))]))
+    place = NODE_FOLDER + aside.folder(roots[next(iter(moved))]).partition(NODE_FOLDER)[2]  # relative to ~
     target = pulled_folder(home, f"aside-{aside.name}", *([node] if node else []))
     return f"{subject} are kept on {', '.join(moved)}: {pull_command(cluster, node, place, target)}"
 
@@ -370,11 +370,6 @@ def _some(names: Sequence[str], count: int) -> str:
     shown = [text.shorten(text.clean(name), 60) for name in names[:NAMES_SHOWN]]
     more = count - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-
-
-def _from_home(path: str) -> str:
-    """Return a path in gpuctl's folder on a node, relative to the home folder."""
-    return NODE_FOLDER + path.partition(NODE_FOLDER)[2]
 
 
 def _numberless(path: str) -> str:

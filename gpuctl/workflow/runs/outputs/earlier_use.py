@@ -56,11 +56,10 @@ def selected(
     for members in sets_in(paths).values():
         if not chosen.isdisjoint(members):
             chosen.update(members)
-    return {node: _only(left, chosen) for node, left in earlier.items()}
-
-
-def _only(left: EarlierFiles, paths: Collection[str]) -> EarlierFiles:
-    return replace(left, files={path: entry for path, entry in left.files.items() if path in paths})
+    return {
+        node: replace(left, files={path: entry for path, entry in left.files.items() if path in chosen})
+        for node, left in earlier.items()
+    }
 
 
 def _script_of(run: Path) -> str | None:

@@ -108,10 +108,8 @@ class Build:
                 say=lambda text: view.node(node.name, text.removeprefix(f"{node.name}: ")),
             )
         if built.torch is None:
-            interpreters = self.states[node.name].get("interpreters")
-            image = (
-                f", or use what the image has: --python {interpreters[0]['python']}" if interpreters else ""
-            )
+            pythons = self.states[node.name].get("interpreters")
+            image = f", or use what the image has: --python {pythons[0]['python']}" if pythons else ""
             raise PreflightFailed(
                 f"{node.name}: the environment of {self.environment.source} has no torch, which starts the ranks. "
                 f"Add it ({'list pytorch there' if self.environment.kind == 'conda' else 'uv add torch'}){image}"

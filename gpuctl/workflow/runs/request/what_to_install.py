@@ -148,9 +148,8 @@ def _not_in_python_here(listed: "Requirements", python: str) -> str:
     packages = list(listed.named)
     lacks = "may lack"
     if python == sys.executable:
-        packages = [
-            name for name in packages if ";" not in name and "://" not in name and not _is_installed(name)
-        ]
+        plain = (name for name in packages if ";" not in name and "://" not in name)
+        packages = [name for name in plain if not _is_installed(name)]
         lacks = "lacks"
     if not packages:
         return ""

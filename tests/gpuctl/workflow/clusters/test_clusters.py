@@ -17,7 +17,7 @@ from gpuctl.global_options import Options
 from gpuctl.json_documents import ClusterSummary
 from gpuctl.output import Output
 from gpuctl.tables.clusters import clusters_table
-from gpuctl.workflow.clusters.clusters import LiveCluster, describe, state_of, totals
+from gpuctl.workflow.clusters.clusters import LiveState, describe, state_of, totals
 from gpuctl.workflow.machines.until_deadline import Asking
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine, MachineInfo, MachineState
@@ -265,7 +265,7 @@ def test_describe_takes_end_time_from_local_file_if_unreachable(tmp_path: Path) 
     )  # fmt: skip
     some = (replace(MACHINE, state="running"),)
     folder.save(Inventory(cluster="lost", provider="aws", created_at=BEGAN, machines=some, hourly_usd=1.0))
-    cluster = describe(folder, LiveCluster(problem="no credentials"), (), NOW)
+    cluster = describe(folder, LiveState(problem="no credentials"), (), NOW)
     assert (cluster.state, cluster.expires_at) == ("unknown", ending)
 
 

@@ -51,13 +51,13 @@ def folder(api: KubeApi, tmp_path: Path) -> ClusterFolder:
 
 
 @pytest.fixture
-def said() -> io.StringIO:
+def errors() -> io.StringIO:
     return io.StringIO()
 
 
 @pytest.fixture
-def pods(folder: ClusterFolder, said: io.StringIO) -> ReplacedPods:
-    return ReplacedPods(App(output=Output(Options(), stderr=said)), folder)
+def pods(folder: ClusterFolder, errors: io.StringIO) -> ReplacedPods:
+    return ReplacedPods(App(output=Output(Options(), stderr=errors)), folder)
 
 
 def lose(api: KubeApi, machine: Machine) -> None:
@@ -66,7 +66,7 @@ def lose(api: KubeApi, machine: Machine) -> None:
 
 
 def test_new_pod_is_in_the_inventory_once_it_is_ready(
-    api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, said: io.StringIO
+    api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, errors: io.StringIO
 ) -> None:
     before = folder.load().machines
     api.world.images["*"] = "slow"
@@ -77,56 +77,57 @@ def test_new_pod_is_in_the_inventory_once_it_is_ready(
     pods.wait_for(2, {before[1].name}, lambda: False)
     retained, new = folder.load().machines
     assert (retained, new.name, new.rank, new.host != before[1].host) == (before[0], "default-1", 1, True)
-    assert f"default-1 is now the pod {new.id}" in said.getvalue()
+    assert f"default-1 is now the pod {new.id}" in errors.getvalue()
     assert new.name not in unprepared(folder, [new])
 
 
 @pytest.mark.slow
 def test_lost_pod_that_stays_ready_counts_once_a_command_runs_in_it(
-    api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, said: io.StringIO
+    api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, errors: io.StringIO
 ) -> None:
     api.runtime = lambda _: Pod(argv=("false",))
     polls = itertools.count(1)
     pods.wait_for(2, {folder.load().machines[1].name}, lambda: next(polls) > 1)
-    assert "1 of 2 pods are there; the others are waited for, 10 minutes at most" in said.getvalue()
-    said.truncate(0)
+    assert "1 of 2 pods are there; the others are waited for, 10 minutes at most" in errors.getvalue()
+    errors.truncate(0)
     api.runtime = here
     pods.wait_for(2, {"default-1"}, lambda: False)
-    assert said.getvalue() == ""
+    assert errors.getvalue() == ""
 
 
 @pytest.mark.slow
 def test_no_more_machines_are_waited_for_than_there_are(
-    folder: ClusterFolder, pods: ReplacedPods, said: io.StringIO
+    folder: ClusterFolder, pods: ReplacedPods, errors: io.StringIO
 ) -> None:
     pods.wait_for(3, (), lambda: False)
-    assert (len(folder.load().machines), said.getvalue()) == (2, "")
+    assert (len(folder.load().machines), errors.getvalue()) == (2, "")
 
 
 @pytest.mark.slow
 def test_who_may_not_look_waits_for_nothing(
-    api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, said: io.StringIO
+    api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, errors: io.StringIO
 ) -> None:
     machines = folder.load().machines
     api.denied.add(("list", "pods"))
     pods.wait_for(2, {"default-1"}, lambda: False)
-    assert "note: lost pods are not waited for: " in said.getvalue()
+    assert "note: lost pods are not waited for: " in errors.getvalue()
     with pytest.raises(Denied):
         pods.take_in(lambda _: None)
     pods.report_lost(machines)
-    assert "whether all pods are still there is not known" in said.getvalue()
+    assert "whether all pods are still there is not known" in errors.getvalue()
 
 
 @pytest.mark.slow
 def test_pods_that_a_driver_lost_are_named(
-    api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, said: io.StringIO
+    api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, errors: io.StringIO
 ) -> None:
     machines = folder.load().machines
     pods.report_lost(machines)
-    assert said.getvalue() == ""
+    assert errors.getvalue() == ""
     lose(api, machines[1])
     pods.report_lost(machines)
     assert (
-        f"default-1 was lost: the pod {machines[1].id} is gone, and Ray went on without it" in said.getvalue()
+        f"default-1 was lost: the pod {machines[1].id} is gone, and Ray went on without it"
+        in errors.getvalue()
     )
-    assert "default-0 was lost" not in said.getvalue()
+    assert "default-0 was lost" not in errors.getvalue()

@@ -255,8 +255,8 @@ class Following:
         raise AssertionError(f"{rank}: {line}")
 
 
-def hung(folder: RunFolder, why: str, *, in_vain: bool = False) -> Answer:
-    return Answer(Hang(run=folder.id, verdict="hung", sentence=f"The run hangs: {why}."), True, in_vain)
+def hung(folder: RunFolder, why: str, *, culprits_idle: bool = False) -> Answer:
+    return Answer(Hang(run=folder.id, verdict="hung", sentence=f"The run hangs: {why}."), True, culprits_idle)
 
 
 def test_run_that_goes_on_before_the_nodes_have_answered_is_not_stopped(folder: RunFolder) -> None:
@@ -324,7 +324,7 @@ def test_run_without_a_step_is_stopped_only_once_nobody_works_that_is_waited_for
     assert note == "the run is not stopped: it has made no step yet, and who is waited for may work"
     assert following.given_up.empty()
     following.watch.reported("a", replace(starts, silent_s=400.0))
-    following.answers.put(hung(folder, "so", in_vain=True))
+    following.answers.put(hung(folder, "so", culprits_idle=True))
     following.given_up.get(timeout=WAIT_S)
     assert following.notes.get(timeout=WAIT_S) == "stopping the run, as --on-hang says"
 
