@@ -76,7 +76,7 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
             for part in opened:
                 app.output.error(f"{part.id}: forgotten, though {part.reason}")
             opened = []
-        left = _tell_what_stays(app, folder, machines) if forgets and not opened else []
+        left = _report_leftovers(app, folder, machines) if forgets and not opened else []
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
         try:
             leftovers = (*opened, *(() if opened else provider.destroy(app.output.say)))
@@ -110,11 +110,11 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
     )
 
 
-def _tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
+def _report_leftovers(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
     # It connects: where machines go, nobody needs what that imports.
-    from gpuctl.workflow.clusters.leftovers import tell_what_stays
+    from gpuctl.workflow.clusters.leftovers import report_leftovers
 
-    return tell_what_stays(app, folder, machines)
+    return report_leftovers(app, folder, machines)
 
 
 def _forget_pods(app: App, folder: ClusterFolder, error: ProvisionError) -> DownResult:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from gpuctl.app import App
 from gpuctl.json_documents import LeftOnNode
-from gpuctl.workflow.clusters.clean.clean import Host, Survey, choose, remove, tell_what_was_freed
+from gpuctl.workflow.clusters.clean.clean import Host, Survey, choose, remove, report_freed
 from gpuctl.workflow.clusters.clean.this_computer import runs_here
 from gpuctl.workflow.clusters.clean.what_to_clean import NAMES, Choice, Policy, loss_clause
 from gpuctl.workflow.machines.until_deadline import Asking
@@ -28,19 +28,19 @@ CONNECT_S = 3.0
 MEASURE_S = 2.0
 
 
-def tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
+def report_leftovers(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
     """Report gpuctl's files on the machines, and remove them after a yes at a terminal.
 
     Returns an element a machine.
     """
     try:
-        return _tell(app, folder, machines)
+        return _survey_and_offer(app, folder, machines)
     except (InventoryError, RemoteError, OSError) as error:
         app.output.say(f"note: what gpuctl leaves on the machines is not known: {error}")
         return [LeftOnNode(node=machine.name, bytes=None) for machine in machines]
 
 
-def _tell(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
+def _survey_and_offer(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
     runs = runs_here(app)
     inventory = folder.load()
     hosts = {machine.name: Host(cluster=folder, machine=machine, inventory=inventory) for machine in machines}
@@ -112,4 +112,4 @@ def offer(app: App, doomed: Sequence[Choice], survey: Survey) -> None:
         )
         return
     if app.output.confirm(f"Remove {size} of it{loss_clause(doomed)}?"):
-        tell_what_was_freed(app, remove(app, doomed, survey), doomed, survey)
+        report_freed(app, remove(app, doomed, survey), doomed, survey)

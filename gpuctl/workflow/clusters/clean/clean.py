@@ -124,7 +124,7 @@ def clean_all(app: App, policy: Policy, *, dry_run: bool, here_only: bool) -> di
         if doomed and not dry_run:
             _ask(app, doomed)
             outcome = remove(app, doomed, result)
-            tell_what_was_freed(app, outcome, doomed, result)
+            report_freed(app, outcome, doomed, result)
     return {
         "items": choices,
         "removable_bytes": sum(choice.bytes for choice in doomed),
@@ -315,7 +315,7 @@ def _ask(app: App, doomed: Sequence[Choice]) -> None:
         raise Declined("Cancelled: nothing was removed.")
 
 
-def tell_what_was_freed(app: App, outcome: Outcome, doomed: Sequence[Choice], survey: Survey) -> None:
+def report_freed(app: App, outcome: Outcome, doomed: Sequence[Choice], survey: Survey) -> None:
     """Report the bytes freed, and why they may be fewer than the bytes removed."""
     app.output.say(f"{plural(outcome.removed, 'item')} removed, {human_bytes(outcome.freed_bytes)} freed")
     shared = sum(choice.shared for choice in doomed)

@@ -1,6 +1,6 @@
 """Put a comparison of the ranks into a sentence, and into the document of `why --json`. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -200,7 +200,7 @@ def _doing(rank: Rank, *, load: bool = True) -> str:
         return "where it was is not known"
     if not rank.frames:
         channel = f" ({rank.activity.wait_channel})" if rank.activity.wait_channel else ""
-        return f"where it is can't be told: its process is in state {rank.activity.state}{channel}"
+        return f"its place is not known: its process is in state {rank.activity.state}{channel}"
     return f"it is in {_at(rank.at)}{_work(rank) if load else ''}"
 
 
@@ -308,20 +308,12 @@ def _is_past(rank: Rank, finding: Finding) -> bool:
     return entry is not None and last is not None and (last.sequence, last.over) > (entry.sequence, False)
 
 
-def _not_asked(finding: Finding) -> str:
-    return f"{named(finding.culprits)} could not be asked{_wait_for_them(finding)}"
-
-
 def _stopped(finding: Finding) -> str:
     ranks = finding.culprits
     return (
         f"{named(ranks)} {_are(ranks)} stopped (state T: SIGSTOP or a debugger; kill -CONT lets the process go on)"
         f"{_wait_for_them(finding)}"
     )
-
-
-def _exited(finding: Finding) -> str:
-    return f"the process of {named(finding.culprits)} has ended{_wait_for_them(finding)}"
 
 
 def _dead_worker(finding: Finding) -> str:
@@ -349,10 +341,6 @@ def _point_to_point(finding: Finding) -> str:
     return f"{waits}; {named(finding.culprits)} {do} not: {_all_doing(finding.culprits)}"
 
 
-def _idle(finding: Finding) -> str:
-    return f"no rank works, nor waits in an operation that torch tells of; {_all_doing(finding.ranks)}"
-
-
 def _by_stacks(finding: Finding) -> str:
     if not finding.culprits:
         return f"all {len(finding.waiting)} ranks are in {_number(finding)}"
@@ -367,10 +355,6 @@ def _by_stacks(finding: Finding) -> str:
     )
 
 
-def _works(finding: Finding) -> str:
-    return f"no rank waits in a collective; {_all_doing(finding.ranks)}"
-
-
 def _driver(finding: Finding) -> str:
     (rank, *_) = finding.ranks
     return (
@@ -379,27 +363,21 @@ def _driver(finding: Finding) -> str:
     )
 
 
-def _not_begun(_: Finding) -> str:
-    return "none of its ranks has begun yet"
-
-
-def _unknown(_: Finding) -> str:
-    return "no rank could tell its stacks"
-
-
-_SENTENCES = {
+_SENTENCES: dict[Kind, Callable[[Finding], str]] = {
     Kind.STOPPED: _stopped,
-    Kind.EXITED: _exited,
+    Kind.EXITED: lambda hang: f"the process of {named(hang.culprits)} has ended{_wait_for_them(hang)}",
     Kind.DEAD_WORKER: _dead_worker,
     Kind.NEVER_ENTERED: _never_entered,
     Kind.DIFFERENT: _different,
-    Kind.NOT_ASKED: _not_asked,
+    Kind.NOT_ASKED: lambda finding: f"{named(finding.culprits)} could not be asked{_wait_for_them(finding)}",
     Kind.ALL_INSIDE: _all_inside,
     Kind.POINT_TO_POINT: _point_to_point,
     Kind.BY_STACKS: _by_stacks,
     Kind.DRIVER: _driver,
-    Kind.NOT_BEGUN: _not_begun,
-    Kind.WORKS: _works,
-    Kind.IDLE: _idle,
-    Kind.UNKNOWN: _unknown,
+    Kind.NOT_BEGUN: lambda _: "none of its ranks has begun yet",
+    Kind.WORKS: lambda finding: f"no rank waits in a collective; {_all_doing(finding.ranks)}",
+    Kind.IDLE: lambda hang: (
+        f"no rank works, nor waits in an operation that torch records; {_all_doing(hang.ranks)}"
+    ),
+    Kind.UNKNOWN: lambda _: "no rank reported its stacks",
 }

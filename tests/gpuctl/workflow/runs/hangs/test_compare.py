@@ -381,7 +381,7 @@ def test_ranks_that_all_do_nothing_for_long_hang() -> None:
     assert idle.kind is Kind.IDLE
     assert (blocks(idle, 479, 120), blocks(idle, 480, 120)) == (False, True)
     assert hang_of("r", idle, at=datetime(2026, 1, 1, tzinfo=UTC), hung=True).sentence == (
-        "The run hangs: no rank works, nor waits in an operation that torch tells of; rank 0: it is in train.py:9; "
+        "The run hangs: no rank works, nor waits in an operation that torch records; rank 0: it is in train.py:9; "
         "rank 1: it is in train.py:10."
     )
     for other in ({"busy": 0.4}, {"io_bytes_per_s": 2e5}, {"busy": None}, {"state": None}):
