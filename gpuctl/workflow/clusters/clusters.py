@@ -1,6 +1,6 @@
 """`clusters`: every cluster of this computer with its real state, whatever its provider.
 
-All providers are asked at once. One that can't be asked, or does not answer, keeps no other cluster from being shown.
+The providers are asked at once. A provider that does not answer blocks no other cluster.
 """
 
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ HOW_TO_END = "`gpuctl up` ends those that no run needs"
 
 
 STARTED = "machines started"
-"""In the journal: a run's start of machines was begun. It is over once SETTLED follows."""
+"""In the journal: a run's start of machines was begun; a later SETTLED completes it."""
 
 
 @dataclass(frozen=True, kw_only=True)

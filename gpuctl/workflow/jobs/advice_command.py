@@ -40,7 +40,7 @@ class Account:
 
     prices: Prices
     region: str | None
-    """As it was typed. `None`: each provider's default for prices."""
+    """Region as typed. `None`: each provider's default for prices."""
     large_folders: frozenset[str] = frozenset()
     """Folders of this computer that `push` copies only with --yes."""
 

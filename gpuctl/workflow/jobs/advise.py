@@ -52,7 +52,7 @@ class Advice:
     """The document of `advise --json`."""
 
     rows: tuple[AdviceRow, ...]
-    """What fits, by dollars; then what doesn't, by how much is lacking."""
+    """Fitting rows by dollars, then the others by the lacking memory."""
 
 
 def advise(app: App, request: AdviseRequest) -> Advice:

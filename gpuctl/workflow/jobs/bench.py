@@ -61,9 +61,9 @@ class Bench:
     allreduce: Sequence[Line] | None
     """The measurement of the bandwidth; `None`: not measured."""
     forecasts: int
-    """That were asked for."""
+    """Number of requested forecasts."""
     hourly_usd: float | None
-    """Of all machines that took part."""
+    """Price of all machines that took part."""
     total_s: float
 
     @property

@@ -7,8 +7,8 @@ from typing import Any
 from gpuctl.errors import Usage
 from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, last_line
 
-MOST_S = 120.0
-"""That torch may count for."""
+TIMEOUT_S = 120.0
+"""Time limit of torch's count."""
 TOLERANCE = 0.10
 
 
@@ -16,9 +16,9 @@ def compared(row: Mapping[str, Any], vocabulary: int) -> str:
     """Return a sentence on how the two counts of a row that fits agree, or why torch's is not there."""
     layout = {name: row[name] for name in ("count", "gpus", "micro_batch")} | {"vocabulary": vocabulary}
     try:
-        done = ask_built_in("memory", row["words"], layout, MOST_S)
+        done = ask_built_in("memory", row["words"], layout, TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return f"memory not checked: torch counted for longer than {MOST_S:.0f} s"
+        return f"memory not checked: torch counted for longer than {TIMEOUT_S:.0f} s"
     except Usage as error:
         return f"memory not checked: torch can't count it ({error})"
     if done.returncode:

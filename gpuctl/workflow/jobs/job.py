@@ -46,7 +46,7 @@ class Attempt:
     wrong_options: bool = False
     """The program does not know one of its options."""
     hung: bool = False
-    """It was stopped because it hung, and another is to follow."""
+    """The run was stopped because it hung, and another is to follow."""
     left: ResumePoint | None = None
     """The checkpoints that it left. `None`: the machines were not asked."""
 

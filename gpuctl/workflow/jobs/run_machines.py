@@ -107,8 +107,9 @@ def run_machines(
 def end_idle_machines(app: App, command: str, folder: ClusterFolder) -> None:
     """End the machines that no run needs, if the cluster has limits.
 
-    They stay while a run is active, and while only they have results: this is reported, with the price. Does nothing
-    if the cluster is deleted, or another command holds its machines. Raises Attention if they could not be ended.
+    Machines stay while a run is active, and while only they have results: this is reported, with the price. Does
+    nothing if the cluster is deleted, or another command holds its machines. Raises Attention if they could not be
+    ended.
     """
     if not folder.exists() or limits_of(folder, load_inventory(folder, empty=True)) is None:
         return

@@ -42,12 +42,12 @@ class PlannedLaunch:
     point: ResumePoint | None
     """The run that it would resume."""
     daemons: Mapping[str, Sequence[str]]
-    """Node → what has to run there before the ranks."""
+    """Node → the command that has to run there before the ranks."""
     nodes: Sequence[Mapping[str, Any]]
     """Node, argv, env and cwd of each launch. A variable that may be a secret is `None`."""
     findings: "Sequence[Finding]"
     division: Division | None
-    """How the built-in job's network is divided. `None`: it is whole on every rank, or a script's own."""
+    """The division of the built-in job's network. `None`: it is whole on every rank, or a script's own."""
 
     def document(self) -> dict[str, Any]:
         """Return the document of `train --dry-run --json`."""

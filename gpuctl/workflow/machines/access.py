@@ -119,9 +119,9 @@ def ssh_config(app: App) -> tuple[str, Path]:
 
 
 def open_shell(app: App, rank: str, words: tuple[str, ...]) -> int:
-    """Open a shell on a node, or run a command there; its exit status. Raises Usage with --json.
+    """Open a shell on a node, or run a command there; return its exit status. Raises Usage with --json.
 
-    Where the node has SSH, this process becomes the system's ssh client.
+    On a node with SSH, this process becomes the system's ssh client.
     """
     if app.options.json:
         raise Usage("gpuctl ssh has no document to print. For a command's outcome: gpuctl exec --json -- CMD")

@@ -36,7 +36,7 @@ class Boot:
     timeout_s: float
     """For each boot: until SSH answers, cloud-init has ended and the facts are there."""
     console: Callable[[Machine], str | None]
-    """As `Provider.console`."""
+    """The provider's `console`."""
     hourly_usd: float | None
     """Price of all machines. `None`: not known."""
     made: frozenset[str]
@@ -81,7 +81,7 @@ def reach(
     outcomes = fan_out(
         work.up if boot is None else partial(work.booted, boot=boot),
         by_name,
-        # All at once: a slow boot must not delay the other machines.
+        # No waves: a slow boot must not delay the other machines.
         at_once=MAX_AT_ONCE if boot is None and driver.source == "none" else max(1, len(by_name)),
     )
     failed = {outcome.node: outcome.error for outcome in outcomes if outcome.error is not None}
@@ -161,7 +161,7 @@ class _Work:
 
         with connect(machine, self.folder) as node:
             if self.driver.source != "none":
-                # How it ended is its owner's business; until then it may install packages itself.
+                # Its result is the owner's business, but until its end it may install packages itself.
                 readiness.watch_cloud_init(node, deadline_s=BOOT_TIMEOUT_S, say=self.app.output.say)
             node_facts = _facts(node, self.peers)
         return self._with_driver(machine, node_facts, free=True, return_s=BOOT_TIMEOUT_S, judged=False)

@@ -42,7 +42,7 @@ class ReplacedPods:
         self._app = app
         self._folder = folder
         self._known: Pods | None = None
-        """One for a job: a client asks a program for its token."""
+        """Cached: each new client would run the credential plug-in again."""
 
     def take_in(self, say: Say) -> None:
         """Put new, ready pods into the inventory; a cluster's setup has yet to run on them.

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from remote.runs.usage import Reading
 
 REFRESH_S = 0.5
-"""How often the table is drawn anew; the samples come when they come."""
+"""Time between two drawings of the table, whatever the samples' times."""
 
 
 def top(app: App, *, rank: str | None, every_s: float) -> int:
-    """Show it. Returns the exit status: 1 where a node of the one sample could not be asked."""
+    """Show the table; return the exit status: 1 if a node of a single sample did not answer."""
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     machines = inventory.machines if rank is None else (machine_of(inventory, rank),)

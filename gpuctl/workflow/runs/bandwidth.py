@@ -67,7 +67,7 @@ def measure(
         run = plan_run(run_folder.id, inventory, TrainRequest(), script, machines, facts, started_at, {})
         if run.world_size == 1:
             return [], [_row(True, "one rank: nothing to measure")]
-        # Where GPUs are not to be used, the ranks are on the CPUs here, too.
+        # Without usable GPUs, the ranks run on the CPUs here, too.
         env = {} if any(fact.gpus for fact in facts.values()) else {VISIBLE: ""}
         service = launcher_of(run.mode).start(nodes, facts, cluster, view.node, most=len(nodes))
         launches = service.launches(run, script, facts, code, env)

@@ -29,7 +29,7 @@ def gather_facts(inventory: Inventory, nodes: "Mapping[str, Node]", *, on_cpu: b
     from remote import facts
     from remote.fanout import fan_out, values
 
-    # All of the cluster's machines, so that firewalls are opened only once.
+    # The whole cluster, so that firewalls are opened only once.
     peers = tuple(machine.private_ip for machine in inventory.machines)
     guarded = may_block(inventory.machines)
     all_facts = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), nodes))

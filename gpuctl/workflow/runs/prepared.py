@@ -19,8 +19,8 @@ class Prepared:
     code: Mapping[str, str]
     """The folder on each node in which the script runs. Empty: nothing was sent, as the preflight refuses."""
     roots: Mapping[str, str]
-    """The folder on each node that was sent, which holds it. Empty likewise."""
+    """The project's folder on each node, which contains `code`. Empty likewise."""
     earlier: Mapping[str, "EarlierFiles"] = field(default_factory=dict)
-    """What earlier runs left in that folder on each node. Empty: it was not looked at."""
+    """Files of earlier runs in that folder on each node. Empty: not examined."""
     expected: "Expected | None" = None
-    """GPUs that there should be. `None`: not known."""
+    """The machines' GPUs by their shapes. `None`: not known."""

@@ -174,7 +174,7 @@ def hosts_of(folders: Sequence[ClusterFolder]) -> tuple[list[Host], dict[str, st
 
 
 def survey(hosts: Sequence[Host], runs: Sequence[LocalRun], *, measure_s: float = MEASURE_S) -> Survey:
-    """Ask all of them at once. What can't be asked is in `errors`."""
+    """Ask all machines at once. The ones without an answer are in `errors`."""
     built_in = [run.id for run in runs if run.built_in]
 
     def examine(host: Host) -> Leftovers:

@@ -70,7 +70,7 @@ class LocalRun:
     over: bool = True
     bytes: int = 0
     link: bool = False
-    """Whether its folder is a link to another, which is not gpuctl's to remove."""
+    """True: its folder is a link to another folder, which gpuctl must not remove."""
     checkpoints: int | None = None
     """Bytes of its checkpoints here. `None`: no checkpoints here."""
     files: Mapping[str, int] | None = None
@@ -93,7 +93,7 @@ class Choice:
     whole: bool = True
     shared: int = 0
     only_copy: bool = False
-    """Whether results may be in it that are nowhere else."""
+    """True: it may hold results without another copy."""
     removes: bool
     why: str
     """Why it goes, or why it stays, in a clause."""
@@ -190,7 +190,7 @@ class Known:
     latest: Mapping[str, str]
     """The runs of which nothing is removed: id → why."""
     ours: bool
-    """Whether nobody else's gpuctl works on the machines."""
+    """True: only this gpuctl uses the machines."""
     code: frozenset[str] = frozenset()
     """Names of the cluster's folders of code."""
     last_code: str | None = None

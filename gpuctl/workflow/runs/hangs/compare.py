@@ -19,12 +19,12 @@ from gpuctl.workflow.runs.hangs.rank import TIMES_BUSY, Rank
 from remote.runs.rank_activity import Collective
 
 MIN_HUNG_S = 10.0
-"""Who has waited for less may just have come earlier."""
+"""Minimum wait of a hang: a rank may just have come earlier."""
 MIN_SLOW_S = 1.0
 TIMES_HUNG, TIMES_SLOW = 20, 4
-"""As many times the usual interval between two collectives."""
+"""Multiples of the usual interval between two collectives."""
 SHARE_WAITED = 0.5
-"""Of the allowed time: who hangs has waited in one collective for as long at least."""
+"""Share of the allowed time that a hung rank has waited in a collective, at least."""
 
 
 class Kind(StrEnum):
@@ -58,15 +58,15 @@ class Finding:
 
     kind: Kind
     ranks: tuple[Rank, ...]
-    """All of them."""
+    """All ranks of the run."""
     culprits: tuple[Rank, ...] = ()
     waiting: tuple[Rank, ...] = ()
     collective: Collective | None = None
-    """The one in which they wait. `None`: it is not known by its number."""
+    """The collective in which they wait. `None`: its number is not known."""
     inside: Mapping[int, Collective] | None = None
-    """By rank, where they are in different ones."""
+    """Rank → its collective, if these differ."""
     since_s: float | None = None
-    """For how long the first of them has waited."""
+    """The longest wait."""
     usual_s: float | None = None
     """The usual time between two collectives. `None`: not known."""
     late: Late | None = None
@@ -84,11 +84,11 @@ class Finding:
 
 
 def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
-    """Return whether a run hangs of which a node was silent for `silent_s`, where its past allows `allowed_s`.
+    """Return whether a run hangs: a node was silent for `silent_s`, while the run's past allows `allowed_s`.
 
-    It does not while no rank waits for another: it compiles, evaluates or saves. Nor while other nodes go on: their
-    ranks write, or who waits has done so for a moment only. One that is waited for and works may do so alone, and
-    gets more time; so do ranks that do nothing, and may wait for something else.
+    The run does not hang while no rank waits for another: the ranks compile, evaluate or save. Nor while other nodes
+    make progress: their ranks write, or the waits are short. An awaited rank that works may work alone, and gets more
+    time; so do ranks that do nothing, and may wait for something else.
     """
     if finding.kind in (Kind.WORKS, Kind.NOT_BEGUN, Kind.DRIVER):
         return False

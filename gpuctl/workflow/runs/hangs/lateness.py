@@ -24,12 +24,12 @@ class Late:
     rank: "Rank"
     collective: str
     last: int
-    """How often it came last, of `counted` collectives."""
+    """Number of collectives to which it came last, of `counted`."""
     counted: int
     late_s: float
     """Mean delay after the first rank."""
     interval_s: float
-    """Between two collectives."""
+    """Median time between two collectives."""
 
 
 def latest(ranks: "Sequence[Rank]") -> Late | None:

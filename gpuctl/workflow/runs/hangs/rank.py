@@ -145,4 +145,4 @@ BUSY, BUSY_BYTES_PER_S, TIMES_BUSY = 0.5, 1e6, 4
 
 
 IDLE, IDLE_BYTES_PER_S = 0.2, 1e5
-"""Who does less than that does nothing but to be asked."""
+"""A rank below both does nothing but answer the watch."""

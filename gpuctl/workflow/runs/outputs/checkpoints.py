@@ -64,11 +64,11 @@ class CheckpointSurvey:
 
     runs: Sequence[Run]
     locations: Mapping[str, Location]
-    """Key → machine that was asked."""
+    """Key → machine."""
     by_machine: Mapping[str, Sequence[Checkpoints | None]]
     """Key → the machine's checkpoints of each run, without machines that did not answer."""
     local: Sequence[Checkpoints | None]
-    """What this computer has of each run."""
+    """This computer's checkpoints of each run."""
     errors: Mapping[str, str]
     """Key → why the machine could not be asked."""
     parts: Mapping[str, Sequence[frozenset[str]]] = field(default_factory=dict)

@@ -35,9 +35,9 @@ class Build:
     constraints: tuple[str, ...]
     """Packages of a node that has it already: one that came later gets the same versions."""
     indexes: Mapping[str, str] = field(repr=False)
-    """As `carried` has them."""
+    """The variables that `carried` returns."""
     same_machine: bool = False
-    """Whether the nodes are hosts on this machine, which share what they download."""
+    """True: the nodes are hosts on this machine, which share downloads."""
     _to_note: LockType = field(default_factory=Lock, repr=False)
     """Taken by the first node whose download is noted."""
     _turn: LockType = field(default_factory=Lock, repr=False)

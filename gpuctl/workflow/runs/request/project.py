@@ -27,20 +27,20 @@ class Project:
     tree: "Tree"
     """The files to send."""
     destination: str
-    """The folder on a node that takes them."""
+    """The folder on a node that receives them."""
     folder: str
-    """The one in it in which the script runs: `.`, `sub/folder`."""
+    """The script's folder in it: `.`, `sub/folder`."""
     install: ToInstall
     mode: str
     """The launcher's name."""
     max_nodes: int
-    """As many machines as may take part later on; 0: as many as do now."""
+    """Maximum number of machines during the job; 0: the number at its start."""
     on_cpu: bool
-    """True: GPUs are not to be used."""
+    """True: the run uses no GPUs."""
     rank_env: Mapping[str, str]
-    """The variables that the ranks are given."""
+    """The variables of the ranks."""
     commit: Commit | None
-    """The project's, which is not the built-in job's. `None`: it is in no git repository, or has no commit yet."""
+    """The project's commit, not the built-in job's. `None`: no git repository, or no commit yet."""
 
     @cached_property
     def sources(self) -> Sequence[str]:

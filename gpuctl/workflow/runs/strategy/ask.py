@@ -21,7 +21,7 @@ class Answer:
     """The answer of the job's arithmetic."""
 
     rows: Sequence[dict[str, Any]]
-    """As `train.advice.rows.Row` has them: what fits by dollars, then what doesn't."""
+    """Rows of `train.advice.rows.Row`: fitting ones by dollars, then the others."""
     notes: Sequence[str]
     """Its assumptions."""
     vocabulary: int | None

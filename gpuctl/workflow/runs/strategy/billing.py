@@ -3,7 +3,7 @@
 from provision.clouds import CLOUDS, Shape, describe
 
 VIRTUAL_MACHINE_S = 900.0
-"""As long as `up` waits for a machine to boot, so packages and a driver have room in it. No vendor states a time."""
+"""The time that `up` waits for a boot, so it covers packages and a driver. No vendor states a time."""
 BARE_METAL_RUNNING_S = 1200.0
 """Bare-metal machines take up to 20 minutes until their cloud calls them running."""
 

@@ -17,7 +17,7 @@ DIVIDING = ("--tp", "--pp", "--activation-checkpointing")
 """Options whose effect is shown with any strategy."""
 
 Division = Mapping[str, Any]
-"""What `train.advice.division` prints."""
+"""The output of `train.advice.division`."""
 
 
 def division_of(request: TrainRequest, ranks: Sequence[int]) -> Division | None:
