@@ -1,7 +1,7 @@
 """The request compared with the existing cluster: merged, or refused with the next command. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 
 from inventories.errors import InvalidInput
@@ -16,6 +16,8 @@ from provision.unsupported_options import OPTIONS
 
 MACHINE_FIELDS = ("shape", "image", "disk_gb", "spot", "ssh_port", "subnet_id", "public_ip", "ttl_s")
 """Fields of CloudCluster that can't change while machines live."""
+SHARED_FIELDS = {field.name for field in fields(CloudCluster)} & {field.name for field in fields(Spec)}
+"""Fields of the request that the cluster keeps."""
 NETWORK = ("subnet_id", "public_ip")
 """Fields that decide the cluster's network."""
 
@@ -39,25 +41,13 @@ def merge(
         )
     ttl_s = spec.ttl_s or old.ttl_s
     same_end = lives and ttl_s == old.ttl_s
-    return replace(
-        old,
-        shape=shape,
-        image=spec.image or old.image,
-        driver=spec.driver or old.driver,
-        disk_gb=spec.disk_gb or old.disk_gb,
-        spot=spec.spot or old.spot,
-        ssh_cidr=spec.ssh_cidr or old.ssh_cidr,
-        ssh_port=spec.ssh_port or old.ssh_port,
-        min_count=old.min_count if spec.max_count is None else spec.min_count,
-        max_count=spec.max_count or old.max_count,
-        subnet_id=spec.subnet_id or old.subnet_id,
-        public_ip=spec.public_ip and old.public_ip,
-        bastion=spec.bastion or old.bastion,
-        ttl_s=ttl_s,
-        max_cost_usd=spec.max_cost_usd or old.max_cost_usd,
-        expires_at=old.expires_at if same_end else None if ttl_s is None else expires_at(now, ttl_s),
-        boots_from=old.boots_from if lives else None,
-    )
+    values = {name: getattr(spec, name) or getattr(old, name) for name in SHARED_FIELDS}
+    return replace(old, **values | {
+        "min_count": old.min_count if spec.max_count is None else spec.min_count,
+        "public_ip": spec.public_ip and old.public_ip,
+        "expires_at": old.expires_at if same_end else None if ttl_s is None else expires_at(now, ttl_s),
+        "boots_from": old.boots_from if lives else None,
+    })  # fmt: skip
 
 
 def recorded_image(cluster: CloudCluster, offer: Offer) -> BootImage:
