@@ -46,9 +46,8 @@ def test_with_found_takes_launch_time_from_cloud() -> None:
 def test_cost_of_gone_machines_stops_at_their_end() -> None:
     began = "2026-11-21T06:00:00+00:00"
     running, deleted = (replace(KNOWN, launched_at=began, state=state) for state in ("running", "gone"))
-    both = Inventory(
-        cluster="c", provider="aws", created_at=began, machines=(running, deleted), hourly_usd=8.0
-    )
+    pair = (running, deleted)
+    both = Inventory(cluster="c", provider="aws", created_at=began, machines=pair, hourly_usd=8.0)
     now = datetime(2026, 11, 21, 10, tzinfo=UTC)
     assert hourly_of(both) == 4.0
     assert cost_of(both, None, now) == 32.0

@@ -28,13 +28,11 @@ def inventory(count: int) -> Inventory:
 
 
 @pytest.mark.parametrize(
-    ("layouts", "machines", "nodes"), [(None, 2, None), ("1x1", 2, 1), ("1x1,2x4,1x8", 3, 2), ("3x1", 3, 3)]
+    ("layouts", "count", "nodes"), [(None, 2, None), ("1x1", 2, 1), ("1x1,2x4,1x8", 3, 2), ("3x1", 3, 3)]
 )
-def test_nodes_of_counts_nodes_the_layouts_need(
-    layouts: str | None, machines: int, nodes: int | None
-) -> None:
+def test_nodes_of_counts_nodes_the_layouts_need(layouts: str | None, count: int, nodes: int | None) -> None:
     requested = parse_layouts(layouts, "--layouts") if layouts else ()
-    assert nodes_of(requested, inventory(machines)) == nodes
+    assert nodes_of(requested, inventory(count)) == nodes
 
 
 def test_nodes_of_refuses_layout_larger_than_cluster() -> None:

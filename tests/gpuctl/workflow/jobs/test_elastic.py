@@ -40,9 +40,8 @@ def names(
     at_work: tuple[int, ...] = (0,),
     barred: frozenset[str] = frozenset(),
 ) -> list[str]:
-    return [
-        machine.name for machine in scaler._candidates(of, [machine(number) for number in at_work], barred)
-    ]
+    working = [machine(number) for number in at_work]
+    return [candidate.name for candidate in scaler._candidates(of, working, barred)]
 
 
 def test_scaler_offers_idle_machines_by_rank_up_to_maximum(tmp_path: Path) -> None:

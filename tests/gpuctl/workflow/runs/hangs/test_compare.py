@@ -227,11 +227,7 @@ def test_few_ranks_in_another_collective_than_most_are_named_first() -> None:
 
 
 def test_few_ranks_in_another_collective_are_named_by_their_stacks_alone() -> None:
-    ranks = tuple(
-        replace(rank, activity=replace(rank.activity, collectives=()))
-        for rank in many(9, 62)
-        if rank.activity
-    )
+    ranks = [replace(rank, activity=replace(rank.activity, collectives=())) for rank in many(9, 62)]
     hang = said(*ranks)
     assert hang.sentence.endswith(
         "ranks are in different collectives: ranks 9 on node-1 and 62 on node-7 are in broadcast (train.py:30), "
@@ -241,9 +237,8 @@ def test_few_ranks_in_another_collective_are_named_by_their_stacks_alone() -> No
 
 
 def test_many_ranks_that_are_missing_are_told_in_one_clause() -> None:
-    ranks = [
-        rank if rank.rank in (9, 62) else replace(rank, activity=loads(0).activity) for rank in many(9, 62)
-    ]
+    loaded = loads(0).activity
+    ranks = [rank if rank.rank in (9, 62) else replace(rank, activity=loaded) for rank in many(9, 62)]
     assert said(*ranks).sentence == (
         "The run hangs: ranks 9 on node-1 and 62 on node-7 wait in broadcast #4 (train.py:30), which the others "
         "never entered; ranks 0-8,10-61,63: they are in load_batch, data.py:41, for 4 min 0 s."
@@ -292,10 +287,8 @@ def test_group_that_a_rank_is_not_in_does_not_miss_it() -> None:
     pair = [waits(number, **other) for number in (0, 1)]
     past = [entered(1, ago_s=241, **other)]
     pair = [
-        replace(
-            member, activity=replace(member.activity, collectives=(*past, member.activity.collectives[-1]))
-        )
-        for member in pair
+        replace(each, activity=replace(each.activity, collectives=(*past, each.collectives[-1])))
+        for each in pair
     ]
     assert said(*pair, loads(2)).sentence.startswith(
         "The run hangs: all 2 ranks are in all_reduce #2 of tensor"

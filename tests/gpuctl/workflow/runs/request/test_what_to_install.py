@@ -67,11 +67,8 @@ def test_local_hosts_get_no_environment_for_projects_alone(
         (tmp_path / "r.txt").write_text("-e .[more]\n")
         install = decided(tmp_path, [], local=True, **options)
         assert install.project is not None
-        assert (install.environment, install.project.extras, install.dependencies) == (
-            None,
-            ("more",),
-            "install",
-        )
+        assert (install.environment, install.dependencies) == (None, "install")
+        assert install.project.extras == ("more",)
         on_nodes = decided(tmp_path, [], **options)
         assert (on_nodes.environment and on_nodes.environment.always) == ("torch",)
     notes: list[str] = []
