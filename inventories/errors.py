@@ -1,13 +1,6 @@
 """The root of all errors of gpuctl, and the errors of this package.
 
-GpuctlError                 siblings: gpuctl.errors, provision.errors, remote.errors
-└── InventoryError
-    ├── InvalidInput        invalid input of a person: file, line, key, the value, the allowed values
-    ├── NotFound            no such cluster or run
-    ├── CorruptFile         a file of ours is torn, or was changed by hand in a way we can't read
-    ├── NewerFormat         a file of ours was written by a newer gpuctl
-    ├── NoAccess            a file or folder can't be read or written: permissions, a full disk
-    └── Locked              another live process works on the cluster
+The other packages have families of their own: gpuctl.errors, provision.errors, remote.errors.
 """
 
 

@@ -1,33 +1,4 @@
-"""The errors of this package.
-
-RemoteError
-├── Unreachable             no connection: the stage that failed is named (TCP, key exchange, …)
-│   ├── HungUp              … because the server closed it before its banner (remote.transport.retry)
-│   └── MachineGone         … because the machine does not exist any more: a retry is useless
-├── HostKeyRejected         the host's key is not the pinned one, or no key is pinned
-├── AuthenticationFailed    the host did not take our key
-├── ConnectionLost          the connection broke in the middle of something
-├── NodeFailed              a command on a node failed
-│   ├── DiskFull            … because no space was left there
-│   ├── HomeNotWritable     … because the login user's home folder can't be written to
-│   ├── ShellFailed         … because the login shell did not run it
-│   ├── NoPython            … because Python is missing at the expected path
-│   └── EnvironmentFailed   … because uv could not build the environment (remote.python_env.building)
-│       └── NoConda         … because its builder is missing
-├── BadRequirements         the requirements can't be read (remote.python_env.project_files)
-├── SomeNodesFailed         one or more nodes failed; every node's outcome is kept
-├── NotReady                a machine's set-up failed or did not end; the stage is named
-├── PreflightFailed         a run would fail or hang later; every finding has its fix
-├── UnknownTransport        an inventory names a transport that this release lacks
-├── UnknownLauncher         a run's record names a launcher that this release lacks
-├── RayNotReady             Ray does not count in a node that it was started on
-├── SyncRefused             the folder is too large, is a home folder, or git can't list it
-├── ScriptNotFound          the script does not exist
-├── ScriptNotSynced         the program is not among the files sent to the nodes, or can't be run
-├── BadFabfile              the fabfile is missing, can't be loaded, or has no such task or argument
-├── PortTaken               a port of this computer is in use by another program
-└── BadAnswer               a node's answer is not valid, and is discarded
-"""
+"""The errors of this package, all a RemoteError. Some modules define an error of their own next to its cause."""
 
 from collections.abc import Collection
 

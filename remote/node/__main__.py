@@ -34,7 +34,7 @@ ANSWERING = {
     "ray_ready": "ray.daemons",
     "ray_state": "ray.daemons",
     "ray_stop": "ray.daemons",
-    "ray_files": "storage.task_files",
+    "ray_files": "storage.outputs",
     "kuberay_ready": "ray.kuberay",
 }
 """Command → the module whose `command_NAME(request, output)` answers it; imported when it is asked for."""

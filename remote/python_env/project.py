@@ -11,9 +11,9 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -21,11 +21,10 @@ from inventories.runs.run import Commit
 from inventories.text import listed
 from remote.errors import BadAnswer, NodeFailed, SyncRefused
 from remote.facts import Facts, over
-from remote.files.git import describe
+from remote.files.git import Described, describe
 from remote.files.sync import folder_in
 from remote.files.tree import Tree, read_tree
 from remote.findings import Finding
-from remote.python_env import git_version
 from remote.python_env.building import BUILD_DEADLINE_S, LONGEST_S, SILENCE_S, Say
 from remote.python_env.local_paths import NamedProject
 from remote.python_env.project_files import BadRequirements, parse_toml, read_text, read_toml
@@ -103,7 +102,7 @@ class LocalProject:
         other_names = (
             _name_of(parse_toml(dict(files).get(toml, "")), place) for place, files in self.beside.items()
         )
-        return git_version.variables(self.version or git_version.UNKNOWN, (self.name, *other_names))
+        return variables(self.version or UNKNOWN, (self.name, *other_names))
 
 
 def with_version(project: LocalProject, commit: Commit | None, root: Path) -> LocalProject:
@@ -112,10 +111,10 @@ def with_version(project: LocalProject, commit: Commit | None, root: Path) -> Lo
     `root`: the folder that is sent; `commit`: its own. Raises SyncRefused.
     """
     texts = (text for files in (project.files, *project.beside.values()) for _, text in files)
-    if commit is None or not git_version.is_of_git(texts):
+    if commit is None or not is_of_git(texts):
         return project
     today = datetime.now(UTC).date()
-    return replace(project, version=git_version.version_of(commit, describe(root), today))
+    return replace(project, version=version_of(commit, describe(root), today))
 
 
 def project_above(folder: Path, tree: Tree) -> LocalProject | None:
@@ -267,7 +266,7 @@ def request(
         "build_requires": list(project.build_requires),
         "version": project.version,
         "variables": {
-            **dict.fromkeys(git_version.VARIABLES, project.version or git_version.UNKNOWN),
+            **dict.fromkeys(VARIABLES, project.version or UNKNOWN),
             **project.version_variables,
         },
         "dependencies": dependencies,
@@ -378,3 +377,60 @@ def _last_words(lines: "list[str] | tuple[str, ...]") -> str:
     texts = [line.strip() for line in lines if line.strip()]
     errors = [line for line in texts if re.match(r"(?i)\w*(error|exception): (?![a-z-]+$)", line)]
     return (errors or texts or ["it did not say why"])[-1].rstrip(".")
+
+
+UNKNOWN = "0"
+"""The version where no commit is known."""
+
+
+TOOLS = re.compile(
+    r"setuptools[-_]scm|use_scm_version|vcs[-_]versioning|hatch[-_]vcs|flit[-_]scm|versioningit|git[-_]versioning"
+    r"|dynamic[-_]versioning|\bpbr\b|^\s*source\s*=\s*[\"']scm[\"']",
+    re.MULTILINE,
+)
+"""Traces of what takes a version from git, in the files that say how a project is built."""
+
+
+VARIABLES = (
+    "SETUPTOOLS_SCM_PRETEND_VERSION",  # setuptools-scm, hatch-vcs, flit-scm
+    "VCS_VERSIONING_PRETEND_VERSION",
+    "PBR_VERSION",
+    "PDM_BUILD_SCM_VERSION",
+    "POETRY_DYNAMIC_VERSIONING_BYPASS",
+    "UV_DYNAMIC_VERSIONING_BYPASS",
+)
+"""Variables that give these tools a version. versioningit and setuptools-git-versioning have no such variable."""
+
+
+OF_PROJECT = "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_{}"
+"""The form of the first variable for one project; hatch-vcs does not look for it."""
+
+
+_TAG = re.compile(
+    r"(?:[\w-]+-)?[vV]?(?P<release>\d+(?:\.\d+)*)(?P<rest>[-_.]?(?:a|b|rc|alpha|beta)\.?\d+)?(?:\+.*)?"
+)
+
+
+def is_of_git(texts: Iterable[str]) -> bool:
+    """Return whether a project's version comes from git. `texts`: the files that define its build."""
+    return any(TOOLS.search(text) for text in texts)
+
+
+def variables(version: str, names: Iterable[str]) -> dict[str, str]:
+    """Return the variables that give a version to the build of projects of these names, and to no other."""
+    return {OF_PROJECT.format(re.sub(r"[-_.]+", "_", name).upper()): version for name in names}
+
+
+def version_of(commit: Commit, described: Described, today: date) -> str:
+    """Return the version of a commit as setuptools-scm makes it where nothing else is configured.
+
+    That is the tag's own version, or a development version before the next one.
+    """
+    tag = _TAG.fullmatch(described.tag)
+    release, rest = (tag["release"], tag["rest"] or "") if tag else ("0.0", "")
+    if tag and described.distance == 0 and not commit.dirty:
+        return release + rest
+    # 1.2.3 is followed by 1.2.4, 2.0rc1 by 2.0rc2; without a tag the next version is 0.1.
+    upcoming = re.sub(r"\d+$", lambda last: str(int(last[0]) + 1), release + rest)
+    local = f"g{commit.sha[:9]}" + (f".d{today:%Y%m%d}" if commit.dirty else "")
+    return f"{upcoming}.dev{described.distance}+{local}"

@@ -16,8 +16,7 @@ from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.machine import Machine
 from inventories.runs.end_reasons import Ended, Reason
 from inventories.runs.run import NodeEnding, NodeRecord, RankRecord, Run
-from remote.end_sentences import sentence
-from remote.ending_sentences import ended_lines, interrupt_text, waiting_text
+from remote.end_sentences import ended_lines, interrupt_text, sentence, waiting_text
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, MachineGone, NodeFailed, RemoteError
 from remote.files import checkpoints
 from remote.runs.mirror import Mirror

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from inventories.runs.run import RankRecord, Run
-from remote.ending_sentences import ranks_text
+from remote.end_sentences import ranks_text
 
 SHOWN_AFTER_S = 5.0
 """Ranks of all nodes seldom end at the same moment."""

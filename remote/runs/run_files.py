@@ -4,6 +4,8 @@ import json
 import os
 import secrets
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
@@ -22,11 +24,10 @@ from inventories.runs.run import NodeEnding, NodeRecord, RankRecord, Run, RunNod
 from remote.errors import BadAnswer
 from remote.files.receive import FileReceiver, plain_parts
 from remote.runs import outputs
-from remote.runs.dumps import read_files
 from remote.runs.metrics_lines import MetricsFile, read_metrics_file
 from remote.runs.node_state import RANK_REASONS, problem_of
 from remote.runs.rank_activity import HangReport, RankActivity, hang_report, rank_activity
-from remote.shared import constants
+from remote.shared import constants, flight_recorder
 from remote.shared.checkpoint_files import lacking, parts_in
 from remote.shared.files import digest_of, read_json, write_json
 
@@ -392,3 +393,37 @@ def tail(folder: RunFolder, rank: int, *, max_bytes: int = 65_536) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - max_bytes))
         return file.read().decode(errors="replace")
+
+
+READ_CPU_S = 10.0
+"""For one file: the largest takes some seconds."""
+
+
+READ_S = 120.0
+"""For one file on a machine that has no time for it."""
+
+
+def read_files(paths: Mapping[int, Path], *, cpu_s: float = READ_CPU_S) -> dict[int, list[dict[str, Any]]]:
+    """Return the last collectives in each file, by its rank; what can't be read, or takes too long, is left out."""
+    dumps = {}
+    left = {rank: path for rank, path in paths.items() if path.exists()}
+    while left:
+        lines = _read(list(left.values()), cpu_s)
+        for rank, line in zip(left, lines, strict=False):
+            if (entries := json.loads(line)) is not None:
+                dumps[rank] = entries
+        # The reader ended at the file after its last output.
+        left = dict(list(left.items())[len(lines) + 1 :])
+    return dumps
+
+
+def _read(paths: list[Path], cpu_s: float) -> list[bytes]:
+    """The lines of a process that reads files one after the other, until one takes it too long."""
+    command = [sys.executable, "-I", flight_recorder.__file__, str(cpu_s), *map(str, paths)]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=READ_S * len(paths), check=False
+        ).stdout
+    except subprocess.TimeoutExpired as error:
+        done = error.stdout or b""
+    return done.split(b"\n")[:-1]

@@ -3,7 +3,7 @@
 import pickle
 from pathlib import Path
 
-from remote.runs.dumps import read_files
+from remote.runs.run_files import read_files
 
 ENTRY = {"process_group": ("0", "default_pg"), "collective_seq_id": 7, "profiling_name": "nccl:all_reduce"}
 

@@ -9,7 +9,7 @@ import pytest
 from inventories.runs.run import Commit
 from remote.files.git import Described, commit_of, describe
 from remote.files.tree import read_tree
-from remote.python_env import git_version
+from remote.python_env import project
 from remote.python_env.project import project_above, with_version
 
 SHA = "0123456789abcdef"
@@ -82,7 +82,7 @@ def test_version_is_the_tags_or_a_development_version_before_the_next(
     tag: str, distance: int, dirty: bool, version: str
 ) -> None:
     described = Described(tag=tag, distance=distance)
-    assert git_version.version_of(Commit(sha=SHA, dirty=dirty), described, date(2026, 1, 2)) == version
+    assert project.version_of(Commit(sha=SHA, dirty=dirty), described, date(2026, 1, 2)) == version
 
 
 @pytest.mark.parametrize(

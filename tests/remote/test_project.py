@@ -11,7 +11,7 @@ from remote.errors import BadAnswer
 from remote.facts import over
 from remote.files.tree import read_tree, tree_of
 from remote.node.environments import within
-from remote.python_env import git_version, project, requirements
+from remote.python_env import project, requirements
 from remote.python_env.local_paths import NamedProject
 from remote.python_env.project import LocalProject, project_above
 from remote.python_env.project_files import BadRequirements
@@ -96,7 +96,7 @@ def test_request_names_the_place_on_the_node_and_changes_with_what_counts(tmp_pa
         "backend_path": [],
         "build_requires": ["hatchling>=1.2"],
         "version": None,
-        "variables": dict.fromkeys((*git_version.VARIABLES, *found.version_variables), "0"),
+        "variables": dict.fromkeys((*project.VARIABLES, *found.version_variables), "0"),
         "dependencies": "install",
         "indexes": {"A": "b"},
         "deadline_s": 3600.0,

@@ -11,7 +11,7 @@ from node_facts import facts
 
 from remote.errors import DiskFull, PreflightFailed
 from remote.facts import Facts
-from remote.node.environments import missing_wheels, wheel_files
+from remote.node.environments import build, missing_wheels
 from remote.python_env import building, compared
 from remote.python_env.backend import backend_of, settings
 from remote.python_env.requirements import (
@@ -569,7 +569,7 @@ def test_record_digest_identifies_a_wheel_by_content(tmp_path: Path) -> None:
     wheel(tmp_path / "a.whl", "one")
     wheel(tmp_path / "b.whl", "one")
     wheel(tmp_path / "c.whl", "two")
-    one, same, other = (wheel_files.record_digest(tmp_path / f"{name}.whl") for name in "abc")
+    one, same, other = (build.record_digest(tmp_path / f"{name}.whl") for name in "abc")
     assert one == same != other
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from remote.shared.checkpoint_files import files_in, torn_in
-from remote.shared.torn_files import is_torn
+from remote.shared.checkpoint_files import files_in, is_torn, torn_in
 
 
 def torch_file() -> bytes:

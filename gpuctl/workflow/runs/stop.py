@@ -46,7 +46,7 @@ def stop_run(
 
     `grace_s`: seconds from the signal to SIGKILL. `None`: as set at its launch.
     """
-    from remote.ending_sentences import seconds_text
+    from remote.end_sentences import seconds_text
     from remote.runs.node_state import stop_everywhere
 
     # Before the nodes know, and also where it is over: whoever follows the run is not to start another.

@@ -14,19 +14,13 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional
 
-from remote.node.environments import (
-    build_lock,
-    conda,
-    download_size,
-    images,
-    missing_wheels,
-    uv_tool,
-    wheel_files,
-)
+from remote.node.environments import build_lock, conda, download_size, missing_wheels, uv_tool
 from remote.node.home_folder import NODE_HOME, refuse_noexec
 from remote.shared import frames
 from remote.shared.constants import ENVIRONMENTS as FOLDER
+from remote.shared.constants import WHEELS
 from remote.shared.files import read_json, walk_files, write_json
+from remote.shared.wheels import record_digest
 
 ENVIRONMENTS = NODE_HOME / FOLDER
 TORCH_INDEX = "download.pytorch.org"
@@ -47,7 +41,7 @@ def state_of(key: str) -> Dict[str, Any]:
     return {
         "key": key,
         "ready": ready(key),
-        "interpreters": images.interpreters(),
+        "interpreters": interpreters(),
         "environments": [
             {
                 name: record.get(name)
@@ -153,7 +147,7 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
         path.write_text(text, encoding="utf-8")
     wheels = home / "wheels" if request["wheels"] else None
     if wheels is not None:
-        wheel_files.offer(request["wheels"], wheels)
+        offer(request["wheels"], wheels)
     environment = installers_environment(request["env"])
     torch_index = None
     if request["conda"]:
@@ -264,3 +258,55 @@ def packages(venv: Path) -> List[str]:
         name, _, version = folder.name[: -len(".dist-info")].rpartition("-")
         names.append("{}=={}".format(name, version))
     return names
+
+
+PLACES = (
+    "/opt/pytorch/bin/python3",  # AWS Deep Learning AMIs
+    "/opt/conda/bin/python3",  # … and containers with conda
+    "/opt/conda/envs/*/bin/python3",
+    "~/anaconda3/envs/*/bin/python3",  # older Deep Learning AMIs, OCI's AI images
+    "~/miniconda3/envs/*/bin/python3",
+    "/opt/venv/bin/python3",
+    "/usr/local/bin/python3",  # NVIDIA's and PyTorch's containers
+)
+"""Glob patterns of interpreters, the likeliest first."""
+
+
+def interpreters() -> List[Dict[str, str]]:
+    """`python` and `torch`, its version, of each that is there and has it. Nothing is started."""
+    paths = []
+    for place in PLACES:
+        pattern = os.path.expanduser(place)
+        for python in sorted(Path("/").glob(pattern.lstrip("/"))):
+            version = torch_of(python)
+            if version is not None and os.access(str(python), os.X_OK):
+                paths.append({"python": str(python), "torch": version})
+    return paths
+
+
+def torch_of(python: Path) -> Optional[str]:
+    """Return the version of torch in the site-packages next to an interpreter."""
+    prefix = python.parent.parent
+    for kind in ("site-packages", "dist-packages"):
+        for metadata in prefix.glob("lib/python3.*/{}/torch-*.dist-info".format(kind)):
+            return metadata.name[len("torch-") : -len(".dist-info")]
+    return None
+
+
+STORE = NODE_HOME / WHEELS
+"""Where wheels that were sent here are kept, by file name."""
+
+
+def offer(wheels: Dict[str, str], folder: Path) -> None:
+    """Make `folder` hold links to exactly these wheels of the store: name → RECORD's digest.
+
+    Raises ValueError where one is not there, or is another one of the same name.
+    """
+    shutil.rmtree(str(folder), ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, digest in sorted(wheels.items()):
+        if os.path.basename(name) != name or not (STORE / name).is_file():
+            raise ValueError("the wheel {} has not been sent to this node".format(name))
+        if record_digest(STORE / name) != digest:
+            raise ValueError("the wheel {} was replaced by another one meanwhile: try again".format(name))
+        (folder / name).symlink_to(STORE / name)

@@ -4,17 +4,20 @@ Each rank is asked by several ways, as one that hangs answers few of them: torch
 whose handler the rank's hook has registered, else the kernel's facts of the process.
 """
 
+import ctypes
 import json
 import os
+import platform
 import time
 from pathlib import Path
 from threading import Thread
 from typing import Any, BinaryIO, Dict, List, Optional
 
 from remote.node import process
-from remote.node.hangs import thread_signal, worker_server
+from remote.node.hangs import worker_server
 from remote.node.hangs.proc import cpu_seconds, descendants, io_bytes, read_of, state_of, wait_seconds
 from remote.node.hangs.rank_files import STACKS, rank_files
+from remote.node.hangs.rank_hook.sitecustomize import STACKS_SIGNAL
 from remote.node.home_folder import NODE_HOME
 from remote.shared import frames
 from remote.shared.constants import CODE, RANK_LOG, RANK_METRICS, RANK_RECORD
@@ -204,10 +207,10 @@ def stacks_by_signal(pid: int, path: str) -> str:
 
     It writes into a descriptor by its number: where that is no longer the file, it may be one of the script's.
     """
-    if not (thread_signal.holds_open(pid, path) and thread_signal.handles_signal(pid)):
+    if not (holds_open(pid, path) and handles_signal(pid)):
         return ""
     size = before = os.path.getsize(path)
-    thread = thread_signal.send(pid)
+    thread = send(pid)
     if thread is None:
         return ""
     limit, grew = time.monotonic() + SIGNAL_S, time.monotonic()
@@ -219,7 +222,7 @@ def stacks_by_signal(pid: int, path: str) -> str:
             size, grew = now, time.monotonic()
         # The main thread's come last, and the handler may wait for a CPU between two lines.
         quiet = size > before and time.monotonic() - grew > QUIET_S
-        whole = quiet and thread_signal.is_handled(pid, thread)
+        whole = quiet and is_handled(pid, thread)
     with open(path, "rb") as file:
         file.seek(max(before, size - MOST_STACKS_BYTES))
         return file.read(MOST_STACKS_BYTES).decode(errors="replace")
@@ -228,3 +231,73 @@ def stacks_by_signal(pid: int, path: str) -> str:
 def kernel_stack(pid: int) -> str:
     """Return the kernel's stack of a process's main thread, which the system shows to root alone."""
     return read_of(pid, "stack")
+
+
+TGKILL = {"x86_64": 234, "aarch64": 131}
+"""The system call that sends a signal to one thread, by machine."""
+
+
+def handles_signal(pid: int) -> bool:
+    """Return whether a process has a handler for the signal: without it, the signal would kill the process."""
+    return _has(read_of(pid, "status"), "SigCgt:")
+
+
+def holds_open(pid: int, path: str) -> bool:
+    """Return whether a process still has the file open: a script may close a file of ours, and open others in its
+    place.
+    """
+    folder = "/proc/{}/fd".format(pid)
+    try:
+        for name in os.listdir(folder):
+            link = "{}/{}".format(folder, name)
+            if os.path.basename(os.readlink(link)) == os.path.basename(path):
+                return os.path.samefile(link, path)
+    except OSError:  # it is gone, or just closed it
+        return False
+    return False
+
+
+def send(pid: int) -> Optional[int]:
+    """Send the signal, and return the thread that takes it; `None`: it could not be sent.
+
+    A thread other than the main one is preferred: a signal ends a sleep or a read in C code early.
+    """
+    thread, number = _other_thread(pid), TGKILL.get(platform.machine())
+    try:
+        if thread is None or number is None:
+            os.kill(pid, STACKS_SIGNAL)
+            return pid
+        return thread if ctypes.CDLL(None).syscall(number, pid, thread, STACKS_SIGNAL) == 0 else None
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def is_handled(pid: int, thread: int) -> bool:
+    """Return whether a thread has handled the signal: it is neither pending nor blocked, as it is while its handler
+    runs.
+
+    A handler that calls the user's own is not blocked while it runs.
+    """
+    status = read_of(pid, "task/{}/status".format(thread))
+    return not any(_has(status, mask) for mask in ("SigBlk:", "SigPnd:", "ShdPnd:"))
+
+
+def _other_thread(pid: int) -> Optional[int]:
+    """A thread that takes the signal and is not the main one."""
+    try:
+        threads: List[int] = sorted(map(int, os.listdir("/proc/{}/task".format(pid))), reverse=True)
+    except OSError:
+        return None
+    for thread in threads:
+        status = read_of(pid, "task/{}/status".format(thread))
+        if thread != pid and status and not _has(status, "SigBlk:"):
+            return thread
+    return None
+
+
+def _has(status: str, mask: str) -> bool:
+    """Return whether the signal is in a mask of a status file of the kernel's."""
+    for line in status.splitlines():
+        if line.startswith(mask):
+            return bool(int(line.split()[1], 16) >> (STACKS_SIGNAL - 1) & 1)
+    return False

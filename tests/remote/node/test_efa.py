@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.node.checks import efa
+from remote.node.checks import facts
 
 
 @pytest.fixture(autouse=True)
@@ -19,13 +19,13 @@ def put(folder: Path, name: str) -> str:
 
 
 def test_software_of_a_node_without_any_is_missing(tmp_path: Path) -> None:
-    answer = efa.software(["/lib/x86_64-linux-gnu/libc.so.6"], [str(tmp_path)], [str(tmp_path)])
+    answer = facts.software(["/lib/x86_64-linux-gnu/libc.so.6"], [str(tmp_path)], [str(tmp_path)])
     assert answer == {"plugin": None, "loadable": False, "libfabric": False}
 
 
 def test_plugin_in_the_loaders_cache_is_loadable(tmp_path: Path) -> None:
     cached = ["/opt/amazon/ofi-nccl/lib/libnccl-net.so", "/opt/amazon/efa/lib/libfabric.so.1"]
-    assert efa.software(cached, [], []) == {"plugin": cached[0], "loadable": True, "libfabric": True}
+    assert facts.software(cached, [], []) == {"plugin": cached[0], "loadable": True, "libfabric": True}
 
 
 def test_plugin_outside_the_loaders_path_is_found_but_not_loadable(
@@ -34,11 +34,11 @@ def test_plugin_outside_the_loaders_path_is_found_but_not_loadable(
     plugin = put(tmp_path / "ofi", "libnccl-net-ofi.so")
     put(tmp_path / "efa", "libfabric.so.1")
     folders = [str(tmp_path / "ofi")], [str(tmp_path / "efa")]
-    assert efa.software([], *folders) == {"plugin": plugin, "loadable": False, "libfabric": True}
+    assert facts.software([], *folders) == {"plugin": plugin, "loadable": False, "libfabric": True}
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path / 'ofi'}")
-    assert efa.software([], *folders) == {"plugin": plugin, "loadable": True, "libfabric": True}
+    assert facts.software([], *folders) == {"plugin": plugin, "loadable": True, "libfabric": True}
 
 
 def test_libraries_of_the_loaders_cache_are_read() -> None:
-    libraries = efa.cached_libraries()
+    libraries = facts.cached_libraries()
     assert any(path.startswith("/") and "libc.so" in path for path in libraries)

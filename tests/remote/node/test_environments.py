@@ -14,7 +14,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from remote.node.environments import build_lock, conda, images, uv_tool
+from remote.node.environments import build, build_lock, conda, uv_tool
 from remote.shared import frames
 
 ROOT = Path(__file__).parents[3]
@@ -196,9 +196,9 @@ def test_torch_of_reads_the_version_beside_an_interpreter(tmp_path: Path) -> Non
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.touch()
-    assert images.torch_of(python) is None
+    assert build.torch_of(python) is None
     (tmp_path / "lib" / "python3.12" / "site-packages" / "torch-2.9.1+cu130.dist-info").mkdir(parents=True)
-    assert images.torch_of(python) == "2.9.1+cu130"
+    assert build.torch_of(python) == "2.9.1+cu130"
 
 
 def test_look_ignores_a_record_whose_python_is_missing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from remote.node.storage import changed_files, outputs, outside, task_files
+from remote.node.storage import changed_files, outputs, outside
 from remote.shared import frames
 from remote.shared.trees import matches
 
@@ -145,7 +145,7 @@ def test_new_files_of_ray_tasks_are_listed_without_those_of_ray_and_the_project(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, temporary = tmp_path / ".gpuctl-node", tmp_path / "temporary"
-    monkeypatch.setattr(task_files, "NODE_HOME", home)
+    monkeypatch.setattr(outputs, "NODE_HOME", home)
     daemons, session = home / "ray" / "gpu-0" / "daemons-1", temporary / "r" / "session_latest"
     package = session / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"
 
@@ -164,7 +164,7 @@ def test_new_files_of_ray_tasks_are_listed_without_those_of_ray_and_the_project(
     (home / "ray" / "gpu-0" / "node.json").write_text(json.dumps(record))
 
     def listed(node: str = "gpu-0") -> list[str]:
-        found = task_files.written_by_tasks(node, {"job/train.py": [], "job/lib/a.py": []}, began_ns)
+        found = outputs.written_by_tasks(node, {"job/train.py": [], "job/lib/a.py": []}, began_ns)
         return [Path(path).name for path, _, _ in found]
 
     assert listed() == ["deep", "task.json", "x", "b.pt"]
