@@ -29,7 +29,7 @@ Compression = Literal["none", "half", "powersgd"]
 StrategyName = Literal["ddp", "dp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "tp", "pp"]
 Engine = Literal["torch", "deepspeed"]
 Loop = Literal["fast", "plain"]
-Graphs = Literal["auto", "off"]
+Graphs = Literal["auto", "on", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 
 DEFAULT_LR: dict[Optimizer, float] = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}
@@ -217,8 +217,9 @@ class Options:
     )
     graphs: Graphs = _speed(
         "auto",
-        "auto: on GPUs, --loop fast starts the forward pass, the backward pass and the update of a step as one CUDA "
-        "graph, with a single rank or --strategy ddp, unless an option rules it out; off: operation by operation.",
+        "auto: with one rank on a GPU, --loop fast starts forward pass, backward pass and update of a step as a CUDA "
+        "graph, unless an option rules it out or few steps are left; on: also with few steps, and with several ranks "
+        "and --strategy ddp, which has not run on several GPUs; off: operation by operation.",
     )
     compile: bool = _speed(
         False,
@@ -273,7 +274,7 @@ class Options:
         operations read a learning rate on the device in single precision. With --compile no GPU has shown it yet.
         """
         return (
-            self.graphs == "auto"
+            self.graphs != "off"
             and self.loop == "fast"
             and self.precision not in ("fp16", "fp64")
             and not self.activation_checkpointing

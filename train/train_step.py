@@ -80,13 +80,17 @@ class TrainStep:
 
         `batch_size`: of a whole batch, at the start. `micro_batch_size`: maximum number of images computed at once.
         """
-        self._options = options
+        self.options = options
         self._micro_batch_size = micro_batch_size
         self._tuned_sizes = whole_batch_sizes(batch_size, micro_batch_size)
-        self._model = model
-        self._optimizer = optimizer
-        self._timer = timer
-        self._strategy = strategy
+        self.model = model
+        self.optimizer = optimizer
+        self.timer = timer
+        self.strategy = strategy
+        self.keeps_gradients = False
+        """Whether gradients stay allocated between steps, as a graph writes them."""
+        self.updates = False
+        """Whether the last step has begun to update the weights."""
         self._weights = weights_of(optimizer)
         # Gradients in half precision lose small values: the loss is scaled up, and the gradients are scaled back.
         scales = options.precision == "fp16" and not strategy.own_precision
@@ -100,46 +104,49 @@ class TrainStep:
 
         Logits are `None` for text, and may be `None` on a rank that does not count its samples.
         """
-        strategy = self._strategy
+        strategy = self.strategy
+        self.updates = False
         self._zero_grad()
         parts = (torch.split(tensor, self._micro_batch_size) for tensor in (images, labels))
         batch = list(zip(*parts, strict=True))
 
         def compute(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
             with nullcontext() if len(targets) in self._tuned_sizes else untuned():
-                with strategy.autocast(), _explain_single_image(self._options.model):
-                    loss, logits = self._model(inputs, targets)
+                with strategy.autocast(), _explain_single_image(self.options.model):
+                    loss, logits = self.model(inputs, targets)
                     loss = loss * (len(targets) / len(labels)) if len(batch) > 1 else loss
                 strategy.propagate(self.scaler.scale(loss))
             return loss.detach(), None if logits is None else logits.detach()
 
-        loss, logits = strategy.backward(self._model, batch, compute)
-        self._timer.backward_done()
+        loss, logits = strategy.backward(self.model, batch, compute)
+        self.timer.backward_done()
+        self.updates = True
         self._update()
         return loss, logits
 
-    def release(self) -> None:
-        """Release a recorded step. No step follows."""
-
     def _zero_grad(self) -> None:
-        self._strategy.zero_grad(self._optimizer)
+        """Forget the gradients of the step before."""
+        if self.keeps_gradients:
+            self.optimizer.zero_grad(set_to_none=False)
+        else:
+            self.strategy.zero_grad(self.optimizer)
 
     def _plain_update(self) -> None:
         """Clip the gradients, and update the weights."""
         self._clip()
-        self._strategy.update(self._optimizer)
+        self.strategy.update(self.optimizer)
 
     def _scaled_update(self) -> None:
         """Update by scaled gradients. If a gradient has overflowed, the weights do not change."""
-        if self._options.max_grad_norm is not None:
-            self.scaler.unscale_(self._optimizer)
+        if self.options.max_grad_norm is not None:
+            self.scaler.unscale_(self.optimizer)
         self._clip()
-        self.scaler.step(self._optimizer)
+        self.scaler.step(self.optimizer)
         self.scaler.update()
 
     def _clip(self) -> None:
-        if self._options.max_grad_norm is not None:
-            self._strategy.clip(self._weights, self._options.max_grad_norm)
+        if self.options.max_grad_norm is not None:
+            self.strategy.clip(self._weights, self.options.max_grad_norm)
 
 
 def micro_batch_size(batch_size: int, gradient_accumulation_steps: int) -> int:

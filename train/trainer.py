@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,6 @@ from train.train_step import (
     micro_batch_size,
     smallest_micro_batch,
 )
-from train.tuning import searches_convolutions
 
 if TYPE_CHECKING:
     from train.checkpoints.parts import PartsReader
@@ -61,6 +59,10 @@ SETTINGS_OF_THIS_RUN = ("lr", "weight_decay", "fused", "capturable")
 """Optimizer settings taken from the options, not from the checkpoint."""
 SEED_STRIDE = 1_000_003
 """Distance between the seeds of two ranks."""
+NO_GRAPHS = (
+    "no step is recorded as a CUDA graph: --graphs on needs GPUs, a single rank or --strategy ddp, and --loop fast. "
+    "Leave out --precision fp16 and fp64, --compile, --compression and --activation-checkpointing."
+)
 
 
 class Trainer:
@@ -87,7 +89,6 @@ class Trainer:
         self.strategy = build_strategy(options, env, device)
         # Before anything is on the device: from here on the work uses the stream for recording.
         recorder = recorder_of(device) if allows_graphs(options, self.strategy) else None
-        self._graphs = recorder is not None
         with self._run_parts.measure("data"):
             self._data = load()
             barrier("data", env, timeout_s=DATA_TIMEOUT_S)
@@ -118,15 +119,13 @@ class Trainer:
         unfused_sgd = options.precision == "fp16" or not self.strategy.fused_sgd
         fused = fast and not (options.optimizer == "sgd" and unfused_sgd)
         self._optimizer = build_optimizer(
-            self.strategy, self.model.parameters(), fused=fused, graphs=self._graphs
+            self.strategy, self.model.parameters(), fused=fused, graphs=recorder is not None
         )
         steps = options.epochs * self._steps(self._batch_size, 0)
-        torch.backends.cudnn.benchmark = searches_convolutions(options, steps)
         wrapped = self.strategy.wrap(
             ModelWithLoss(self.model, options), steps=steps, on_ready=self.timer.gradients_ready
         )
-        build_step = partial(GraphedStep, recorder=recorder, say=report.say) if recorder else TrainStep
-        self._step = build_step(
+        self._step = TrainStep(
             options,
             wrapped,
             self._optimizer,
@@ -135,6 +134,9 @@ class Trainer:
             batch_size=self._batch_size,
             micro_batch_size=micro_batch,
         )
+        self._graphed = recorder and GraphedStep(self._step, recorder, report.say, self._whole_steps_left)
+        if options.graphs == "on" and recorder is None:
+            report.say(NO_GRAPHS)
         self._lr_schedule = lr_schedule(options, replicas)
         self._lr = options.lr
         self._plateau = Plateau(
@@ -171,7 +173,6 @@ class Trainer:
             strategy=self.strategy.name,
             place=self.strategy.sizes.place(self.env.rank),
             parts_known=self.strategy.times_communication,
-            graphs=self._graphs,
             seconds=self._run_parts.seconds,
         )
         self._run_parts.seconds.clear()
@@ -221,7 +222,8 @@ class Trainer:
 
     def finish(self) -> None:
         """Wait until the last checkpoint is complete. No step follows."""
-        self._step.release()
+        if self._graphed:
+            self._graphed.release()
         self._checkpointer.wait()
 
     def validate(self) -> dict[str, float]:
@@ -238,7 +240,14 @@ class Trainer:
 
     def device_use(self) -> DeviceUse:
         """Return how much of their devices the ranks use. Every rank calls it after a step."""
-        return device_use(self.model, self._optimizer, self.strategy.devices, self.options.precision)
+        timing = self.timing()
+        return device_use(
+            self.model,
+            self._optimizer,
+            self.strategy.devices,
+            self.options.precision,
+            graphs=timing is not None and timing.graphs,
+        )
 
     @property
     def flops_per_sample(self) -> float | None:
@@ -345,6 +354,14 @@ class Trainer:
         """Return the number of steps left in an epoch."""
         return math.ceil(samples_per_rank(self.images, self.strategy.sizes.replicas, consumed) / batch_size)
 
+    def _whole_steps_left(self, batch_size: int) -> int:
+        """Return the number of steps that are left of the run with so many samples in a batch."""
+        progress, replicas = self.progress, self.strategy.sizes.replicas
+        now, later = (
+            samples_per_rank(self.images, replicas, at) // batch_size for at in (progress.consumed, 0)
+        )
+        return now + (self.options.epochs - progress.epoch) * later
+
     def _train(self) -> tuple[float, int, bool]:
         """Take the steps left in the epoch.
 
@@ -354,6 +371,7 @@ class Trainer:
         self.model.train()
         progress, factors = self.progress, self._plateau.factors
         replicas, counts = self.strategy.sizes.replicas, self.strategy.counts
+        take_step = self._graphed or self._step
         self.timer.interrupt()
         size = min(round(self._batch_size * factors.batch_size), self._samples)
         batches = self._batches.epoch(progress.epoch, size, progress.consumed)
@@ -366,7 +384,7 @@ class Trainer:
             middle = (progress.consumed + consumed) / 2
             self._lr = self._lr_schedule.at(progress.epoch - 1 + middle / self.images) * factors.lr
             set_lr(self._optimizer, self._lr)
-            loss, logits = self._step(images, labels)
+            loss, logits = take_step(images, labels)
             self.timer.end()
             loss_sum = loss.double() * len(labels)
             if counts and logits is not None:

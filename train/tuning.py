@@ -1,7 +1,7 @@
-"""Tune for the shapes of a whole batch: compiled code, and the search for the fastest convolutions.
+"""Tune for the shapes of a whole batch: compiled code.
 
-Each takes seconds for each shape, too much for a few steps. Other shapes, such as the last batch of an epoch and
-evaluations, use torch's defaults.
+Compiling takes seconds for each shape, too much for a few steps. Other shapes, such as the last batch of an epoch and
+evaluations, run without compiled code.
 """
 
 from collections.abc import Iterator
@@ -10,34 +10,18 @@ from contextlib import contextmanager
 import torch
 from torch import _dynamo, nn
 
-from train.options import Options
 from train.strategies.wrapping import repeated_blocks
 
-MIN_STEPS_TO_SEARCH = 30_000
-"""Minimum steps of a run for which cuDNN's search for the fastest algorithms pays off.
-
-For ResNet-50 it took 17.5 s on an H200: 2 % of 30,000 steps of 31 ms. torch has every algorithm built for each
-convolution, which takes most of that time; `cudnn.benchmark_limit` only limits how many of them are run."""
 MAX_GRAPHS = 64
 """Maximum compiled versions of one function. Past torch's limit of 8 the function would run without them, for ever.
 """
 
 
-def searches_convolutions(options: Options, steps: int) -> bool:
-    """Return whether a job of that many steps searches for the fastest algorithm of each convolution."""
-    return options.loop == "fast" and steps >= MIN_STEPS_TO_SEARCH
-
-
 @contextmanager
 def untuned() -> Iterator[None]:
-    """Compute without compiled code, and without a search for convolutions; forward and backward."""
-    search = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = False
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        torch.backends.cudnn.benchmark = search
+    """Compute without compiled code, forward and backward."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def whole_batch_sizes(batch_size: int, micro_batch_size: int) -> frozenset[int]:

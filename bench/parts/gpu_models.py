@@ -7,7 +7,7 @@ import torch
 
 from bench.parts import job, plain_gpt
 from bench.parts.gpu_plan import Case
-from bench.parts.gpu_work import Run, Work
+from bench.parts.gpu_work import Run, Work, check_graphs
 from bench.parts.sections import NoTime
 from train.advice.machines import Machines
 from train.advice.question import question_of
@@ -37,6 +37,7 @@ def advise_run(case: Case) -> Run:
                 options, work.device, work.folder, steps=replace(_steps(work), watched=0), until=work.until
             )
         work.tell.value("case", "measured", value=measured)
+        check_graphs(work, case.words, options, measured)
 
     return run
 

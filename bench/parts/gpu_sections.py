@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from bench.parts.gpu_plan import (
     Sizes,
     loop_section,
 )
-from bench.parts.gpu_work import Run, Work
+from bench.parts.gpu_work import Run, Work, check_graphs
 from bench.parts.network import network_cost
 from bench.parts.sections import Section, Tell, work
 from bench.parts.start import measure_start
@@ -38,7 +37,7 @@ from train.models.networks import build_model
 from train.optimization.optimizer import build_optimizer
 from train.options import Compression, Options
 from train.reporting.timing import StepTimer
-from train.step_graph import WARM_UP, GraphedStep, recorder_of
+from train.step_graph import WARM_UP, CudaRecorder, GraphedStep, recorder_of
 from train.strategies.ddp import DataParallel
 from train.strategies.strategy import Strategy
 from train.train_step import ModelWithLoss, TrainStep
@@ -128,10 +127,8 @@ def losses_section(work: Work) -> None:
 def _check_graphs(work: Work) -> None:
     """Steps that are CUDA graphs have the losses of those that are not."""
     steps = WARM_UP + work.sizes.loss_steps
-    graphs, plain = (
-        _losses(work, work.device, steps=steps, graphs=word, **SINGLE) for word in ("auto", "off")
-    )
-    work.tell.value("graphs", value={"auto": graphs, "off": plain})
+    graphs, plain = (_losses(work, work.device, steps=steps, graphs=word, **SINGLE) for word in ("on", "off"))
+    work.tell.value("graphs", value={"on": graphs, "off": plain})
     _judge_graphs(work, "losses of CUDA graphs", graphs, plain)
 
 
@@ -213,6 +210,7 @@ def loop_run(batch: int, loop: str) -> Run:
         else:
             options = _job(work, batch, **LOOPS[loop])
             measured = job.measure(options, work.device, work.folder, steps=_steps(work), until=work.until)
+            check_graphs(work, f"{loop}, batch {batch}", options, measured)
         work.tell.value("variants", loop, value=measured)
         if measured.get("waits") is not None and loop != "plain":
             _judge_waits(work, f"{loop}, batch {batch}", measured["waits"])
@@ -324,6 +322,7 @@ def _averaged(
         lr=1e-3,
         compression=compression or "none",
         compile=compiled,
+        graphs="on",
     )
     kind = Strategy if compression is None else DataParallel
     strategy = kind(options, DistributedEnvironment(), device)
@@ -338,18 +337,20 @@ def _averaged(
     recorder = recorder_of(device) if graphs else None
     objective = strategy.wrap(ModelWithLoss(model, options), steps=steps, on_ready=timer.gradients_ready)
     optimizer = build_optimizer(strategy, model.parameters(), fused=True, graphs=recorder is not None)
-    build = partial(GraphedStep, recorder=recorder, say=_raise) if recorder else TrainStep
     batch = work.sizes.loss_batch
-    step = build(options, objective, optimizer, timer, strategy, batch_size=batch, micro_batch_size=batch)
+    step = TrainStep(options, objective, optimizer, timer, strategy, batch_size=batch, micro_batch_size=batch)
+    graphed = recorder and GraphedStep(step, recorder, _raise, lambda _size: steps)
+    take_step = graphed or step
     losses = []
     for _ in range(steps):
         timer.start()
         timer.data_ready(len(labels))
-        loss, _ = step(images.contiguous(memory_format=torch.channels_last), labels)
+        loss, _ = take_step(images.contiguous(memory_format=torch.channels_last), labels)
         timer.end()
         losses.append(float(loss))
     assert all(taken.step_ms >= 0 for taken in timer.steps())
-    step.release()
+    if graphed:
+        graphed.release()
     return losses
 
 
@@ -434,12 +435,12 @@ def run_here(
         torch.set_num_threads(1)
 
     def usable() -> bool:
-        """After a fault of the GPU's nothing works in this process."""
+        """Return whether neither the GPU nor the recording of a graph has failed in this process."""
         try:
             synchronize(device)
         except (RuntimeError, AssertionError):
             return False
-        return True
+        return not CudaRecorder.has_failed
 
     def run(section: Section, tell: Tell, until: float) -> None:
         torch.set_default_dtype(torch.float32)

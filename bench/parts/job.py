@@ -40,7 +40,7 @@ def job(images: int, batch_size: int, **chosen: Any) -> Options:  # noqa: ANN401
         dataset="synthetic",
         synthetic=(images, 3, 32, 32, CLASSES),
         batch_size=batch_size,
-        epochs=10,  # fewer than the steps for which cuDNN searches algorithms
+        epochs=10,
         checkpoint_every=0,
         save=False,
         tensorboard=False,
@@ -173,19 +173,21 @@ def measure(
         with suppress(Stopped):
             trainer.train_epoch()
         timed = steady.end(len(pace.began))
-        summary = summarize(trainer.timer.steps())
+        taken = trainer.timer.steps()
+        summary = summarize(taken)
         watch = steps.watched > 0 and time.monotonic() < until
         waits = waits_of(trainer, pace, steps.watched) if watch else None
         return {
             "options": differing(options),
             **timed,
+            "graph_steps": sum(step.in_graph for step in taken[steps.warm_up :]),
             "first_step_s": pace.began[1] - pace.began[0],
             "warm_up_s": steady.began - pace.began[0],
             "p50_ms": summary and summary.p50_ms,
             "p95_ms": summary and summary.p95_ms,
             "data_share": summary and summary.data_share,
             "waits": waits,
-            **memory(device),
+            **memory(device, graphs=summary is not None and summary.graphs),
             "losses": losses_of(folder)[:5],
             "loss_every": options.log_every,
         }
@@ -243,13 +245,14 @@ class Steady:
         return {"steps": count, "step_ms": seconds / count * 1e3}
 
 
-def memory(device: torch.device) -> dict[str, int | None]:
-    """The most that was in use since `clear`."""
+def memory(device: torch.device, *, graphs: bool = False) -> dict[str, int | None]:
+    """The most that was in use since `clear`: with CUDA graphs all that was reserved, as their memory stays so."""
     if device.type != "cuda":
         return {"peak_memory_bytes": None, "peak_reserved_bytes": None}
+    reserved = torch.cuda.max_memory_reserved(device)
     return {
-        "peak_memory_bytes": torch.cuda.max_memory_allocated(device),
-        "peak_reserved_bytes": torch.cuda.max_memory_reserved(device),
+        "peak_memory_bytes": reserved if graphs else torch.cuda.max_memory_allocated(device),
+        "peak_reserved_bytes": reserved,
     }
 
 

@@ -10,7 +10,6 @@ prints a JSON document. `--miniature` shows on a CPU that the program works, no 
 import argparse
 import json
 import math
-import statistics
 import time
 from dataclasses import asdict, dataclass
 
@@ -40,7 +39,7 @@ MINIATURE = GPTSettings(layers=2, width=32, heads=2, vocabulary=128, length=16, 
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """The steps' times, by the median."""
+    """The mean time of the steps."""
 
     ms_per_step: float
     tokens_per_s: float
@@ -101,7 +100,7 @@ class PlainBlock(nn.Module):
 def plain_gpt_speed(
     device: torch.device, *, steps: int = 20, until: float = math.inf, settings: GPTSettings = GPTSettings()
 ) -> Speed:
-    """Train on random tokens: a first step, WARM_UP others, and `steps` that are timed one by one.
+    """Train on random tokens: a first step, WARM_UP others, and `steps` that are timed together.
 
     `until`: monotonic; later than that no step begins, but one is always timed. TF32 is allowed, as nanoGPT has it,
     and the former setting returns at the end.
@@ -130,31 +129,38 @@ def _speed(device: torch.device, steps: int, until: float, settings: GPTSettings
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
 
-    def step() -> float:
-        """Take a step, wait for the device, and return the loss."""
+    def step() -> Tensor:
+        """Take a step, and return the loss, on the device."""
         with torch.autocast(device.type, torch.bfloat16):
             _, loss = model(inputs, targets)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
-        return float(loss.item())
+        return loss
 
-    seconds: list[float] = []
-    loss = math.nan
-    for number in range(1 + WARM_UP + steps):
-        if time.monotonic() > until and number > 1:
+    def synchronize() -> float:
+        """Wait for the device, and return the time."""
+        if on_gpu:
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    began = synchronize()
+    loss = step()
+    first_step_s = synchronize() - began
+    for _ in range(WARM_UP):
+        if time.monotonic() > until:
             break
-        began = time.perf_counter()
         loss = step()
-        seconds.append(time.perf_counter() - began)
-    timed = seconds[1 + WARM_UP :] or seconds[-1:]
-    median = statistics.median(timed)
+    began, taken = synchronize(), 0
+    while taken == 0 or (taken < steps and time.monotonic() < until):
+        loss, taken = step(), taken + 1
+    seconds = (synchronize() - began) / taken
     return Speed(
-        ms_per_step=median * 1e3,
-        tokens_per_s=math.prod(shape) / median,
-        first_step_s=seconds[0],
-        steps=len(timed),
-        loss=loss,
+        ms_per_step=seconds * 1e3,
+        tokens_per_s=math.prod(shape) / seconds,
+        first_step_s=first_step_s,
+        steps=taken,
+        loss=float(loss.item()),
         memory_gb=torch.cuda.max_memory_allocated(device) / 1e9 if on_gpu else None,
     )
 

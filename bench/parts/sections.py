@@ -88,7 +88,7 @@ def work(
 ) -> None:
     """In the process beside: run them one after the other, each until the time (monotonic) that it is given.
 
-    `usable`: whether the process is still good for another section after one that failed.
+    `usable`: whether the process is still good for another section.
     """
     for section in sections:
         tell = Tell(handle, section.name)
@@ -102,10 +102,10 @@ def work(
         except Exception as error:  # noqa: BLE001 - whatever it is, it is recorded, and the next section has its turn
             traceback.print_exc()
             tell.end("failed", f"{type(error).__name__}: {error}"[:MOST_ERROR])
-            if not usable():
-                return
         else:
             tell.end()
+        if not usable():
+            return
 
 
 def timetable(sections: Sequence[Section], began: float, until: float) -> list[Section]:

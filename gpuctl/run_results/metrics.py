@@ -162,7 +162,8 @@ def share_of(lines: Sequence[Line]) -> Share:
     known = [[part for part in parts_ms if part is not None] for parts_ms in spent]
     complete = [parts_ms for parts_ms in known if len(parts_ms) == 3]
     total = sum(sum(parts_ms) for parts_ms in complete)
-    if total <= 0:
+    # Steps that are CUDA graphs have no parts, and the shares of the steps before them are others.
+    if total <= 0 or 2 * len(complete) < len(spent):
         return Share()
     compute, communication, data = (sum(column) / total for column in zip(*complete, strict=True))
     return Share(compute=compute, communication=communication, data=data)
@@ -243,7 +244,7 @@ def summary(
         device=_device_kind(metrics),
         precision=words(start.get("precision")),
         memory_savers=_names(start.get("memory_savers")),
-        graphs=graphs if isinstance(graphs := start.get("graphs"), bool) else None,
+        graphs=graphs if isinstance(graphs := end.get("graphs"), bool) else None,
         epochs=whole(start.get("epochs")),
         epochs_before=_epochs_before(lines),
         epoch_s=tuple(s for line in epochs if (s := number(line.get("epoch_s"))) is not None),

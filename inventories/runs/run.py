@@ -273,7 +273,7 @@ class TrainSummary:
     memory_savers: tuple[str, ...] = ()
     """Savers of device memory: `activation_checkpointing`, `cpu_offload`."""
     graphs: bool | None = None
-    """Whether its steps were to be CUDA graphs."""
+    """Whether its steady steps were CUDA graphs. None: the job has not reported it, or has not ended."""
     epochs: int | None = None
     """The total number of epochs, with the epochs of earlier runs."""
     epochs_before: int | None = None

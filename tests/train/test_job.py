@@ -77,7 +77,6 @@ def test_metrics_file_of_a_rank_has_start_steps_and_end(default_run, rank):
         "memory_savers": [],
         "place": None,
         "loop": "fast",
-        "graphs": False,
         "parameters": 53_002,
         "gradient_bytes": 4 * 53_002,
         "seconds": every[0]["seconds"],

@@ -1,4 +1,4 @@
-"""Compiled code and the search for convolutions: for whole batches, and where they pay off."""
+"""Compiled code: for whole batches, and block by block if most blocks are alike."""
 
 import pytest
 import torch
@@ -6,27 +6,8 @@ from torch import nn
 
 from train.models.gpt import assemble
 from train.models.gpt_sizes import GPTSize
-from train.options import Options
 from train.torchvision_import import import_torchvision
-from train.tuning import (
-    MIN_STEPS_TO_SEARCH,
-    compiled_blocks,
-    searches_convolutions,
-    untuned,
-    whole_batch_sizes,
-)
-
-
-@pytest.mark.parametrize(
-    ("loop", "steps", "searches"),
-    [
-        ("fast", MIN_STEPS_TO_SEARCH, True),
-        ("fast", MIN_STEPS_TO_SEARCH - 1, False),
-        ("plain", MIN_STEPS_TO_SEARCH, False),
-    ],
-)
-def test_only_a_long_job_searches_for_convolutions(loop, steps, searches):
-    assert searches_convolutions(Options(loop=loop), steps) is searches
+from train.tuning import compiled_blocks, untuned, whole_batch_sizes
 
 
 @pytest.mark.parametrize(
@@ -50,22 +31,16 @@ def test_blocks_are_compiled_one_by_one_where_most_are_alike(name, blocks):
     assert len(compiled_blocks(network)) == blocks
 
 
-def test_rare_shapes_use_no_compiled_code_and_no_search():
+def test_rare_shapes_use_no_compiled_code():
     calls = []
 
     class Part(nn.Module):
         def forward(self, value):
-            calls.append((torch.compiler.is_compiling(), torch.backends.cudnn.benchmark))
+            calls.append(torch.compiler.is_compiling())
             return value + 1
 
     part = Part()
     part.compile(backend="eager", dynamic=False)
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        with untuned():
-            part(torch.zeros(2))
-        assert torch.backends.cudnn.benchmark
-    finally:
-        torch.backends.cudnn.benchmark = before
-    assert calls == [(False, False)]
+    with untuned():
+        part(torch.zeros(2))
+    assert calls == [False]

@@ -11,6 +11,7 @@ from train.advice.communication import communication
 from train.advice.machines import Machines
 from train.advice.memory import Batch, Memory, optimized, stages_of
 from train.advice.network import Network, number_bytes
+from train.graph_memory import memory_beside
 from train.options import Options
 from train.strategies.degrees import Degrees
 
@@ -46,10 +47,10 @@ def has_graphs(options: Options, sizes: Degrees, memory: Memory, gpu_memory_gb: 
 
     A graph keeps its memory, and the job does without if other batches would not have as much again.
     """
-    graphable = options.strategy == "ddp" and options.compression == "none"
+    graphable = options.graphs == "on" and options.strategy == "ddp" and options.compression == "none"
     graphable |= sizes.replicas == 1 and not sizes.split
     of_graph = memory.activations + memory.outputs + memory.gradients
-    room = memory.total + of_graph <= gpu_memory_gb * 1e9
+    room = memory.total + memory_beside(of_graph) <= gpu_memory_gb * 1e9
     return options.allows_graphs and graphable and room
 
 

@@ -28,11 +28,20 @@ class DeviceUse:
 
 
 def device_use(
-    model: nn.Module, optimizer: torch.optim.Optimizer, devices: Sequence[torch.device], precision: Precision
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    devices: Sequence[torch.device],
+    precision: Precision,
+    *,
+    graphs: bool = False,
 ) -> DeviceUse:
-    """Return the use by all ranks after a step. Every rank calls this, with its devices."""
+    """Return the use by all ranks after a step. Every rank calls this, with its devices.
+
+    `graphs`: steps are CUDA graphs, whose memory stays reserved while nothing in it is allocated.
+    """
     if devices[0].type == "cuda":
-        memory = sum(torch.cuda.max_memory_allocated(device) for device in devices)
+        most = torch.cuda.max_memory_reserved if graphs else torch.cuda.max_memory_allocated
+        memory = sum(map(most, devices))
         tflops = peak_tflops([torch.cuda.get_device_name(device) for device in devices], precision)
     else:
         memory, tflops = stored_bytes(_tensors(model, optimizer)), None

@@ -3,14 +3,14 @@
 The lines of the metrics file, each also with its `time` in Unix seconds and its `rank`:
 
     {"event": "start", "local_rank", "world_size", "device", "model", "dataset", "strategy", "epochs",
-     "steps_per_epoch", "batch_size", "precision", "memory_savers", "loop", "graphs", "parameters", "gradient_bytes",
+     "steps_per_epoch", "batch_size", "precision", "memory_savers", "loop", "parameters", "gradient_bytes",
      "seconds": {"device", "data", "model"}}
     {"step", "epoch", "loss", "samples", "step_ms", "data_ms", "compute_ms", "communication_ms"}
     {"event": "epoch", "epoch", "epoch_s", "first_steps_s", "samples", "loss", "accuracy", "perplexity",
      "samples_per_s", "lr", "training": {metric: value}, "validation": {metric: value}}           on rank 0 only
     {"event": "end", "loss", "accuracy", "perplexity", "samples_per_s", "tokens_per_s", "memory_gb", "mfu",
-     "step_ms": {"p50", "p95"}, "share": {"compute", "communication", "data"}, "test": {metric: value} | null,
-     "parts": {"first_steps", "steps", "evaluation", "checkpoints"}}
+     "graphs", "step_ms": {"p50", "p95"}, "share": {"compute", "communication", "data"},
+     "test": {metric: value} | null, "parts": {"first_steps", "steps", "evaluation", "checkpoints"}}
     {"event": "end", "accuracy", "perplexity", "epochs_before",
      "test" or "validation": {metric: value}}                                               nothing left to train
     {"event": "failed", "reason": "lost_peer" | "timed_out", "ranks"}        another rank failed, or did not arrive
@@ -19,16 +19,17 @@ Steps and epochs count from 1, steps through the whole run. A step's loss and ti
 number that this rank has processed so far (0 on a rank that computes a part of another rank's samples). Losses,
 accuracies and speeds of `epoch` and `end` are of all ranks together. `accuracy` is of the validation images; in
 `end`, of the test images if the dataset has any. It is null for text, and `perplexity` and `tokens_per_s` are null
-for images. `memory_gb` is the maximum over the ranks: allocated memory of its GPU (with `dp`, of all its GPUs), on a
-CPU the size of weights, gradients and optimizer state. `mfu` is the model's operations as a fraction of the GPUs'
-peak rate (null: either is not known). `epochs_before` counts the epochs of earlier runs. `batch_size` is a rank's,
-`gradient_bytes` its contribution to a step's all-reduce (null: it depends on the step, or weights are sent, too).
-`memory_savers`: "activation_checkpointing", "cpu_offload". `strategy`: the option's value, or `single`. `graphs`:
-whether steps are CUDA graphs. If computing and sending overlap, as with sharded weights, and in a step that is a
-graph and sends, the two parts of a step are null. `train/reporting/timing.py` defines the times; speeds and `step_ms`
-are of steady steps, and null without steady steps. `seconds` is the time to open the device and meet the other ranks,
-to load the data, and to build the model; `parts`, also in seconds, the time after that. A number that is not finite
-is null. `ranks`: the ranks that this rank waited for, as far as known.
+for images. `memory_gb` is the maximum over the ranks: allocated memory of its GPU (with `dp`, of all its GPUs;
+reserved memory if steps are CUDA graphs), on a CPU the size of weights, gradients and optimizer state. `mfu` is the
+model's operations as a fraction of the GPUs' peak rate (null: either is not known). `epochs_before` counts the epochs
+of earlier runs. `batch_size` is a rank's, `gradient_bytes` its contribution to a step's all-reduce (null: it depends
+on the step, or weights are sent, too). `memory_savers`: "activation_checkpointing", "cpu_offload". `strategy`: the
+option's value, or `single`. `graphs`: whether the steady steps were CUDA graphs. If computing and sending overlap, as
+with sharded weights, and in a step that is a graph and sends, the two parts of a step are null.
+`train/reporting/timing.py` defines the times; speeds and `step_ms` are of steady steps, and null without steady
+steps. `seconds` is the time to open the device and meet the other ranks, to load the data, and to build the model;
+`parts`, also in seconds, the time after that. A number that is not finite is null. `ranks`: the ranks that this rank
+waited for, as far as known.
 """
 
 import contextlib
@@ -148,14 +149,12 @@ class Report:
         strategy: str,
         place: str = "",
         parts_known: bool = True,
-        graphs: bool = False,
         seconds: Mapping[str, float],
     ) -> None:
         """Write the first line, once all ranks have joined.
 
         `place`: the rank's part of the model; empty: all of the model. `parts_known`: whether a step's times separate
-        computing from communication. `graphs`: whether steps are CUDA graphs. `seconds`: duration of each part until
-        now.
+        computing from communication. `seconds`: duration of each part until now.
         """
         options, env = self._options, self._env
         self._parts_known = parts_known
@@ -174,7 +173,6 @@ class Report:
             precision=options.precision,
             memory_savers=memory_savers(options),
             loop=options.loop,
-            graphs=graphs,
             parameters=parameters,
             gradient_bytes=gradient_bytes,
             seconds=_rounded(seconds),
@@ -261,6 +259,7 @@ class Report:
             else None,
             memory_gb=use.memory_gb,
             mfu=use.mfu(flops_per_sample * samples_per_s if flops_per_sample and samples_per_s else None),
+            graphs=timing is not None and timing.graphs,
             step_ms={
                 "p50": round(timing.p50_ms, 3) if timing else None,
                 "p95": round(timing.p95_ms, 3) if timing else None,

@@ -15,7 +15,7 @@ step of each batch size compiles and tunes, and is not steady; an evaluation or 
 no step's time.
 
 A step that is one CUDA graph has no marks inside: if ranks average, its computing and communication are not known
-separately. Then the shares use the communication of the steps without the graph, and the times of the others.
+separately, and neither are the shares of a run whose steady steps are graphs.
 """
 
 import math
@@ -70,6 +70,8 @@ class Timing:
     compute_share: float | None
     communication_share: float | None
     """The three shares add up to 1. `None`: compute and communication are not separate."""
+    graphs: bool
+    """Whether the steady steps are CUDA graphs."""
 
 
 STEP_VALUES = len(fields(StepTime))
@@ -183,8 +185,7 @@ def summarize(steps: Sequence[StepTime]) -> Timing | None:
     If some steps are graphs, only these are steady. `None`: no step is left.
     """
     later = [step for step in steps if not step.is_first]
-    warm = later[min(WARM_UP_STEPS, len(later) // 2) :]
-    steady = [step for step in later if step.in_graph] or warm
+    steady = [step for step in later if step.in_graph] or later[min(WARM_UP_STEPS, len(later) // 2) :]
     if not steady:
         return None
     samples_of_size = Counter[int]()
@@ -195,8 +196,8 @@ def summarize(steps: Sequence[StepTime]) -> Timing | None:
     p50, p95 = np.percentile([step.step_ms for step in steady], [50, 95])
     step_ms = float(np.mean([step.step_ms for step in steady]))
     data = float(np.mean([step.data_ms for step in steady])) / step_ms
-    known = _known_ms(steady) or _known_ms([step for step in warm if step.samples == usual])
-    communication = min(float(np.mean(known)) / step_ms, 1 - data) if known else None
+    known = [step.communication_ms for step in steady if step.communication_ms is not None]
+    communication = float(np.mean(known)) / step_ms if len(known) == len(steady) else None
     return Timing(
         samples_per_s=1000 * usual / apart_ms,
         p50_ms=float(p50),
@@ -204,12 +205,8 @@ def summarize(steps: Sequence[StepTime]) -> Timing | None:
         data_share=data,
         compute_share=None if communication is None else 1 - data - communication,
         communication_share=communication,
+        graphs=steady[0].in_graph,
     )
-
-
-def _known_ms(steps: Sequence[StepTime]) -> list[float]:
-    """Return the times of communication that are known."""
-    return [step.communication_ms for step in steps if step.communication_ms is not None]
 
 
 @dataclass

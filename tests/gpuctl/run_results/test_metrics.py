@@ -65,9 +65,9 @@ def test_summary_takes_values_of_complete_job() -> None:
 
 def test_summary_has_the_precision_and_what_saves_memory() -> None:
     savers = ["activation_checkpointing", 7, "a\nb", "cpu_offload"]
-    result = summary({0: [START | {"precision": "bf16", "memory_savers": savers, "graphs": True}]})
+    result = summary({0: [START | {"precision": "bf16", "memory_savers": savers}, END | {"graphs": True}]})
     assert (result.precision, result.graphs, result.memory_savers) == ("bf16", True, (savers[0], savers[3]))
-    unknown = summary({0: [START | {"precision": 16, "memory_savers": "all", "graphs": "yes"}]})
+    unknown = summary({0: [START | {"precision": 16, "memory_savers": "all"}, END | {"graphs": "yes"}]})
     assert (unknown.precision, unknown.memory_savers, unknown.graphs) == (None, (), None)
 
 
