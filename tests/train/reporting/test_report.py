@@ -16,7 +16,13 @@ from train.reporting.timing import StepTime, Timing
 RANK_1 = DistributedEnvironment(rank=1, world_size=2, local_rank=1, local_world_size=2)
 STEP_TIME = StepTime(data_ms=1, compute_ms=2, communication_ms=0.5, samples=64, apart_ms=4, is_first=False)
 TIMING = Timing(
-    samples_per_s=200.0, p50_ms=3.0, p95_ms=4.0, data_share=0.1, compute_share=0.6, communication_share=0.3
+    samples_per_s=200.0,
+    p50_ms=3.0,
+    p95_ms=4.0,
+    data_share=0.1,
+    compute_share=0.6,
+    communication_share=0.3,
+    graphs=True,
 )
 EPOCH = Epoch(
     number=1,
