@@ -1,7 +1,7 @@
-"""A fake cloud and gpuctl's providers in this process: what goes wrong with a command, and what is there in truth.
+"""Run gpuctl's providers and a fake cloud in this process: cause faults in commands, and inspect the real state.
 
-Commands run on a fast clock. One that is killed finds its files as they were at that moment, and nothing that it
-does afterwards reaches the cloud.
+Commands run on a fast clock. A killed command finds its files as they were at that moment, and nothing that it does
+afterwards reaches the cloud.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from tests.fakes.client import GONE, FakeCloud, start_fake
 SPEED = 30.0
 """Simulated seconds in a real one."""
 MACHINE_S = 3.0
-"""What a machine takes to come and to go."""
+"""Seconds until a machine has started, or has ended."""
 LONGEST_LAG_S = 2.0
 CONSISTENCY_S = 4.0
 DEADLINE_S = 900.0
@@ -57,7 +57,7 @@ ONCE = frozenset(
     {"vcn", "vpc", "internetgateway", "internet-gateway", "routetable", "route-table", "securitylist"}
     | {"subnet", "networksecuritygroup", "security-group", "key-pair", "natgateway", "vpc-endpoint"}
 )
-"""Kinds of parts of which there is to be one, of each name."""
+"""Kinds of resources of which each name may exist once."""
 
 
 class Killed(BaseException):
@@ -66,7 +66,7 @@ class Killed(BaseException):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What goes wrong with some calls."""
+    """A fault of some calls."""
 
     what: str
     """One of ERRORS, or of the fakes' own kinds."""
@@ -79,7 +79,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
-    """What goes wrong during one command. Zones by their number in `Kind.zones`."""
+    """Faults during one command. Zones by their number in `Kind.zones`."""
 
     faults: tuple[Fault, ...] = ()
     capacity: dict[int, int] = field(default_factory=dict)
@@ -176,7 +176,7 @@ def an_account(kind: Kind, folder: Path) -> Iterator[Account]:
     """A fake cloud that runs, in the environment of this process as well."""
     wire = Wire()
 
-    @cache  # botocore takes long to read what it knows of EC2
+    @cache  # botocore is slow to read its description of EC2
     def connect_once(target: Target, clock: Clock) -> Any:
         cloud: Any = connect(target, clock)
         cloud.api._once = wire.through(cloud.api._once)
@@ -213,7 +213,7 @@ class World:
     def command(
         self, trouble: Trouble, lag_s: float, run: Callable[[], Any]
     ) -> tuple[BaseException | None, Any]:
-        """What the command raised or returned, with that trouble and lists that lag."""
+        """Run the command under that trouble, with lists that lag; return its error and its result."""
         backup = self.home.with_name(f"{self.home.name}-killed")
         error: BaseException | None = None
         answer: Any = None
@@ -242,7 +242,7 @@ class World:
         self.fake.settings(speed=SPEED, launch_s=MACHINE_S, terminate_s=MACHINE_S, page_size=3, **calm)
 
     def folder(self, name: str) -> ClusterFolder:
-        """What this computer knows of a cluster."""
+        """Return this computer's record of a cluster."""
         return ClusterFolder(self.home / "clusters" / name)
 
     def provider(self, name: str) -> CloudProvider:
@@ -252,7 +252,7 @@ class World:
         )
 
     def id_of(self, name: str) -> str | None:
-        """The cluster's id, where this computer knows of it."""
+        """Return the cluster's id from this computer's records, or `None`."""
         record = CloudState(self.folder(name)).load()
         return record.id if record else None
 
@@ -268,17 +268,17 @@ class World:
         }
 
     def ours(self, cluster: str | None = None) -> list[dict[str, Any]]:
-        """What carries our tags and is not gone, in truth: of one cluster, or all."""
+        """Return existing items with our tags, without any lag: of one cluster, or of all."""
         owned = [item for item in self.fake.owned() if tags.is_ours(item["tags"])]
         return [item for item in owned if cluster in (None, item["tags"].get(tags.CLUSTER_ID))]
 
     def told(self, machines: set[str], message: str) -> bool:
-        """Whether a message names the machines, or the tag by which they are found."""
+        """Return whether a message names each machine, or the tag of its launch."""
         of = {item["id"]: item["tags"] for item in self.fake.state()["instances"]}
         return all(item in message or of[item].get(tags.LAUNCH, item) in message for item in machines)
 
     def end_one(self, name: str) -> None:
-        """A machine is ended by somebody else, if there is one."""
+        """End a running machine, if any, as another user of the account would."""
         running = sorted(machine for machine, state in self.machines(name).items() if state == "running")
         if running and self.kind.provider == "oci":
             self.account.api.call("compute.terminate_instance", running[0])
@@ -286,7 +286,7 @@ class World:
             self.account.api.call("terminate_instances", InstanceIds=running[:1])
 
     def check(self) -> None:
-        """What is so at any time."""
+        """Check the invariants that hold at any time."""
         maximum = self.fake.state()["most_by_cluster"]
         assert all(count <= self.most[cluster] for cluster, count in maximum.items()), (maximum, self.most)
         now = self._everything()

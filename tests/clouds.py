@@ -1,4 +1,4 @@
-"""gpuctl with a fake cloud behind it, and the two clouds that there are."""
+"""Run gpuctl against a fake cloud; define both fake clouds."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -39,7 +39,7 @@ class Kind:
     client: str
     """The cloud's own command line."""
     up_options: tuple[str, ...] = ()
-    """Beside those of every `up`."""
+    """Extra options of each `up`."""
 
 
 KINDS = {

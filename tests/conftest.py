@@ -32,7 +32,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown() -> None:
-    """A test that failed has left its commands going: what is set up is not taken down under them."""
+    """End the commands that a failed test left running, before fixtures are taken down under them."""
     end_started()
 
 
@@ -62,7 +62,7 @@ def clouds(tmp_path_factory: pytest.TempPathFactory, imported: Forks) -> Iterato
 
 @pytest.fixture
 def forks(request: pytest.FixtureRequest) -> Forks | None:
-    """What a test's commands are forked from; None for a whole way, which a person's command has to go."""
+    """Return the process that a test's commands fork from; `None` for a test that runs the command as a user does."""
     if request.node.get_closest_marker("whole"):
         return None
     result: Forks = request.getfixturevalue("imported")

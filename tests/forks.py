@@ -39,11 +39,11 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit status; None while it runs."""
+        """The exit status; `None` while it runs."""
         return self._status(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status, once there is one; raises TimeoutExpired."""
+        """Return the exit status once the command has ended; raises TimeoutExpired."""
         status = self._status(timeout)
         if status is None:
             raise subprocess.TimeoutExpired(f"gpuctl, forked as {self.pid}", timeout or 0.0)
@@ -55,7 +55,7 @@ class Forked:
             os.kill(self.pid, signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it wrote to stdout and stderr, once it has ended; raises TimeoutExpired."""
+        """Return the command's stdout and stderr once it has ended; raises TimeoutExpired."""
         self.wait(timeout)
         texts = []
         for file in (self._out, self._err):
@@ -151,7 +151,7 @@ def _main() -> int:
     for module in sys.argv[1:]:
         importlib.import_module(module)
     assert threading.active_count() == 1, "a fork would lose threads"
-    gc.freeze()  # a child that collects garbage would copy all of it
+    gc.freeze()  # a child that collects garbage would copy all pages
     with socket.socket(fileno=os.dup(0)) as control:
         child = serve(control)
     if child is None:

@@ -35,7 +35,7 @@ def mnist(training: int = 50, test: int = 20, side: int = 28) -> dict[str, bytes
 
 
 def write_mnist(folder: Path, *, zipped: bool = False, **sizes: int) -> Path:
-    """As torchvision lays it out in a data folder; that folder."""
+    """Write the files in torchvision's layout, and return their folder."""
     raw = folder / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for name, content in mnist(**sizes).items():
@@ -71,14 +71,14 @@ class _Python2Pickler(pickle._Pickler):
 
 
 def python2_pickle(value: object) -> bytes:
-    """Of dicts, lists, numbers, text and arrays."""
+    """Pickle dicts, lists, numbers, text and arrays as Python 2 does."""
     content = io.BytesIO()
     _Python2Pickler(content, protocol=2).dump(value)
     return content.getvalue()
 
 
 def cifar_batch(count: int, seed: int) -> dict[str, Any]:
-    """What a batch holds; labels go round 0 .. 9."""
+    """Return the content of a batch; labels cycle through 0 .. 9."""
     data = np.random.default_rng(seed).integers(0, 256, (count, 3072)).astype(np.uint8)
     labels = [number % 10 for number in range(count)]
     return {

@@ -11,26 +11,26 @@ PHASES = ("before", "after")
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """Where a command is killed: before or after its n-th call that changes something."""
+    """The point at which a command is killed: before or after its n-th call that changes something."""
 
     nth: int
     phase: str
 
 
 def points_of(total: int) -> list[Point]:
-    """All points of a command that makes so many calls."""
+    """Return all points of a command with that number of calls."""
     return [Point(nth=nth, phase=phase) for nth in range(1, total + 1) for phase in PHASES]
 
 
 def calls_of(gpuctl: CloudGpuctl, words: tuple[str, ...]) -> int:
-    """How many calls that change something the command makes when nobody kills it."""
+    """Count the calls that change something in an undisturbed run of the command."""
     gpuctl.cloud.forget_calls()
     gpuctl.ok(*words)
     return len(gpuctl.cloud.calls(mutating=True))
 
 
 def wait_held(gpuctl: CloudGpuctl, process: Forked) -> dict[str, Any] | None:
-    """The call that is held; None where the command ended before, or made no call for half a minute."""
+    """The call that is held; `None` where the command ended before, or made no call for half a minute."""
     for _ in range(30):
         held = gpuctl.cloud.held(wait_s=1)
         if held is not None or process.poll() is not None:

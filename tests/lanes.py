@@ -1,11 +1,11 @@
 """The lanes of the tests.
 
-    python tests/lanes.py fast                what is fast, and of each subject one real whole way
-    python tests/lanes.py deep --minutes 25   a part of all others: what the newest commits are about comes first
-    python tests/lanes.py all                 everything there is, also what takes hours
+    python tests/lanes.py fast                the fast tests, and one real end-to-end test per subject
+    python tests/lanes.py deep --minutes 25   a part of all others: the subjects of the newest commits come first
+    python tests/lanes.py all                 all tests, for hours
 
 The fast lane fails above its budget of CPU time, so that it stays fast. The budget is scaled to this machine's speed;
-waiting costs nothing of it.
+waiting is free.
 """
 
 import argparse
@@ -26,13 +26,13 @@ WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 """Half of what tests do is waiting. A file's tests stay together, and long files begin in their order."""
 
 FAST_CPU_S = 960.0
-"""The fast lane's budget, 8 minutes of two cores, on the machine on which `piece_s` is PIECE_S beside the tests."""
+"""The fast lane's budget: 8 minutes of two cores, on a machine where `piece_s` is PIECE_S while tests run."""
 PIECE_S = 0.17
 PIECES_APART_S = 10.0
 NEWEST_S = 6 * 3600
-"""Commits that are at most this much older than the newest one are about what is being worked on."""
+"""A commit within this time of the newest commit counts as recent work."""
 ORPHANS_S = 15.0
-"""For processes that outlive the tests to end by themselves."""
+"""Grace period for processes that outlive the tests."""
 
 KUBE_SERVER = "integration/test_kube_server.py"
 """Needs an API server, which is built where these tests are due."""
@@ -334,7 +334,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
 
 
 def about(touched: Iterable[str]) -> set[str]:
-    """The files with deep tests that are about what was touched."""
+    """Return the files with deep tests whose subject was touched."""
     changed = tuple(touched)
     return {
         file
@@ -344,9 +344,10 @@ def about(touched: Iterable[str]) -> set[str]:
 
 
 def deep_order(touched: Iterable[str], commits: int) -> list[str]:
-    """The files with deep tests: those about what was touched, then all others.
+    """Return the files with deep tests: the files whose subject was touched, then all others.
 
-    Either part begins elsewhere with each number of commits: what a time limit cuts off is run a few landings later.
+    Both parts start at another file for each number of commits: a file that the time limit cuts off runs a few
+    landings later.
     """
     files = sorted(ABOUT)
     start = commits * 997 % len(files)  # a prime above their number: each comes first in its turn
@@ -356,12 +357,12 @@ def deep_order(touched: Iterable[str], commits: int) -> list[str]:
 
 
 def commits_so_far() -> int:
-    """How many commits led here; 0 where this is no git repository."""
+    """Return the number of commits; 0 outside a git repository."""
     return int(_git("rev-list", "--count", "HEAD") or 0)
 
 
 def newest_paths() -> list[str]:
-    """Paths that the newest commits touched; none where this is no git repository."""
+    """Return the paths that the newest commits touched; empty outside a git repository."""
     newest = _git("log", "-1", "--format=%ct")
     if not newest:
         return []
@@ -387,7 +388,7 @@ def piece_s() -> float:
 
 @contextmanager
 def pieces() -> Iterator[list[float]]:
-    """What a piece takes now and then while the body runs: a machine is at times half as fast as at others."""
+    """Yield a list of `piece_s` values, measured repeatedly while the body runs."""
     values, over = [piece_s()], threading.Event()
 
     def measure() -> None:
@@ -443,7 +444,7 @@ def fast(options: Sequence[str]) -> int:
 
 
 def deep(minutes: float, options: Sequence[str]) -> int:
-    """Run deep tests for so many minutes, in the order of `deep_order`; pytest tells at its end what was left out."""
+    """Run deep tests for that number of minutes, in the order of `deep_order`; pytest lists the skipped tests."""
     touched = newest_paths()
     if KUBE_SERVER in about(touched):
         minutes -= build_kubernetes() / 60
@@ -454,9 +455,9 @@ def deep(minutes: float, options: Sequence[str]) -> int:
 
 
 def build_kubernetes() -> float:
-    """Build the API server where there is none, which takes minutes; returns the seconds that it took.
+    """Build the API server unless it exists, which takes minutes, and return the seconds that it took.
 
-    Where that does not work, the tests that need it are skipped, and say so.
+    If the build fails, the tests that need the server are skipped, and name the reason.
     """
     began = time.monotonic()
     if os.geteuid() == 0:

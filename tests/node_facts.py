@@ -1,4 +1,4 @@
-"""Facts of a plain Ubuntu node, for tests of what is made from them."""
+"""Facts of a plain Ubuntu node, as input for tests."""
 
 import itertools
 

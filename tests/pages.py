@@ -1,12 +1,12 @@
-"""The pages of the documentation as tests read them: code blocks in order, commands, and the output that is shown.
+"""Read the pages of the documentation for tests: code blocks in order, commands, and their shown output.
 
-A page is a session. Its first line says what the session begins with: `<!-- session: cluster -->`. In a block of the
+A page is a session. Its first line names the session's initial state: `<!-- session: cluster -->`. In a block of the
 language `console`, a line that begins with `$ ` is a command. The lines after it are its output, where a line `…`
-stands for those that are left out. A block with a title is a file of that name. A comment above a block says what is
-special about it:
+stands for omitted lines. A block with a title is a file of that name. A comment above a block marks an
+exception:
 
-    <!-- not run: REASON -->    nothing of it is run
-    <!-- output: REASON -->     it only shows what was said
+    <!-- not run: REASON -->    the block is not run
+    <!-- output: REASON -->     the output is shown, but not compared
     <!-- exit: 1 -->            the commands end with that status
 
 A page of the session `program` is one Python program: a test of its own runs its blocks of the language `python`.
@@ -38,11 +38,13 @@ class Command:
 
     @property
     def line(self) -> str:
-        """As a shell takes it: without the remark behind it."""
+        """Return the command without its trailing remark."""
         return re.sub(r"\s+# .*$", "", self.text)
 
     def missing(self, output: str) -> list[str]:
-        """The shown words that the output has not. Numbers, bars and short words are those of another day."""
+        """Return the shown words that the output lacks. Numbers, bars and short words differ from day to day, so skip
+        them.
+        """
         existing = set(_words(output))
         return [
             word for line in self.shown if line != _LEFT_OUT for word in _words(line) if word not in existing
@@ -63,7 +65,7 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Whether its commands are run."""
+        """Return whether its commands are run."""
         return self.language == "console" and "not run" not in self.notes
 
     @property
@@ -83,7 +85,7 @@ class Block:
 
 
 def session_of(page: Path) -> str:
-    """What the page's session begins with."""
+    """Return the state that the page's session starts in."""
     note = _NOTE.match(page.read_text().split("\n", 1)[0])
     return note["value"] if note and note["name"] == "session" else "empty"
 
@@ -117,7 +119,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
 
 
 def gpuctl_words(command: Command) -> list[list[str]]:
-    """The arguments of each gpuctl in a line; of those that a shell passes output to as well."""
+    """Return the arguments of each gpuctl in a line, also behind a pipe."""
     words = shlex.split(command.line)
     ends = [at for at, word in enumerate(words) if word in ("&&", "||", "|", ";", ">")]
     parts = [

@@ -112,7 +112,7 @@ def aws_file(*machines: Mapping[str, str]) -> bytes:
 
 
 def aws_line(fields: Mapping[str, str]) -> str:
-    """One line of the file."""
+    """Return one line of AWS's price file."""
     text = io.StringIO()
     csv.writer(text, quoting=csv.QUOTE_ALL).writerow([fields.get(column, "") for column in AWS_COLUMNS])
     return text.getvalue().strip().replace('""', "")
@@ -154,7 +154,7 @@ def served(pages: Mapping[str, Page]) -> Iterator[str]:
 
 
 def environment(address: str) -> dict[str, str]:
-    """What points gpuctl to such a server."""
+    """Return the variables that point gpuctl to such a server."""
     return {
         "GPUCTL_OCI_PRICE_URL": f"{address}{OCI_PATH}?currencyCode=USD",
         "GPUCTL_AWS_PRICE_URL": f"{address}{AWS_PATH}",

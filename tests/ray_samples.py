@@ -1,4 +1,4 @@
-"""Machines and a run on Ray, for tests of what is made of them."""
+"""Sample machines and a sample run on Ray, as input for tests."""
 
 from inventories.machine import Machine
 from inventories.runs.run import Run, RunNode

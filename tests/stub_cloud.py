@@ -1,8 +1,8 @@
-"""A cloud in memory that answers `provision.rented.interface.Cloud`, with a clock that passes when somebody sleeps.
+"""Implement `provision.rented.interface.Cloud` in memory, with a clock that advances when somebody sleeps.
 
 Every account, region and compartment is a world of its own. Worlds are as unkind as clouds are: lists are late, a
-machine that is not listed yet can't be ended, replies are lost, machines fail after they were accepted. What was
-called, and how many machines there were at once, is kept.
+machine that is not listed yet can't be ended, replies are lost, machines fail after their launch was accepted. A
+world records the calls and the maximum number of machines at any time.
 """
 
 import itertools
@@ -61,7 +61,7 @@ class StubClock(StepClock):
         self._presses: list[Callable[[], bool]] = []
 
     def press_ctrl_c(self, when: Callable[[], bool]) -> None:
-        """Once, in the first sleep at whose end `when` holds, and after those that were asked for before."""
+        """Raise KeyboardInterrupt once, in the first sleep at whose end `when` holds, after all earlier presses."""
         self._presses.append(when)
 
     def sleep(self, seconds: float) -> None:
@@ -124,7 +124,7 @@ class Call:
 
 @dataclass(kw_only=True)
 class Rule:
-    """What happens at a call: `do` is run with the call's argument, before it is performed or after."""
+    """A reaction to a call: `do` is run with the call's argument, before the call is performed or after it."""
 
     call: str
     do: Callable[[Any], object]
@@ -134,7 +134,7 @@ class Rule:
 
 
 class World:
-    """One region and compartment of one account. How it behaves is set by its attributes."""
+    """A region and compartment of one account. Attributes set its behaviour."""
 
     def __init__(self, account: str, region: str, clock: StubClock, calls: list[Call]) -> None:
         self.account = account
@@ -146,13 +146,13 @@ class World:
         self.pending_s = 30.0
         self.ending_s = 20.0
         self.list_lag_s = 5.0
-        """How late a list tells of a new machine."""
+        """Delay in seconds until a list shows a new machine."""
         self.address_lag_s = 0.0
         """How long after it runs a machine gets its addresses."""
         self.ended_listed_s = 3600.0
         self.deleted_listed_s = 0.0
         self.capacity: dict[str, int] = {}
-        """Machines that fit in a zone at once; elsewhere there is no end of them."""
+        """Maximum number of machines in a zone; unlimited for zones without an entry."""
         self.quota = math.inf
         self.lists_others = False
         """Whether lists also tell of what carries no tag of ours, which they should not."""
@@ -163,9 +163,9 @@ class World:
         self.ssh_cidrs: dict[str, tuple[str, ...]] = {}
         """From where SSH is let in, by the nsg's id."""
         self.sent: list[dict[str, Any]] = []
-        """All launch requests that came in, also those that were refused."""
+        """All launch requests received, also refused ones."""
         self.peak = 0
-        """The most machines that were there at once, those among them that were ending."""
+        """The maximum number of machines at any time, including machines that are ending."""
         self._tokens: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._rules: list[Rule] = []
         self._late: list[tuple[Callable[[StubMachine], bool], float, Exception]] = []
@@ -199,7 +199,7 @@ class World:
     def fail_late(
         self, error: Exception, *, after_s: float, match: Callable[[StubMachine], bool] = lambda _: True
     ) -> None:
-        """Machines that match are accepted, and end by themselves with that error before they run."""
+        """Accept matching machines, then end them with that error before they run."""
         self._late.append((match, after_s, error))
 
     def called(self, *names: str) -> list[Call]:
@@ -253,7 +253,7 @@ class World:
             return machine
 
     def end(self, machine: StubMachine, *, reason: str | None = None, at_once: bool = True) -> None:
-        """The machine ends by itself, or because it was asked to."""
+        """End the machine, on its own or by request."""
         now = self.clock.now()
         if self.state(machine) in ("ending", "ended") or machine.immortal:
             return
@@ -262,7 +262,7 @@ class World:
         machine.reason = reason
 
     def end_all(self) -> None:
-        """All machines end by themselves, as when their time is over."""
+        """End all machines on their own, as at the end of their lease."""
         for machine in self.machines.values():
             self.end(machine)
 
@@ -286,7 +286,7 @@ class World:
         return [resource for resource in all_of if kind in (None, resource.kind)]
 
     def perform(self, name: str, argument: Any, do: Callable[[], T]) -> T:
-        """A call: it is kept, the rules for it are followed, and `do` is what it does."""
+        """Record a call, apply its rules, and run `do` to perform it."""
         with self.lock:
             living = tuple(machine.id for machine in self.living())
             where = {"account": self.account, "region": self.region}
@@ -306,7 +306,7 @@ class World:
                 rule.do(argument)
 
     def launch(self, request: Mapping[str, Any]) -> tuple[str, ...]:
-        """All machines of the request, or an error; once for its token."""
+        """Launch all machines of the request, or raise an error; a token launches only once."""
         text = json.dumps(request, sort_keys=True)
         self.sent.append(json.loads(text))
         known = self._tokens.get(request["token"])
@@ -360,7 +360,7 @@ class World:
     def terminate(self, ids: Collection[str]) -> None:
         for machine_id in ids:
             machine = self.machines[machine_id]
-            # What is too young to be listed is not found by other calls either.
+            # A resource too new for lists is unknown to other calls, too.
             if machine.listed_at <= self.clock.now():
                 self.end(machine, reason="asked for", at_once=False)
 
@@ -392,7 +392,7 @@ class World:
 
 
 class StubCloud:
-    """One account in one region, as `Cloud` says."""
+    """An account in one region, an implementation of `Cloud`."""
 
     name = "oci"
     consistency_s = CONSISTENCY_S
@@ -539,20 +539,20 @@ class StubCloud:
 
 @dataclass(kw_only=True)
 class StubClouds:
-    """All accounts that there are. `connect` is what a CloudProvider takes."""
+    """The accounts. `connect` is the function that a CloudProvider takes."""
 
     clock: StubClock = field(default_factory=StubClock)
     one_request: bool = False
-    """True: a launch is one request, as on AWS; else there is one for each machine, as on OCI."""
+    """True: one request per launch, as on AWS; else one per machine, as on OCI."""
     accounts: dict[str | None, str] = field(default_factory=lambda: {None: ACCOUNT})
-    """Whose credentials a profile has; None: those that are used where none is named."""
+    """The account of each profile's credentials; key `None`: the default credentials."""
     region: str = REGION
     """Where it is that nobody named, as the SDK's own configuration says."""
     calls: list[Call] = field(default_factory=list)
     worlds: dict[tuple[str, str, str | None], World] = field(default_factory=dict)
 
     def world(self, account: str = ACCOUNT, region: str = REGION, compartment: str | None = None) -> World:
-        """One of the worlds, made when it is first asked for."""
+        """Return a world, created at its first use."""
         where = (account, region, compartment)
         if where not in self.worlds:
             name = f"{region}/{compartment}" if compartment else region

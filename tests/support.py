@@ -48,7 +48,7 @@ class Gpuctl:
     home: Path
     cwd: Path
     forks: Forks | None = None
-    """What commands that run to their end are forked from; None: each is the installed command."""
+    """What commands that run to their end are forked from; `None`: each is the installed command."""
 
     @property
     def env(self) -> dict[str, str]:
@@ -128,7 +128,7 @@ def end_started() -> None:
 
 
 def clean_env() -> dict[str, str]:
-    """The environment without what is the developer's own of gpuctl and of the clouds."""
+    """Return the environment without the developer's own settings of gpuctl and of the clouds."""
     return {
         key: value for key, value in os.environ.items() if not key.startswith(("GPUCTL_", "AWS_", "OCI_"))
     }
@@ -175,14 +175,14 @@ def a_result(**fields: Any) -> Result:
 
 
 def drawn(table: Any) -> str:
-    """A table as it is printed where there is no terminal."""
+    """Return a table as it is printed without a terminal."""
     out = io.StringIO()
     Output(Options(no_color=True), stdout=out).table(table)
     return out.getvalue()
 
 
 def frameworks_python(*modules: str) -> str:
-    """The interpreter that has the frameworks, with these modules; the test is skipped where there is none."""
+    """Return the interpreter that has the frameworks and these modules; skip the test without such an interpreter."""
     path = os.environ.get("GPUCTL_FRAMEWORKS_PYTHON", "")
     if not path:
         pytest.skip(
@@ -204,7 +204,7 @@ def begin_run(store: Store, cluster: str = "work") -> str:
 
 
 def wait_for(condition: Callable[[], Any], *, what: str, deadline_s: float = 60) -> Any:
-    """Poll until the condition is true, and return what it gave."""
+    """Poll until the condition is true, and return its value."""
     limit = time.monotonic() + deadline_s
     while time.monotonic() < limit:
         if result := condition():
@@ -214,7 +214,7 @@ def wait_for(condition: Callable[[], Any], *, what: str, deadline_s: float = 60)
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie has ended."""
+    """Return whether a process runs; a zombie has ended."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):

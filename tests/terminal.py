@@ -1,4 +1,4 @@
-"""A real terminal for tests: a child process on a pseudo-terminal, and what a person would see there."""
+"""Run a child process on a pseudo-terminal, and return the screen that a person would see."""
 
 import os
 import pty

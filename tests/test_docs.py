@@ -1,4 +1,4 @@
-"""The documentation: it can be built, its reference is current, and what it shows can be typed."""
+"""The documentation: the build works, the reference is current, and examples can be typed."""
 
 import contextlib
 import re
@@ -27,7 +27,7 @@ DEVELOPER_PAGES = (
     ROOT / "docs" / "architecture.md",
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 )
-"""Their paths exist, but for those of the past: then `remote/old.py`."""
+"""Their paths exist, except paths of the past: write these as `remote/old.py`."""
 KEPT = {
     ("README.md", "Machines"): (
         "integration/test_clouds.py",
@@ -108,7 +108,7 @@ KEPT = {
         "test_nccl_transport_is_in_log_and_result",
     ),
 }
-"""What a page promises in a list → a test of it."""
+"""A page's promise in a list → a test of it."""
 
 
 def python(*words: str) -> "subprocess.CompletedProcess[str]":

@@ -23,7 +23,7 @@ dist.destroy_process_group()
 """
 HELLO = "import os\nprint('hello of rank', os.environ['RANK'])\n"
 ENDLESS = ("--model", "mlp", "--epochs", "100000", "--checkpoint-every", "1", "--threads", "1")
-"""The built-in job, which goes on until it is stopped."""
+"""Arguments of the built-in job, which trains until it is stopped."""
 STEPS = """
 import os, sys, time
 print("begins", os.environ["RANK"], flush=True)
@@ -32,7 +32,7 @@ while time.monotonic() < limit:
     time.sleep(0.1)
 print("ends", flush=True)
 """
-"""A script that takes as many seconds as it is told."""
+"""A script that sleeps for the number of seconds in its argument."""
 
 
 def up(gpuctl: Gpuctl, net: Net, *, python: str | None = sys.executable) -> None:
@@ -71,7 +71,7 @@ def wait_for_ranks(gpuctl: Gpuctl, hosts: tuple[Host, ...], word: str = "begins"
 
 
 def begin(gpuctl: Gpuctl, hosts: tuple[Host, ...], *words: str) -> "tuple[subprocess.Popen[str], str]":
-    """A `gpuctl train` that goes on, when all ranks are at work; with the run's id."""
+    """Start `gpuctl train`, wait until all ranks take steps, and return the process and the run's id."""
     before = len(runs_of(gpuctl))
     process = gpuctl.start("train", "--json", *words)
     wait_for(lambda: len(runs_of(gpuctl)) > before or process.poll() is not None, what="the run")
@@ -80,13 +80,13 @@ def begin(gpuctl: Gpuctl, hosts: tuple[Host, ...], *words: str) -> "tuple[subpro
 
 
 def end_of(process: "subprocess.Popen[str]", *, timeout_s: float = 120) -> Done:
-    """How a command ended."""
+    """Wait for the command to end, and return its output and status."""
     out, err = process.communicate(timeout=timeout_s)
     return Done(status=process.returncode, out=out, err=err)
 
 
 def log_of(gpuctl: Gpuctl, run: str, rank: int) -> str:
-    """What a rank wrote, as it came here."""
+    """Return the local copy of a rank's log."""
     return (gpuctl.run_folder(run) / "logs" / f"rank-{rank}.log").read_text()
 
 
@@ -102,7 +102,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def resumed_by(gpuctl: Gpuctl, run: str) -> list[str]:
-    """The runs that a run goes on from: the one that it resumed, the one before that, and so on."""
+    """Return the ids of the run that this run resumed, of the run before it, and so on."""
     result: list[str] = []
     while (run := json.loads((gpuctl.run_folder(run) / "run.json").read_text())["resumed_from"]) is not None:
         result.append(run)
@@ -112,7 +112,7 @@ def resumed_by(gpuctl: Gpuctl, run: str) -> list[str]:
 def run_on(
     gpuctl: Gpuctl, nodes: int, after: str, process: "subprocess.Popen[str]"
 ) -> Callable[[], str | None]:
-    """Looks for a run later than `after` that takes steps on so many nodes; gives its id."""
+    """Return a poll for a run later than `after` that takes steps on that number of nodes, by its id."""
 
     def look() -> str | None:
         for folder in sorted((gpuctl.home / "runs").glob("*")):

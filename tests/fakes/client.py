@@ -49,7 +49,7 @@ class FakeCloud:
         self._ask("DELETE", "faults")
 
     def held(self, wait_s: float = 10) -> dict[str, Any] | None:
-        """The call that is held; waits for one; None: there was none."""
+        """The call that is held; waits for one; `None`: there was none."""
         result: dict[str, Any] | None = self._ask("GET", f"held?wait_s={wait_s}", timeout_s=wait_s)["held"]
         return result
 

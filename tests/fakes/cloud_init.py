@@ -20,7 +20,7 @@ class FirstBoot:
     user: str
     authorized_keys: tuple[str, ...]
     host_key: str | None
-    """Private; None: the instance makes its own."""
+    """Private; `None`: the instance makes its own."""
     problem: str | None = None
     """Why the user-data was ignored, as far as it was."""
 

@@ -83,7 +83,7 @@ class Settings:
         return _at(self.place_quota, shape, place)
 
     def attach_refusal(self, *traits: str) -> str | None:
-        """Return why a machine with these traits can't be attached to an instance pool, or None."""
+        """Return why a machine with these traits can't be attached to an instance pool, or `None`."""
         return next((self.attach_refused[trait] for trait in traits if trait in self.attach_refused), None)
 
     def late_failure_at(self, place: str) -> str | None:

@@ -61,7 +61,7 @@ class Client:
         return self.call("POST", place(document), document)
 
     def create_where_none(self, document: Document) -> None:
-        """Create an object unless there is one of that name."""
+        """Create an object unless its name is in use."""
         try:
             self.create(document)
         except Refused as error:
@@ -78,7 +78,7 @@ class Client:
                 raise
 
     def items(self, path: str, **query: str) -> list[Document]:
-        """All objects of a list, each with its kind, which a list tells once."""
+        """Return all objects of a list. Each gets its kind, which the list itself names only once."""
         result = self.call("GET", path, **query)
         kind = {"apiVersion": result["apiVersion"], "kind": result["kind"].removesuffix("List")}
         return [kind | item for item in result["items"]]

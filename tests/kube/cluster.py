@@ -34,7 +34,7 @@ JOBS = "/apis/ray.io/v1/rayjobs"
 
 
 def lacking() -> str | None:
-    """Why there can be no cluster here; None: there can."""
+    """Why there can be no cluster here; `None`: there can."""
     return lacking_hosts() or server.lacking()
 
 
@@ -106,7 +106,7 @@ class Operator:
                 for item in self._client.items(JOBS):
                     ray_jobs.turn(self._client, item)
             except Refused as error:
-                # What a turn saw may have gone meanwhile, or its namespace be on its way out.
+                # An object of this turn may be deleted by now, or its namespace may be terminating.
                 if error.status not in (403, 404, 409):
                     self.errors.append(str(error))
             except (AssertionError, urllib3.exceptions.HTTPError) as error:

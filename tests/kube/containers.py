@@ -1,7 +1,7 @@
-"""The containers of one pod: processes in a host of its own, with its own network, file system and processes.
+"""Run the containers of one pod as processes in a host with its own network, file system and process numbers.
 
-The containers of a pod share all three here, where those of a real one share the network alone. Once they are started
-again, their first process is another one, as in a real pod.
+All containers of a pod share all three here; in a real pod they share only the network. After a restart, the first
+process is a new one, as in a real pod.
 """
 
 import signal
@@ -40,11 +40,11 @@ class Containers:
 
     @property
     def run(self) -> bool:
-        """Whether there are any to run a command in: between an end and the next start there are none."""
+        """Return whether a command can be run: between an end and the next start no container exists."""
         return self._first_pid > 0
 
     def start(self, container: Document) -> "subprocess.Popen[bytes]":
-        """Start what the container runs."""
+        """Start the container's program."""
         if self._first is None:
             self._begin()
         with (self.log / f"{container['name']}.log").open("ab") as log:
@@ -59,7 +59,9 @@ class Containers:
         return process
 
     def argv(self, container: Document, command: Sequence[str]) -> list[str]:
-        """What starts a command in a container: as its user, with its environment, in the user's home."""
+        """Return the command line that runs a command in a container: as its user, with its environment, in the
+        user's home.
+        """
         env = [f"{name}={value}" for name, value in self.environment(container).items()]
         enter = [
             *enter_argv(self._first_pid),
@@ -84,7 +86,7 @@ class Containers:
         return env
 
     def container(self, name: str) -> Document:
-        """The container of that name; the first where none is named."""
+        """Return the container of that name; without a name, the first one."""
         containers: list[Document] = self.pod["spec"]["containers"]
         return next(container for container in containers if name in ("", container["name"]))
 
@@ -103,7 +105,7 @@ class Containers:
             self._first = None
 
     def kill(self) -> None:
-        """End all of it."""
+        """Kill all processes of the pod."""
         self.host.power_off()
         for process in [*self.processes.values(), *([self._first] if self._first else [])]:
             process.send_signal(signal.SIGKILL)
@@ -129,7 +131,7 @@ class Containers:
 
 
 def field_of(pod: Document, path: str, address: str) -> str:
-    """What a `fieldRef` gives."""
+    """Return the value of a `fieldRef`."""
     metadata = pod["metadata"]
     if path.startswith("metadata.labels['"):
         return str(metadata["labels"][path.removeprefix("metadata.labels['").removesuffix("']")])

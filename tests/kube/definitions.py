@@ -1,4 +1,4 @@
-"""KubeRay's manifests for an API server of 1.20, which knows less than those of today. Pure."""
+"""KubeRay's manifests, reduced to the fields that an API server of 1.20 knows. Pure."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""A small kubelet: it runs the pods that the scheduler gives its nodes, and tells how far they are.
+"""Run the pods that the scheduler assigns to nodes, and report their status: a small kubelet.
 
-Images are not pulled: each container has this machine's programs, and `images` says of which images it is otherwise.
+Images are not pulled: each container has this machine's programs, and `images` lists the images with another fate.
 """
 
 import base64
@@ -49,7 +49,7 @@ class Node:
         }
 
     def status(self, port: int) -> Document:
-        """What the kubelet tells of it."""
+        """Return the status that the kubelet reports for the node."""
         amounts = {"cpu": str(self.cpus), "memory": "64Gi", "pods": "110"}
         amounts |= {"nvidia.com/gpu": str(self.gpus)} if self.gpus else {}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
@@ -63,7 +63,7 @@ class Node:
 
 
 class Kubelet:
-    """One for all nodes. `images` and `path` may be changed at any time."""
+    """The kubelet of all nodes. `images` and `path` may be changed at any time."""
 
     def __init__(self, client: Client, home: Path, switch: Switch, path: str) -> None:
         self.images: dict[str, Fate] = {}
@@ -95,7 +95,7 @@ class Kubelet:
             pod.end()
 
     def containers(self, namespace: str, name: str) -> Containers | None:
-        """The containers of a pod that run; None: there are none."""
+        """Return the running containers of a pod, or `None`."""
         result = [
             pod.containers
             for pod in list(self._pods.values())
@@ -163,7 +163,7 @@ class Kubelet:
         return f"{self._switch.subnet}.{self._next - 1}"
 
     def boot(self, document: Document, folder: Path, address: str) -> Containers:
-        """A host for a pod, and its containers, of which none runs yet."""
+        """Start a host for a pod; its containers are not running yet."""
         name = document["metadata"]["name"]
         login = new_login(folder, authorized_keys=[])
         options = Options(user=USER, docker0=False, own_name="address", sudo=False)
@@ -175,7 +175,7 @@ class Kubelet:
         )
 
     def secrets(self, document: Document) -> dict[str, dict[str, str]] | None:
-        """The Secrets that a pod needs; None: one is not there."""
+        """The Secrets that a pod needs; `None`: one is not there."""
         result = {}
         for name in secrets_of(document):
             path = f"/api/v1/namespaces/{document['metadata']['namespace']}/secrets/{name}"
@@ -187,7 +187,7 @@ class Kubelet:
         return result
 
     def fate(self, document: Document) -> Fate | None:
-        """What becomes of a pod's image; None: it runs."""
+        """Return the fate of a pod's image; `None`: the image runs."""
         image = document["spec"]["containers"][0]["image"]
         return next((subject for glob, subject in self.images.items() if fnmatchcase(image, glob)), None)
 
@@ -239,7 +239,7 @@ class _Pod:
                 self._kubelet.errors.append(f"{self.name}: {error}\n{traceback.format_exc()}")
 
     def _await(self, condition: Callable[[], bool]) -> bool:
-        """Whether it came true before the pod's end."""
+        """Wait for the condition; False: the pod ended first."""
         while not self._over.is_set():
             if condition():
                 return True
@@ -302,7 +302,7 @@ class _Pod:
             if self._document["spec"].get("restartPolicy", "Always") != "Always":
                 self._tell(pod_status.ended(self._document, status, reason))
                 return
-            # A container ends with all its processes, also those that `exec` has started.
+            # A container ends with all its processes, also processes of `exec`.
             self.containers.end_processes()
             restarts, report = restarts + 1, False
             self._tell(pod_status.crashing(self._document, self._address, status, reason, restarts))

@@ -1,4 +1,4 @@
-"""The kubelet's own server: what the API server asks of it, `exec` and the containers' logs, over TLS."""
+"""Serve the kubelet's own API to the API server: `exec` and the containers' logs, over TLS."""
 
 import os
 import ssl
@@ -16,7 +16,7 @@ from tests.kube.kubelet import Kubelet
 
 @contextmanager
 def kubelet_server(kubelet: Kubelet, home: Path) -> Iterator[int]:
-    """Serve on a free port of loopback, until the block ends; then end what was started."""
+    """Serve on a free port of loopback until the block ends; then end all processes that it started."""
     running: list[subprocess.Popen[bytes]] = []
 
     class Handler(BaseHTTPRequestHandler):

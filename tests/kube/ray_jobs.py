@@ -34,7 +34,7 @@ DASHBOARD_PORT = 8265
 
 
 def turn(client: Client, job: Document) -> None:
-    """Bring a job one step on. Raises AssertionError for what is not played."""
+    """Advance a job by one step. Raises AssertionError for a feature that is not implemented here."""
     spec, status = job["spec"], job.get("status") or {}
     if "deletionTimestamp" in job["metadata"] or spec.get("suspend"):
         return
@@ -114,13 +114,13 @@ def _cluster(client: Client, job: Document) -> Document | None:
 
 
 def ask_head(client: Client, namespace: str, cluster: str, path: str) -> Document:
-    """What the dashboard of a RayCluster's head answers."""
+    """Return the response of the dashboard on a RayCluster's head."""
     result = client.call("GET", f"/apis/ray.io/v1/namespaces/{namespace}/rayclusters/{cluster}")
     return _ask(client, result, "GET", path)
 
 
 def _ask(client: Client, cluster: Document, method: str, path: str, body: Any = None) -> Document:
-    """Ask the head's dashboard. Raises AssertionError with what it says against it."""
+    """Send a request to the head's dashboard. Raises AssertionError with the text of a refusal."""
     namespace = cluster["metadata"]["namespace"]
     secret = client.call("GET", f"/api/v1/namespaces/{namespace}/secrets/{secret_name(cluster)}")
     token = base64.b64decode(secret["data"]["auth_token"]).decode()

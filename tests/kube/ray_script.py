@@ -7,7 +7,7 @@ import ray
 
 @ray.remote
 def name() -> str:
-    """Where it runs."""
+    """Return the name of the host that runs the task."""
     return socket.gethostname()
 
 

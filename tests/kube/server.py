@@ -24,13 +24,13 @@ END_S = 15.0
 
 
 def folder() -> Path:
-    """Where the programs are, or are to be; `build.sh` takes the same."""
+    """Return the folder of the programs, existing or not; `build.sh` takes the same path."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get(VARIABLE) or cache / "gpuctl-tests" / "kube")
 
 
 def lacking() -> str | None:
-    """Why there can be no server; None: there can."""
+    """Why there can be no server; `None`: there can."""
     missing = [name for name in PROGRAMS if not (folder() / "bin" / name).exists()]
     if missing:
         return "Kubernetes has not been built: tests/kube/build.sh does it in 7 minutes"
@@ -69,7 +69,7 @@ class Server:
 
 @contextmanager
 def kube_server(home: Path) -> Iterator[Server]:
-    """A server, its files in `home`; ended with the block. Raises RuntimeError with what it said."""
+    """Run a server, its files in `home`, until the block ends. Raises RuntimeError with the server's output."""
     home.mkdir(parents=True, exist_ok=True)
     etcd, peers, port = free_ports(3)
     tokens = {user: secrets.token_hex(16) for user in ("admin", "nobody")}

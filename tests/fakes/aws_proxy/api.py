@@ -50,7 +50,7 @@ Reply = tuple[int, str, bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A request to a service. `access_key` is None where it is not signed."""
+    """A request to a service. `access_key` is `None` where it is not signed."""
 
     service: str
     region: str

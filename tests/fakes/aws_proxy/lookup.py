@@ -9,7 +9,7 @@ from tests.fakes.aws_proxy.world import World
 
 
 def find_subnet(world: World, region: str, name: str) -> Any:
-    """moto's subnet, or None."""
+    """moto's subnet, or `None`."""
     by_zone = world.moto.backend(region).subnets.values()
     return next((subnets[name] for subnets in by_zone if name in subnets), None)
 

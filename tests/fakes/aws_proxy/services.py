@@ -14,7 +14,7 @@ VERSION_1 = "2026-07-01T08:00:00Z"
 
 
 def answer(world: World, service: str, operation: str, region: str, params: Params) -> Params | None:
-    """The answer to a call in JSON; None: moto is to be asked."""
+    """The answer to a call in JSON; `None`: moto is to be asked."""
     if (service, operation) in (("ssm", "GetParameter"), ("ssm", "GetParameters")):
         return _parameters(region, operation, params)
     if service == "servicequotas" and operation in ("GetServiceQuota", "GetAWSDefaultServiceQuota"):

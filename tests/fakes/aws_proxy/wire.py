@@ -137,7 +137,7 @@ def _unknown(path: str) -> ApiError:
 
 
 def result_xml(model: OperationModel, result: Mapping[str, Any]) -> bytes:
-    """A result, which is given as boto3 would show it; None leaves a member out."""
+    """A result, which is given as boto3 would show it; `None` leaves a member out."""
     parts = [
         f'<?xml version="1.0" encoding="UTF-8"?>\n<{model.name}Response xmlns="{XMLNS}">',
         f"<requestId>{uuid.uuid4()}</requestId>",

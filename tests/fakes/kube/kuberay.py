@@ -70,7 +70,7 @@ def check_played(cluster: Document) -> None:
 
 
 def auth_secret(cluster: Document, token: str) -> Document | None:
-    """The Secret that the operator makes where tokens are asked for and none is named; None: it makes none."""
+    """The Secret that the operator makes where tokens are asked for and none is named; `None`: it makes none."""
     auth = cluster["spec"].get("authOptions") or {}
     if auth.get("mode") != "token" or auth.get("secretName"):
         return None

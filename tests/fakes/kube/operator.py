@@ -20,7 +20,7 @@ class Turn:
     delete: list[Document] = field(default_factory=list)
     """Pods."""
     status: Document | None = None
-    """None: it is left as it is."""
+    """`None`: it is left as it is."""
     refused: str | None = None
     """What a warning tells of a RayCluster of which nothing is made."""
 

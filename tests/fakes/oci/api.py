@@ -27,7 +27,7 @@ class Request:
     body: Any = None
 
     def one(self, name: str) -> str | None:
-        """A parameter of the query, None where it is not given."""
+        """A parameter of the query, `None` where it is not given."""
         values = self.query.get(name)
         return values[0] if values else None
 

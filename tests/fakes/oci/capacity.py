@@ -49,7 +49,7 @@ def choose_fault_domain(cloud: Cloud, shape: Shape, domain: str, asked: str | No
 
 
 def room(cloud: Cloud, shape: Shape, domain: str, fault: str | None) -> int | None:
-    """How many more fit into a place; None: not limited."""
+    """How many more fit into a place; `None`: not limited."""
     limit = cloud.settings.capacity_at(shape.name, f"{domain}/{fault}" if fault else domain)
     return None if limit is None else max(0, limit - machines(cloud, shape.name, domain, fault))
 

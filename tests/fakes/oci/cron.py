@@ -38,7 +38,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cron:
-    """A checked expression. A question mark as `days` or `weekdays` is None."""
+    """A checked expression. A question mark as `days` or `weekdays` is `None`."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -51,7 +51,7 @@ class Cron:
         """Compute the first time after a moment.
 
         Returns:
-            The time, UTC; None if the expression never acts again.
+            The time, UTC; `None` if the expression never acts again.
         """
         minute = moment.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
         return next((time for time in self._times(minute) if time >= minute), None)

@@ -40,7 +40,7 @@ def check_vnic(cloud: Cloud, body: View, domain: str) -> Resource:
 
 
 def add_vnic(cloud: Cloud, instance: Resource, subnet: Resource, body: View, address: str | None) -> Resource:
-    """Make the VNIC of an instance. `address` is a real one; None: addresses that lead nowhere."""
+    """Make the VNIC of an instance. `address` is a real one; `None`: addresses that lead nowhere."""
     request = body.get("createVnicDetails") or {}
     public = request.get("assignPublicIp")
     if public is None:

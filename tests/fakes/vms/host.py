@@ -46,7 +46,7 @@ class Host:
     port: int
     user: str
     key_file: Path | None
-    """The private key that logs in. None: whoever made the host has it."""
+    """The private key that logs in. `None`: whoever made the host has it."""
     host_key: str
     """The server's public key: type and base64."""
     options: Options

@@ -17,7 +17,7 @@ PROGRAMS = {
 
 @functools.cache
 def lacking() -> str | None:
-    """A sentence that says what is lacking, or None."""
+    """A sentence that says what is lacking, or `None`."""
     if sys.platform != "linux":
         return "VM-like hosts need Linux"
     if os.geteuid() != 0:
