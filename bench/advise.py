@@ -1,9 +1,8 @@
-"""The ranges of `gpuctl advise` beside measured steps, on machines that are planted on this one.
+"""Compare the ranges of `gpuctl advise` with measured steps, on simulated machines on this computer.
 
-The links are slowed down by the kernel, and each layer takes the time that a GPU of a known rate would. The data
-sheet's figures are such that the planted ones are in the middle of what the arithmetic assumes. The job is the real
-one, with each strategy. Exits 1 where fewer than nine of ten measured steps are in their range, or a range is wider
-than 1.6 times.
+The kernel slows down the links, and each layer takes as long as on a GPU of a known rate. The data sheet's figures
+are such that these rates are in the middle of the arithmetic's assumptions. The job is the real one, with each
+strategy. Exits 1 if fewer than nine of ten measured steps are in their range, or a range is wider than 1.6 times.
 
     sudo python bench/advise.py [NAME ...]
 """
@@ -34,7 +33,7 @@ WITHOUT_FILES = (
     "1",
 )
 FLOPS_OF_A_SEQUENCE = 1.05e9
-"""About: of the model, in both passes."""
+"""Approximate operations of the model for a sequence, both passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ class Case:
 def planted(
     count: int, ranks: int, *, compute_s: float, batch: int = 8, between: float = 0.0, within: float = 0.0
 ) -> Planted:
-    """Plant machines whose ranks together compute a step in so many seconds. Links: 10**6 bytes a second."""
+    """Describe machines whose ranks together compute a step in `compute_s`. Links: 10**6 bytes a second."""
     rate = FLOPS_OF_A_SEQUENCE * batch / (count * ranks * compute_s)
     return Planted(count=count, ranks=ranks, rate=rate, between_mb_s=between, within_mb_s=within)
 
@@ -106,7 +105,7 @@ def main() -> int:
 
 
 def compare(case: Case) -> tuple[tuple[float, float], float]:
-    """Return the range that is advised, and what is measured."""
+    """Return the advised range and the measured time."""
     machines = case.planted.machines
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder, "text.txt")

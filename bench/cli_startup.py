@@ -1,11 +1,11 @@
-"""How long `gpuctl --help` takes against `python -c pass`, in pairs. Exits 1 if the median ratio is above 4.
+"""Compare the time of `gpuctl --help` with `python -c pass`, in pairs. Exits 1 if the median ratio is above 4.
 
     python bench/cli_startup.py [--pairs 40]
 
-Uses the console script beside this interpreter where gpuctl is installed, else `python -m gpuctl` in the
-checkout. The interpreter itself is measured with what its environment adds at every start: an editable install's
-import hook, for one, costs `python -c pass` as much as it costs gpuctl. So the ratio is also taken against the
-interpreter without any of that (`-I -S`), and the larger of the two counts.
+Uses the console script next to this interpreter if gpuctl is installed, else `python -m gpuctl` in the checkout. The
+interpreter itself is measured with its environment's additions at every start: an editable install's import hook, for
+one, costs `python -c pass` as much as it costs gpuctl. So the ratio is also taken against the interpreter without
+these (`-I -S`), and the larger of the two counts.
 """
 
 import argparse

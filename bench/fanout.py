@@ -1,11 +1,11 @@
-"""`gpuctl exec -- true` on 2, 16 and 64 hosts beside what people use instead, and what each part of it costs.
+"""Compare `gpuctl exec -- true` on 2, 16 and 64 hosts with other tools, and show the cost of its parts.
 
-The hosts are servers of OpenSSH's own on loopback. Beside us: as many OpenSSH clients at once; pssh; Ansible's `raw`;
-and OpenSSH clients over connections that are open already (ControlMaster), which spare themselves the handshakes. In
-each round all of them run once, in an order that changes; the first does not count. Prints medians and our ratio to
-each; exits 1 where gpuctl is slower than any but the last on 16 hosts or more: on fewer its start and its imports
-decide, and a person notices neither. What is not installed is left out, and said so. At the end, for comparison, the
-same on 16 `local` hosts (asyncssh), where a connection costs a server next to nothing.
+The hosts are OpenSSH servers on loopback. The other tools: parallel OpenSSH clients; pssh; Ansible's `raw`; and
+OpenSSH clients over open connections (ControlMaster), without handshakes. In each round all of them run once, in an
+order that changes; the first does not count. Prints medians and gpuctl's ratio to each; exits 1 if gpuctl is slower
+than any but the last on 16 hosts or more: on fewer its start and its imports decide, and a person notices neither.
+Tools that are not installed are left out, with a note. At the end, for comparison, the same on 16 `local` hosts
+(asyncssh), where a connection costs a server next to nothing.
 
     python bench/fanout.py [ROUNDS [HOSTS...]]
 """
@@ -85,7 +85,7 @@ def ran(words: list[str], **env: str) -> None:
 
 @contextlib.contextmanager
 def openssh_servers(folder: Path, count: int) -> Iterator[tuple[Path, Path]]:
-    """Servers on loopback, in a clean home; gives an inventory of them and a known_hosts file."""
+    """Start servers on loopback, in a clean home; yields an inventory of them and a known_hosts file."""
     inventory, known, servers = ["all:", "  hosts:"], [], []
     make_key(folder / "id")
     (folder / "authorized_keys").write_text((folder / "id.pub").read_text())
@@ -146,7 +146,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def show_parts(home: Path, rounds: int) -> None:
-    """What the parts of `gpuctl exec` cost, each in a fresh process."""
+    """Print the cost of `gpuctl exec`'s parts, each measured in a fresh process."""
     command = [sys.executable, "-c", PARTS, str(home / "clusters" / "default")]
     parts = [
         json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(rounds)
@@ -156,25 +156,25 @@ def show_parts(home: Path, rounds: int) -> None:
 
 
 def rivals(home: Path, count: int) -> dict[str, Callable[[], None]]:
-    """What people use instead, each over the same addresses, keys and pinned host keys; masters are open."""
+    """Return the other tools, with the same addresses, keys and pinned host keys; opens the master connections."""
     config, sockets = home / "config", home / "s"
     config.write_text(gpuctl(home, "ssh-config"))
-    found: dict[str, Callable[[], None]] = {f"{count} parallel ssh": lambda: openssh_clients(config, count)}
+    tools: dict[str, Callable[[], None]] = {f"{count} parallel ssh": lambda: openssh_clients(config, count)}
     names = [f"default-{rank}" for rank in range(count)]
     if PSSH is not None:
         (home / "names").write_text("\n".join(names) + "\n")
         words = [PSSH, "-h", str(home / "names"), "-p", str(count), "-x", f"-F {config}", "true"]
-        found["pssh"] = lambda: ran(words)
+        tools["pssh"] = lambda: ran(words)
     if ANSIBLE is not None:
         (home / "ansible.ini").write_text("\n".join(names) + "\n")
         raw = [ANSIBLE, "all", "-i", str(home / "ansible.ini"), "-f", str(count), "-m", "raw", "-a", "true"]
         arguments = f"-F {config} -o ControlMaster=no"
-        found["ansible -m raw"] = lambda: ran(raw, ANSIBLE_SSH_ARGS=arguments)
+        tools["ansible -m raw"] = lambda: ran(raw, ANSIBLE_SSH_ARGS=arguments)
     sockets.mkdir(exist_ok=True)
     shared = ["-o", f"ControlPath={sockets}/%n", "-o", "ControlMaster=auto", "-o", "ControlPersist=60"]
     openssh_clients(config, count, *shared)
-    found[MULTIPLEXED] = lambda: openssh_clients(config, count, *shared)
-    return found
+    tools[MULTIPLEXED] = lambda: openssh_clients(config, count, *shared)
+    return tools
 
 
 def close_masters(home: Path) -> None:
@@ -184,37 +184,37 @@ def close_masters(home: Path) -> None:
         )
 
 
-def measure(home: Path, count: int, rounds: int, what: str) -> list[str]:
-    """Print the parts and the ratios; the cluster is up. Returns those who are faster than gpuctl."""
+def measure(home: Path, count: int, rounds: int, kind: str) -> list[str]:
+    """Print the parts and the ratios of a running cluster. Returns a sentence for each tool that is faster."""
     clients = {"gpuctl exec": lambda: gpuctl(home, "exec", "--", "true"), **rivals(home, count)}
     try:
-        print(f"{count} {what}:")
+        print(f"{count} {kind}:")
         show_parts(home, rounds)
         for client in clients.values():
             client()
-        taken: dict[str, list[float]] = {name: [] for name in clients}
+        times: dict[str, list[float]] = {name: [] for name in clients}
         for number in range(rounds):
             turn = number % len(clients)
             for name in [*list(clients)[turn:], *list(clients)[:turn]]:
-                taken[name].append(timed(clients[name]))
+                times[name].append(timed(clients[name]))
     finally:
         close_masters(home)
-    ours = taken.pop("gpuctl exec")
+    ours = times.pop("gpuctl exec")
     print(f"  {'gpuctl exec':18} {statistics.median(ours) * 1000:7.0f} ms")
     ahead = []
-    for name, theirs in taken.items():
-        ratio = statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+    for name, theirs in times.items():
+        ratio = statistics.median(ours_s / other for ours_s, other in zip(ours, theirs, strict=True))
         print(
             f"  {name:18} {statistics.median(theirs) * 1000:7.0f} ms   gpuctl / this: median ratio {ratio:.2f}",
             flush=True,
         )
         if ratio > 1 and name != MULTIPLEXED and count >= MANY:
-            ahead.append(f"{name} is faster on {count} {what}")
+            ahead.append(f"{name} is faster on {count} {kind}")
     return ahead
 
 
 def as_installed(folder: str) -> None:
-    """Have Python keep its byte code, as it does where gpuctl is installed, whatever this environment says."""
+    """Let Python keep its byte code, as for an installed gpuctl, whatever this environment's setting."""
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         os.environ["PYTHONPYCACHEPREFIX"] = folder
 

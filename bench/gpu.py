@@ -1,28 +1,28 @@
-"""The built-in job on one GPU: speed beside other loops, floors, waits, losses, start, advice, NCCL, parsers.
+"""Benchmark the built-in job on one GPU: speed against other loops, floors, waits, losses, start, advice, NCCL.
 
     python bench/gpu.py [--out DIR] [--minutes 5.5] [--device auto|cuda|cpu] [--only SECTION]...
 
 Needs this checkout with its packages (`pip install -e ".[train]"`), torch 2.11 or newer, and no network. ResNet-18
 with torchvision's stem on synthetic images of 32 x 32, batches of 64 and 1024: the published loop
 (`bench/parts/published.py`), `--loop plain`, and `fast` with and without CUDA graphs, in bf16 and compiled, each as
-`python -m train` has it. gpt-124m beside the plainest loop (`bench/parts/plain_gpt.py`); other networks beside the
-step and the memory that `gpuctl advise` gives; `gpuctl train` on a local host beside a script under torchrun.
+in `python -m train`. gpt-124m against the plainest loop (`bench/parts/plain_gpt.py`); other networks against the step
+and the memory that `gpuctl advise` gives; `gpuctl train` on a local host against a script under torchrun.
 
-Steady steps alone are timed, with the GPU waited for at both ends: warm-up steps come first, and with too little time
-for twenty others there is no figure. It writes `gpu.json` (after each section), `gpu.txt` and `gpu.log` into DIR, and
-prints the table. Beside the speeds it checks that
+Times steady steps only, and waits for the GPU at both ends: warm-up steps come first, and fewer than twenty later
+steps give no figure. Writes `gpu.json` (after each section), `gpu.txt` and `gpu.log` into DIR, and prints the table.
+In addition to the speeds it checks that
 
 - no step of the fast loop waits for the GPU, by CUDA's own warnings;
 - the timed steps of each loop that records CUDA graphs are graphs;
-- the losses are the CPU's, in double precision and, as far as rounding lets them be, in single;
+- the losses are the CPU's, in double precision and, as far as rounding permits, in single;
 - NCCL starts with one rank, and DistributedDataParallel's steps on it, also with compressed gradients, have the
-  losses that the same steps have over gloo on the CPU;
-- what the node's part reads from nvidia-smi, for facts and for `top`, is what torch sees.
+  losses of the same steps over gloo on the CPU;
+- the facts and the use that the node's part reads from nvidia-smi agree with torch.
 
-Each section has its own part of the time and what earlier ones leave. One that fails or takes longer is recorded, and
-takes no time from others. Without a GPU, or with `--device cpu`, it is a miniature of itself on the CPU, with small
-networks and without compiling: it shows that the program works, no more. Exit status: 0 all is well, 1 a check or a
-section failed, 4 a section had too little time, 130 interrupted.
+Each section has its own part of the time and the time that earlier sections leave. A failure or a timeout is
+recorded, and takes no time from other sections. Without a GPU, or with `--device cpu`, the benchmark runs small
+networks on the CPU without compiling, which shows only that the program works. Exit status: 0 all is well, 1 a check
+or a section failed, 4 a section had too little time, 130 interrupted.
 """
 
 import argparse
@@ -94,10 +94,10 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _device(wanted: str) -> str:
-    """Torch is not asked: it is imported in the processes beside this one alone."""
-    if wanted != "auto":
-        return wanted
+def _device(requested: str) -> str:
+    """Return the device without importing torch: only the sections' processes import it."""
+    if requested != "auto":
+        return requested
     return "cuda" if shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists() else "cpu"
 
 
@@ -115,14 +115,14 @@ def _run(sections: Sequence[Section], document: Document, out: Path, device: str
     with (out / "gpu.log").open("wb") as log, tempfile.TemporaryDirectory(prefix="gpuctl-bench-") as scratch:
 
         def start(together: Sequence[Section], handle: int) -> "subprocess.Popen[Any]":
-            asked = json.dumps(
+            request = json.dumps(
                 {
                     "handle": handle,
                     "folder": scratch,
                     "sections": [asdict(section) for section in together],
                 }
             )
-            command = [sys.executable, str(Path(__file__).resolve()), "--device", device, "--work", asked]
+            command = [sys.executable, str(Path(__file__).resolve()), "--device", device, "--work", request]
             with stop.held():
                 process = subprocess.Popen(
                     command,
@@ -130,7 +130,7 @@ def _run(sections: Sequence[Section], document: Document, out: Path, device: str
                     stdout=log,
                     stderr=log,
                     cwd=ROOT,
-                    # Nothing is to be found that was compiled before.
+                    # No earlier compilation may be reused.
                     env={
                         **os.environ,
                         "PYTHONUNBUFFERED": "1",
@@ -146,7 +146,7 @@ def _run(sections: Sequence[Section], document: Document, out: Path, device: str
         try:
             run(sections, start, document, until=until, keep=keep)
         except KeyboardInterrupt:
-            for process in begun[-1:]:  # those before are over
+            for process in begun[-1:]:  # earlier processes have ended
                 end(process)
             for section in document["sections"].values():
                 if section["status"] == "running":
@@ -166,41 +166,41 @@ def _run(sections: Sequence[Section], document: Document, out: Path, device: str
 
 
 class _Stop:
-    """SIGINT and SIGTERM end the program by KeyboardInterrupt, not before a process that begins is known."""
+    """Turns SIGINT and SIGTERM into KeyboardInterrupt, but not between a process's start and its registration."""
 
     def __init__(self) -> None:
         self._held = False
-        self._asked = False
+        self._requested = False
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask)
 
     def _ask(self, *_: object) -> None:
-        self._asked = True
+        self._requested = True
         if not self._held:
             raise KeyboardInterrupt
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """What was asked for meanwhile is done at its end."""
+        """Delay an interruption to the end of the block."""
         self._held = True
         try:
             yield
         finally:
             self._held = False
-        if self._asked:
+        if self._requested:
             raise KeyboardInterrupt
 
 
 def _write(path: Path, content: str) -> None:
-    """At any instant the file is whole."""
+    """Write the file atomically."""
     part = path.with_name(path.name + ".part")
     part.write_text(content)
     part.replace(path)
 
 
-def _work(device: str, asked: str) -> int:
-    """In the process beside: run the sections that are asked for."""
-    request = json.loads(asked)
+def _work(device: str, request_text: str) -> int:
+    """Run the requested sections. Runs in the other process."""
+    request = json.loads(request_text)
     os.set_inheritable(request["handle"], False)
     import torch
 
@@ -208,7 +208,7 @@ def _work(device: str, asked: str) -> int:
 
     sections = [Section(**section) for section in request["sections"]]
     sizes = WHOLE if device == "cuda" else MINIATURE
-    # With its number: without one it is not equal to where tensors say they are.
+    # With its index: without it the device is not equal to a tensor's.
     where = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
     run_here(sections, sizes, where, Path(request["folder"]), request["handle"])
     return 0

@@ -1,10 +1,10 @@
-"""What the watch for hangs costs a training step.
+"""Measure what the watch for hangs costs a training step.
 
-The same script of two ranks runs on two clusters of two local hosts, watched and with `--hang-after off`. Both are
-kept going, and take a few steps each in turn, so that what else this machine does meets both alike. The script writes
-no metrics: then the watch has to ask the flight recorder, which costs most. Prints the median ratio of a step's time;
-the ratio of the CPU time of all steps, which hardly depends on what else this machine does; and the CPU time of the
-watch itself, as a share of a core. Exits 1 where the last two together are above 0.5 %.
+The same script of two ranks runs on two clusters of two local hosts, watched and with `--hang-after off`. Both stay
+up, and take a few steps each in turn, so that other load on this machine affects both alike. The script writes no
+metrics: then the watch has to ask the flight recorder, which costs most. Prints the median ratio of a step's time;
+the ratio of the CPU time of all steps, which hardly depends on other load; and the CPU time of the watch itself, as a
+share of a core. Exits 1 if the last two together are above 0.5 %.
 
     python bench/hang_watch.py [PAIRS [STEPS]]
 """
@@ -43,7 +43,7 @@ for _ in orders:
             dist.all_reduce(gradient)
     print(time.perf_counter() - began, time.process_time(), file=answers)
 """
-"""It takes its steps each time that it is told to."""
+"""A script that takes its steps on each order."""
 
 
 class Job:
@@ -64,19 +64,19 @@ class Job:
         self._answers = [(self._folder / f"answers-{rank}").open() for rank in (0, 1)]
 
     def take_steps(self) -> tuple[float, float]:
-        """Seconds for the steps, and CPU seconds of the ranks so far: of all their threads, between steps, too."""
+        """Return seconds for the steps, and all CPU seconds of the ranks so far, also between steps."""
         for orders in self._orders:
             print("go", file=orders)
-        told = [[float(word) for word in answers.readline().split()] for answers in self._answers]
-        return max(wall for wall, _ in told), sum(cpu for _, cpu in told)
+        seconds = [[float(word) for word in answers.readline().split()] for answers in self._answers]
+        return max(wall for wall, _ in seconds), sum(cpu for _, cpu in seconds)
 
     def watch_cpu_s(self) -> float:
-        """CPU time of the watches so far."""
+        """Return the CPU time of the watches so far."""
         files = self._home.glob(
             f"clusters/{self._name}/local/*/home/.gpuctl-node/runs/{self.run}/*/hangs/watched"
         )
         times = [psutil.Process(int(file.read_text())).cpu_times() for file in files]
-        return sum(one.user + one.system for one in times)
+        return sum(cpu.user + cpu.system for cpu in times)
 
     def end(self) -> None:
         for orders in self._orders:
@@ -111,14 +111,14 @@ def main() -> int:
         job(Path(folder), "off", steps, "--hang-after", "off") as off,
     ):
         before = {}
-        for one in (watched, off, watched, off):
-            _, before[one.run] = one.take_steps()  # warm-up
+        for side in (watched, off, watched, off):
+            _, before[side.run] = side.take_steps()  # warm-up
         began, used_s = time.monotonic(), watched.watch_cpu_s()
         ratios, step_s, cpu = [], [], dict(before)
         for number in range(pairs):
             took = {}
-            for one in (watched, off) if number % 2 else (off, watched):
-                took[one.run], cpu[one.run] = one.take_steps()
+            for side in (watched, off) if number % 2 else (off, watched):
+                took[side.run], cpu[side.run] = side.take_steps()
             ratios.append(took[watched.run] / took[off.run])
             step_s.append(took[off.run] / steps)
         wall_s = time.monotonic() - began

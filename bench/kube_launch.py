@@ -1,9 +1,9 @@
-"""What gpuctl adds to a script on Ray in pods that are ready, beside a RayJob that is written by hand.
+"""Compare `gpuctl train --mode ray` in ready pods with a hand-written RayJob.
 
 The same script, which trains on two pods by Ray Train, on the same RayCluster: `gpuctl train --mode ray` and `kubectl
 apply` of a RayJob, in pairs, from the command to the first step. The API server, the scheduler and Ray are real; the
-kubelet and KubeRay's operator are those of `tests/kube`, which lose no time where real ones wait for seconds. Prints
-the median ratio; exits 1 above 1.1. It needs root, kubectl, and the server that `tests/kube/build.sh` builds.
+kubelet and KubeRay's operator are the fakes of `tests/kube`, which lose no time where real ones wait for seconds.
+Prints the median ratio; exits 1 above 1.1. Needs root, kubectl, and the server that `tests/kube/build.sh` builds.
 
     python bench/kube_launch.py [PAIRS]
 """
@@ -88,28 +88,28 @@ def by_hand(cluster: Cluster, folder: Path, namespace: str, number: int) -> floa
     began = time.time()
     subprocess.run(["kubectl", "apply", "-f", str(manifest)], check=True, capture_output=True)
     path = f"/apis/ray.io/v1/namespaces/{namespace}/rayjobs/by-hand-{number}"
-    while (found := cluster.client.call("GET", path).get("status", {})).get("jobDeploymentStatus") not in (
+    while (status := cluster.client.call("GET", path).get("status", {})).get("jobDeploymentStatus") not in (
         "Complete",
         "Failed",
     ):
         if time.time() - began > DEADLINE_S:
-            sys.exit(f"the RayJob is not over after {DEADLINE_S:.0f} s: {found} {cluster.operator.errors}")
+            sys.exit(f"the RayJob is not over after {DEADLINE_S:.0f} s: {status} {cluster.operator.errors}")
         time.sleep(POLL_S)
-    logs = ray_jobs.ask_head(cluster.client, namespace, "machines", f"/api/jobs/{found['jobId']}/logs")
-    if found["jobDeploymentStatus"] == "Failed":
-        sys.exit(f"the RayJob failed: {found['message']}\n{logs['logs']}")
+    logs = ray_jobs.ask_head(cluster.client, namespace, "machines", f"/api/jobs/{status['jobId']}/logs")
+    if status["jobDeploymentStatus"] == "Failed":
+        sys.exit(f"the RayJob failed: {status['message']}\n{logs['logs']}")
     return first_step(logs["logs"]) - began
 
 
-def first_step(said: str) -> float:
-    """The time that the script tells."""
-    if (found := FIRST_STEP.search(said)) is None:
-        sys.exit(f"the script did not tell of its first step:\n{said}")
-    return float(found[1])
+def first_step(output: str) -> float:
+    """Return the time of the first step from the script's output."""
+    if (match := FIRST_STEP.search(output)) is None:
+        sys.exit(f"the script printed no first step:\n{output}")
+    return float(match[1])
 
 
 def main() -> int:
-    """Print each pair, and the median of the ratios; where there is no server, why nothing is measured."""
+    """Print each pair, and the median of the ratios; or why nothing is measured."""
     if (why := lacking()) is not None:
         print(f"not measured: {why}")
         return 0
@@ -130,12 +130,12 @@ def main() -> int:
             ratios = []
             for pair in range(1, pairs + 1):
                 order = ("ours", "hand") if pair % 2 else ("hand", "ours")
-                taken = {
-                    which: by_gpuctl(folder) if which == "ours" else by_hand(cluster, folder, namespace, pair)
-                    for which in order
+                took = {
+                    way: by_gpuctl(folder) if way == "ours" else by_hand(cluster, folder, namespace, pair)
+                    for way in order
                 }
-                ratios.append(taken["ours"] / taken["hand"])
-                print(f"pair {pair}: gpuctl {taken['ours']:.2f} s, RayJob {taken['hand']:.2f} s", flush=True)
+                ratios.append(took["ours"] / took["hand"])
+                print(f"pair {pair}: gpuctl {took['ours']:.2f} s, RayJob {took['hand']:.2f} s", flush=True)
         finally:
             gpuctl(folder, "down", "--yes")
     ratio = statistics.median(ratios)

@@ -1,7 +1,7 @@
-"""What `gpuctl train` adds to a launch by hand.
+"""Measure what `gpuctl train` adds to a launch by hand.
 
-The same one-epoch job on the same two prepared local hosts, in pairs: `gpuctl train`, and the two torchrun
-commands that a person would start over plain ssh. Prints the median ratio of wall times; exits 1 above 1.0.
+The same one-epoch job on the same two prepared local hosts, in pairs: `gpuctl train`, and the two torchrun commands
+that a person would start over plain ssh. Prints the median ratio of wall times; exits 1 above 1.0.
 
     python bench/launch_overhead.py [PAIRS]
 """
@@ -30,7 +30,7 @@ def gpuctl(home: Path, *words: str) -> str:
 
 
 def by_hand(config: Path, launches: list[dict[str, object]]) -> None:
-    """What a person types in two terminals: cd, two variables, torchrun."""
+    """Run a person's commands in two terminals: cd, two variables, torchrun."""
     port = str(random.randint(20000, 29999))
     terminals = []
     for rank, node in enumerate(launches):
@@ -71,8 +71,8 @@ def main() -> int:
             rows = []
             for pair in range(pairs):
                 order = [("ours", gpuctl, (home, "train", "--", *JOB)), ("hand", by_hand, (config, launches))]
-                taken = {name: timed(work, *words) for name, work, words in order[:: 1 if pair % 2 else -1]}
-                rows.append((taken["ours"], taken["hand"]))
+                seconds = {name: timed(work, *words) for name, work, words in order[:: 1 if pair % 2 else -1]}
+                rows.append((seconds["ours"], seconds["hand"]))
                 print(f"pair {pair + 1}: gpuctl {rows[-1][0]:.2f} s, by hand {rows[-1][1]:.2f} s", flush=True)
         finally:
             gpuctl(home, "down", "--yes")

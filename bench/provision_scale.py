@@ -1,17 +1,17 @@
-"""What `up` and `down` of 2, 16, 64 and 256 machines take on both clouds, in calls and in wall time.
+"""Measure calls and wall time of `up` and `down` of 2, 16, 64 and 256 machines on both clouds.
 
 The clouds are the fakes of `tests/fakes`: a call takes 0.2 s, a machine 60 s until it runs, all on a clock that runs
-several times as fast as this computer's, which gpuctl's own waits follow. Nothing of ours is there before. Each
-cluster is made and removed by a process of its own, which has imported the SDK and looked at the cloud once before.
+several times as fast as this computer's, also for gpuctl's waits. The account is empty at first. Each cluster is
+created and removed by its own process, which has imported the SDK and queried the cloud once before.
 
-Beside the wall time stands the longest chain of dependent calls: what it would take if each call began the moment
-it could, whatever else is on its way. `needs` says which answers a call waits for; nothing is made before the plan
-is there, as it is shown and asked about. What the cloud takes by itself after a call is in the chain as well: a
-machine's 60 s, and on OCI 6 s for each part of a network that others build upon. A list of several pages is a chain
-by itself. The table is compared with the calls that were made, so that none can be forgotten.
+Next to the wall time stands the longest chain of dependent calls: the time if each call began as early as possible,
+whatever else is in progress. `needs` lists the answers that a call waits for; nothing is created before the plan is
+complete, as it is shown and confirmed. The cloud's own time after a call is in the chain as well: a machine's 60 s,
+and on OCI 6 s for each part of a network that others need. A list of several pages is a chain. The table is checked
+against the calls, so that none is missing.
 
-Exits 1 where `up` takes more than 1.2 times its chain, where calls grow faster than N, or where a process has held
-more than 200 MB at any time.
+Exits 1 if `up` takes more than 1.2 times its chain, if calls grow faster than N, or if a process has held more than
+200 MB at any time.
 
     python bench/provision_scale.py [N...]
 """
@@ -52,19 +52,19 @@ Needs = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A cloud and what its calls wait for."""
+    """A cloud and the dependencies of its calls."""
 
     provider: str
     fake: Literal["oci", "aws_proxy"]
     shape: str
     needs: Needs
-    """Operation → those whose answers it needs."""
+    """Operations that an operation depends on, by operation."""
     takes: Mapping[str, float]
-    """What the cloud takes after an operation's answer until the next one can build upon it."""
+    """Seconds after an operation's answer until a dependent operation can begin."""
     last: tuple[str, ...]
-    """Once they are answered, `up` is over."""
+    """Operations whose answers complete `up`."""
     paged: frozenset[str] = frozenset()
-    """Lists that have PAGE machines a page."""
+    """Lists with PAGE machines a page."""
 
 
 OCI_NETWORK = (
@@ -159,11 +159,11 @@ KINDS = (OCI, AWS)
 
 
 class Wrong(Exception):
-    """What was measured is not what was to be measured."""
+    """The measurement is invalid."""
 
 
 class FastClock:
-    """A clock on which `speed` seconds pass in one of this computer's."""
+    """A clock that runs `speed` times as fast as this computer's."""
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
@@ -177,7 +177,7 @@ class FastClock:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one `up` and its `down` took, in simulated seconds."""
+    """Calls, simulated seconds and memory of an `up` and its `down`."""
 
     count: int
     up_s: float
@@ -193,7 +193,7 @@ class Run:
 
 
 def chain_s(kind: Kind, count: int) -> float:
-    """How long the longest chain of dependent calls takes."""
+    """Return the duration of the longest chain of dependent calls."""
     pages = -(-count // PAGE)
 
     @cache
@@ -205,7 +205,7 @@ def chain_s(kind: Kind, count: int) -> float:
 
 
 def check_table(kind: Kind, calls: Sequence[Mapping[str, Any]], speed: float) -> None:
-    """The table has the calls that were made, and none of them came before what it needs."""
+    """Check that the table has exactly the actual calls, and that none came before its dependencies."""
     made: dict[str, list[float]] = {}
     for call in calls:
         made.setdefault(call["operation"], []).append(call["at"])
@@ -220,8 +220,8 @@ def check_table(kind: Kind, calls: Sequence[Mapping[str, Any]], speed: float) ->
 
 
 def measure(kind: Kind, cloud: FakeCloud, home: Path, count: int) -> Run:
-    """`up` and `down` of so many machines, the network included; in a process of its own."""
-    speed = next(speed for most, speed in SPEEDS if count <= most)
+    """Measure `up` and `down` of `count` machines, the network included; runs in its own process."""
+    speed = next(speed for max_count, speed in SPEEDS if count <= max_count)
     cloud.settings(
         latency_s=LATENCY_S, launch_s=LAUNCH_S, terminate_s=TERMINATE_S, page_size=PAGE, speed=speed
     )
@@ -265,8 +265,8 @@ def peak_mb() -> float:
 
 
 def problems(kind: Kind, runs: Sequence[Run]) -> list[str]:
-    """Which limits are broken."""
-    found = [
+    """Return the broken limits."""
+    broken = [
         f"`up` of {run.count} took {run.ratio:.2f} times its chain, above {RATIO_LIMIT}"
         for run in runs
         if run.ratio > RATIO_LIMIT
@@ -277,11 +277,11 @@ def problems(kind: Kind, runs: Sequence[Run]) -> list[str]:
             ("down", less.down_calls, more.down_calls),
         ):
             if now / was > more.count / less.count:
-                found.append(f"calls of `{name}` grow from {was} to {now} for {more.count} machines")
-    most = max(run.memory_mb for run in runs)
-    if most > MEMORY_LIMIT_MB:
-        found.append(f"{most:.0f} MB of memory, above {MEMORY_LIMIT_MB}")
-    return [f"{kind.provider}: {problem}" for problem in found]
+                broken.append(f"calls of `{name}` grow from {was} to {now} for {more.count} machines")
+    peak_mb = max(run.memory_mb for run in runs)
+    if peak_mb > MEMORY_LIMIT_MB:
+        broken.append(f"{peak_mb:.0f} MB of memory, above {MEMORY_LIMIT_MB}")
+    return [f"{kind.provider}: {problem}" for problem in broken]
 
 
 def bench(kind: Kind, cloud: FakeCloud, home: Path, counts: Sequence[int]) -> list[Run]:
@@ -316,10 +316,10 @@ def show(kind: Kind, runs: Sequence[Run]) -> None:
 
 def main() -> int:
     counts = tuple(int(word) for word in sys.argv[1:]) or COUNTS
-    # Nothing of the developer's own accounts is to be used.
+    # Do not use the developer's accounts.
     for name in [name for name in os.environ if name.startswith(("GPUCTL_", "AWS_", "OCI_"))]:
         del os.environ[name]
-    found = []
+    broken = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
         clouds = [stack.enter_context(start_fake(kind.fake, home)) for kind in KINDS]
@@ -332,10 +332,10 @@ def main() -> int:
                 KINDS, pool.map(bench, KINDS, clouds, homes, [counts] * len(KINDS)), strict=True
             ):
                 show(kind, runs)
-                found += problems(kind, runs)
-    for problem in found:
+                broken += problems(kind, runs)
+    for problem in broken:
         print(problem, file=sys.stderr)
-    return 1 if found else 0
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
-"""Prepared hosts to the first training step: `gpuctl train --mode ray` beside Ray's own way with the same job.
+"""Compare `gpuctl train --mode ray` with Ray's own launch, from prepared hosts to the first training step.
 
 Two VM-like hosts of `tests/fakes/vms` (Linux, root), the same environment on both, no Ray. In each round, in an order
 that changes, each time until rank 0 has taken its first step:
 
 - cold: `gpuctl train --mode ray`, and `ray up` with its local provider followed by `ray job submit` of a TorchTrainer
-  script: the same model, data, batch and ranks, read in the cheapest way. It submits as soon as `ray up` returns.
-- warm: on the Ray that the first of these has left, `gpuctl train --mode ray` again, and the same script started on
-  its head over ssh, which is what Ray itself takes to start a trainer.
+script: the same model, data, batch and ranks, read in the cheapest way. It submits as soon as `ray up` returns.
 
-Prints medians, the median ratio of the cold starts and the median difference of the warm ones; exits 1 where gpuctl
-is not faster cold, or 2 s or more slower warm.
+- warm: on the Ray that the first of these has left, `gpuctl train --mode ray` again, and the same script started on
+its head over ssh, which is Ray's own time to start a trainer.
+
+Prints medians, the median ratio of the cold starts and the median difference of the warm starts; exits 1 if gpuctl is
+not faster cold, or 2 s or more slower warm.
 
     python bench/ray_launch.py [ROUNDS]
 """
@@ -86,7 +87,7 @@ worker_start_ray_commands:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """The hosts, and a folder for what commands write."""
+    """The hosts, and a folder for the commands' files."""
 
     net: Net
     folder: Path
@@ -96,7 +97,7 @@ class Bench:
         return self.net.hosts[0]
 
     def ran(self, words: list[str], **env: str) -> str:
-        """What a command of this computer printed; ends the bench where it fails."""
+        """Return the output of a command on this computer; ends the bench if it fails."""
         done = subprocess.run(
             words, cwd=self.folder, env={**os.environ, **env}, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=LIMIT_S, check=False,
@@ -109,7 +110,7 @@ class Bench:
         return self.ran([str(BIN / "gpuctl"), *words], GPUCTL_HOME=str(self.folder / "home"))
 
     def ray(self, *words: str) -> str:
-        # Of the local provider the second autoscaler never starts a worker.
+        # With the local provider, the second autoscaler never starts a worker.
         return self.ran(
             [str(BIN / "ray"), *words],
             RAY_UP_enable_autoscaler_v2="0", RAY_TMPDIR=str(self.folder), TMPDIR=str(self.folder),
@@ -125,7 +126,7 @@ def first_step_of_gpuctl(bench: Bench) -> float:
     for line in (Path(result["dir"]) / "metrics" / "rank-0.jsonl").read_text().splitlines():
         if "step" in (document := json.loads(line)):
             return float(document["time"]) - began
-    sys.exit(f"run {result['run']} told of no step")
+    sys.exit(f"run {result['run']} reported no step")
 
 
 def first_step_of_ray_up(bench: Bench) -> float:
@@ -185,43 +186,43 @@ def first_step_on_our_ray(bench: Bench) -> float:
 
 
 def told_at(output: str) -> float:
-    """The time of the first step that the script printed, which Ray may have put a prefix before."""
-    found = re.search(r"FIRST STEP (\d+\.\d+) of 2", output)
-    if found is None:
-        sys.exit(f"the script told of no first step:\n{output}")
-    return float(found[1])
+    """Return the time of the first step from the script's output, to which Ray may add a prefix."""
+    match = re.search(r"FIRST STEP (\d+\.\d+) of 2", output)
+    if match is None:
+        sys.exit(f"the script printed no first step:\n{output}")
+    return float(match[1])
 
 
 def one_round(bench: Bench, number: int) -> dict[str, float]:
-    """Seconds to the first step, each way; no Ray is there before it and after it."""
-    taken: dict[str, float] = {}
+    """Return the seconds to the first step, for each launcher; no Ray runs before and after it."""
+    seconds: dict[str, float] = {}
 
     def ours() -> None:
-        taken["gpuctl, cold"] = first_step_of_gpuctl(bench)
+        seconds["gpuctl, cold"] = first_step_of_gpuctl(bench)
         warm = {"gpuctl, warm": first_step_of_gpuctl, "script, warm": first_step_on_our_ray}
         for name in list(warm)[:: 1 if number % 2 else -1]:
-            taken[name] = warm[name](bench)
+            seconds[name] = warm[name](bench)
         bench.gpuctl("ray", "stop")
 
     def theirs() -> None:
-        taken["ray up, cold"] = first_step_of_ray_up(bench)
+        seconds["ray up, cold"] = first_step_of_ray_up(bench)
         end_ray_up(bench)
 
     ways: list[Callable[[], None]] = [ours, theirs]
     for way in ways[:: 1 if number % 2 else -1]:
         way()
     load = os.getloadavg()[0]
-    shown = ", ".join(f"{name} {taken[name]:.1f} s" for name in sorted(taken))
+    shown = ", ".join(f"{name} {seconds[name]:.1f} s" for name in sorted(seconds))
     print(f"round {number}: {shown} (load {load:.1f} on {os.cpu_count()} cores)", flush=True)
-    return taken
+    return seconds
 
 
 def report(rounds: list[dict[str, float]]) -> int:
-    """Print what the rounds say; 0 where both claims hold."""
+    """Print the rounds' results. Returns 0 if both limits hold."""
     for name in sorted(rounds[0]):
-        print(f"{name:14} median {statistics.median(taken[name] for taken in rounds):5.1f} s")
-    ratios = [taken["gpuctl, cold"] / taken["ray up, cold"] for taken in rounds]
-    differences = [taken["gpuctl, warm"] - taken["script, warm"] for taken in rounds]
+        print(f"{name:14} median {statistics.median(seconds[name] for seconds in rounds):5.1f} s")
+    ratios = [seconds["gpuctl, cold"] / seconds["ray up, cold"] for seconds in rounds]
+    differences = [seconds["gpuctl, warm"] - seconds["script, warm"] for seconds in rounds]
     ratio, difference = statistics.median(ratios), statistics.median(differences)
     print(
         f"cold: gpuctl train / ray up + ray job submit: median ratio {ratio:.2f} "
@@ -246,7 +247,7 @@ def main() -> int:
         (bench.folder / "job" / "script.py").write_text(SCRIPT)
         hosts, known_hosts = net.inventory(python=sys.executable)
         bench.gpuctl("up", "--hosts", str(hosts), "--known-hosts", str(known_hosts))
-        # The code is sent, and what torch reads is in the page cache.
+        # Send the code, and read torch into the page cache.
         bench.gpuctl("train", "--", *JOB)
         return report([one_round(bench, number) for number in range(1, rounds + 1)])
 

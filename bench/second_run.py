@@ -1,8 +1,8 @@
-"""What `gpuctl train` does before the launch, the first time on fresh machines and again on prepared ones.
+"""Compare the time before the launch of `gpuctl train` on fresh machines and on prepared ones.
 
-Two hosts as OCI's Ubuntu image is (firewall, interface, hostname), in network namespaces; where that can't be had
-(it takes Linux and root), two local hosts, and it says so. Prints the parts and the ratio of again to first; exits 1
-where connecting, preparing (facts, firewall, environment, code) and the preflight together take 2 s or more again.
+Two hosts like OCI's Ubuntu image (firewall, interface, hostname), in network namespaces; without Linux and root, two
+local hosts, with a note. Prints the parts and the ratio of again to first; exits 1 if connecting, preparing (facts,
+firewall, environment, code) and the preflight together take 2 s or more again.
 
     python bench/second_run.py [RUNS]
 """
@@ -38,7 +38,7 @@ def gpuctl(home: Path, *words: str) -> str:
 
 @contextmanager
 def cluster(home: Path) -> Iterator[str]:
-    """Two hosts that are up; what they are."""
+    """Yield the description of two hosts that are up."""
     if sentence := lacking():
         gpuctl(home, "up", "--provider", "local", "--count", "2")
         yield f"two local hosts ({sentence})"
@@ -51,7 +51,7 @@ def cluster(home: Path) -> Iterator[str]:
 
 
 def train(home: Path) -> dict[str, float]:
-    """The seconds of a run's parts before its launch."""
+    """Return the seconds of a run's parts before its launch."""
     seconds = json.loads(gpuctl(home, "train", "--json", "ready.py"))["seconds"]
     return {part: seconds[part] for part in PARTS}
 
@@ -68,8 +68,8 @@ def main() -> int:
         home = Path(folder)
         (home / "project").mkdir()
         (home / "project" / "ready.py").write_text(SCRIPT)
-        with cluster(home) as what:
-            print(what)
+        with cluster(home) as description:
+            print(description)
             first = train(home)
             show("first", first)
             later = []

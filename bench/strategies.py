@@ -1,8 +1,8 @@
-"""The built-in job's step with each strategy beside the plainest loop with the same parts of PyTorch.
+"""Compare the built-in job's step under each strategy with the plainest loop of the same PyTorch parts.
 
-The model is `gpt-10m` on bytes. Two ranks on this machine take steps of both loops in turns, some of one and then as
-many of the other; printed are the medians of tokens a second, and the median of the ratios. Exits 1 where a
-strategy has less than 0.97 of the plain loop's tokens a second.
+The model is `gpt-10m` on bytes. Two ranks on this machine take steps of both loops in turns, some of one and then
+equally many of the other. Prints the medians of tokens a second, and the median of the ratios. Exits 1 if a strategy
+has less than 0.97 of the plain loop's tokens a second.
 
     python bench/strategies.py [PAIRS [STEPS [STRATEGY ...]]]
 """
@@ -49,7 +49,7 @@ WARM_UP = 3
 RESULT = "result: "
 Batch = tuple[torch.Tensor, torch.Tensor]
 Loop = Callable[[int], None]
-"""Takes so many steps."""
+"""Takes that number of steps."""
 
 
 def main() -> int:
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def measure(strategy: str, pairs: str, steps: str) -> tuple[float, float, float]:
-    """Tokens a second of ours and of the plain loop, and the median of their ratios."""
+    """Return the tokens a second of both loops, and the median of their ratios."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     done = subprocess.run(
         [*launch, __file__, "--ranks", strategy, pairs, steps],
@@ -82,25 +82,25 @@ def measure(strategy: str, pairs: str, steps: str) -> tuple[float, float, float]
 
 
 def rank_main(strategy: str, pairs: int, steps: int) -> None:
-    """What each rank does."""
+    """Measure both loops on a rank."""
     dist.init_process_group("gloo")
     try:
         tokens = batches()
         loops = {"ours": ours(strategy, tokens), "plain": plain(strategy, tokens)}
         for loop in loops.values():
             loop(WARM_UP)
-        taken: dict[str, list[float]] = {name: [] for name in loops}
+        times: dict[str, list[float]] = {name: [] for name in loops}
         for pair in range(pairs):
             for name in sorted(loops, reverse=pair % 2 == 1):
                 dist.barrier()
                 began = time.perf_counter()
                 loops[name](steps)
                 dist.barrier()
-                taken[name].append(time.perf_counter() - began)
+                times[name].append(time.perf_counter() - began)
         replicas = 1 if strategy in ("tp", "pp") else RANKS
         moved = steps * replicas * BATCH * SEQ_LEN
-        ratios = [before / now for before, now in zip(taken["plain"], taken["ours"], strict=True)]
-        rates = [moved / statistics.median(taken[name]) for name in ("ours", "plain")]
+        ratios = [before / now for before, now in zip(times["plain"], times["ours"], strict=True)]
+        rates = [moved / statistics.median(times[name]) for name in ("ours", "plain")]
         if dist.get_rank() == 0:
             print(RESULT + json.dumps([*rates, statistics.median(ratios)]), flush=True)
     finally:
@@ -108,13 +108,13 @@ def rank_main(strategy: str, pairs: int, steps: int) -> None:
 
 
 def batches() -> Batch:
-    """Tokens [b, n], and those that follow each."""
+    """Return tokens [b, n], and the token after each."""
     text = torch.randint(VOCABULARY, (BATCH, SEQ_LEN + 1), generator=torch.Generator().manual_seed(0))
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
 def ours(strategy: str, batch: Batch) -> Loop:
-    """The parts of the built-in job, with its clocks and its report."""
+    """Return the built-in job's loop, with its clocks and its report."""
     options = Options(model="gpt-10m", dataset="text", strategy=strategy, wrap="transformer", lr=1e-3)  # type: ignore[arg-type]
     env, device = read_environment(), torch.device("cpu")
     distributed = build_strategy(options, env, device)

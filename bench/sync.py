@@ -1,10 +1,10 @@
-"""Code sync beside rsync: 10,000 files and 500 MB to two hosts at once, the first time and the second.
+"""Compare code sync with rsync: 10,000 files and 500 MB to two hosts at once, the first and the second time.
 
-The hosts are two servers of OpenSSH's own on loopback, each with a home folder of its own among the temporary files
-(TMPDIR=/dev/shm takes the disk out of it). rsync is what a person would start in two terminals: `rsync -a
---delete` over ssh. Ours is a whole process: start, imports, reading the project with git, two connections, the sync.
-The same without rsync's help is printed beside it. The three alternate in one run; printed are the medians of times
-and of each round's ratios. Exits 1 where one of gpuctl's is above 1.2, 2 where a program that is needed is missing.
+The hosts are two OpenSSH servers on loopback, each with its own home folder among the temporary files
+(TMPDIR=/dev/shm excludes the disk). rsync runs as a person would start it in two terminals: `rsync -a --delete` over
+ssh. gpuctl's time is of a whole process: start, imports, reading the project with git, two connections, the sync. The
+same without rsync's help is printed, too. The three alternate in one run. Prints the medians of times and of each
+round's ratios. Exits 1 if a gpuctl ratio is above 1.2, 2 if a program is missing.
 
     python bench/sync.py [ROUNDS]
 """
@@ -60,7 +60,7 @@ print(json.dumps({"files": [d.files for d in done.values()], "rsync": [d.rsync_f
 
 
 def make_project(root: Path) -> None:
-    """Much small text and a few large files, of bytes that do not compress."""
+    """Create many small text files and a few large files, of bytes that do not compress."""
     chance = random.Random(1)
     noise = chance.randbytes(4 << 20)
 
@@ -87,7 +87,7 @@ def make_project(root: Path) -> None:
 
 @contextlib.contextmanager
 def servers(folder: Path) -> Iterator[list[int]]:
-    """Two sshd on loopback, with what OpenSSH's client and ours need to reach them; gives their ports."""
+    """Start two sshd on loopback, with the files for OpenSSH's client and gpuctl's; yields their ports."""
     make_key(folder / "id")
     (folder / "authorized_keys").write_text((folder / "id.pub").read_text())
     if os.geteuid() == 0:
@@ -144,7 +144,7 @@ def wait_for_port(port: int) -> None:
 
 
 def rsync(folder: Path, project: Path) -> None:
-    """Two rsync processes at once."""
+    """Run two rsync processes at once."""
     clients = []
     for rank in range(HOSTS):
         words = ["rsync", "-a", "--delete", "--exclude=/.git", "-e", f"ssh -F {folder / 'ssh_config'}"]
@@ -155,7 +155,7 @@ def rsync(folder: Path, project: Path) -> None:
 
 
 def ours(folder: Path, project: Path, ports: list[int], way: str, *, files: int) -> int:
-    """One sync to both hosts, which sends so many files; returns the process's peak memory in kB."""
+    """Sync to both hosts, which sends `files` files; returns the process's peak memory in kB."""
     words = [
         sys.executable,
         "-c",
@@ -166,16 +166,16 @@ def ours(folder: Path, project: Path, ports: list[int], way: str, *, files: int)
         "rsync" if way == OURS else "",
     ]
     words += [json.dumps(ports), getpass.getuser()]
-    # The place of our packages is named: the folder that this runs in need not be theirs.
+    # Name the packages' folder: the current folder may be another.
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode != 0:
         sys.exit(f"the sync failed:\n{done.stderr}")
-    said = json.loads(done.stdout)
+    summary = json.loads(done.stdout)
     expected = {"files": [files] * HOSTS, "rsync": [LARGE_FILES if files and way == OURS else 0] * HOSTS}
-    if {name: said[name] for name in expected} != expected:
-        sys.exit(f"the sync did something else than expected: {said}, not {expected}")
-    return int(said["peak_kb"])
+    if {name: summary[name] for name in expected} != expected:
+        sys.exit(f"the sync did something else than expected: {summary}, not {expected}")
+    return int(summary["peak_kb"])
 
 
 def timed(work: Callable[[], int | None]) -> tuple[float, int | None]:
@@ -184,10 +184,10 @@ def timed(work: Callable[[], int | None]) -> tuple[float, int | None]:
     return time.perf_counter() - began, value
 
 
-def check_and_remove(project: Path, folder: Path, what: str) -> None:
-    """Both homes hold the project's files, with their bytes and times; make room for the next one."""
+def check_and_remove(project: Path, folder: Path, name: str) -> None:
+    """Check that both homes have the project's files, bytes and times, then remove them."""
     for rank in range(HOSTS):
-        there = folder / f"home-{rank}" / what
+        copy = folder / f"home-{rank}" / name
         words = [
             "rsync",
             "-rtn",
@@ -198,12 +198,12 @@ def check_and_remove(project: Path, folder: Path, what: str) -> None:
             "--omit-dir-times",
         ]
         differing = subprocess.run(
-            [*words, f"{project}/", f"{there}/"], capture_output=True, check=True
+            [*words, f"{project}/", f"{copy}/"], capture_output=True, check=True
         ).stdout
         if differing:
-            sys.exit(f"what {what} brought is not what was sent:\n{differing.decode()[:1000]}")
-        shutil.rmtree(there)
-        there.with_name(f"{what}.manifest.json").unlink(missing_ok=True)
+            sys.exit(f"{name} transferred other files than were sent:\n{differing.decode()[:1000]}")
+        shutil.rmtree(copy)
+        copy.with_name(f"{name}.manifest.json").unlink(missing_ok=True)
 
 
 def main() -> int:
@@ -227,27 +227,27 @@ def main() -> int:
             for number in range(rounds):
                 order = list(works.items())
                 order = order[number % 3 :] + order[: number % 3]
-                for what, work in order:
+                for way, work in order:
                     for when, files in (("first", FILES), ("second", 0)):
-                        os.sync()  # what the one before wrote is not waited for in this one's time
+                        os.sync()  # the previous sync's writes must not count here
                         took, peak = timed(lambda work=work, files=files: work(files))  # type: ignore[misc]
-                        seconds.setdefault((what, when), []).append(took)
+                        seconds.setdefault((way, when), []).append(took)
                         peak_kb = max(peak_kb, peak or 0)
-                    check_and_remove(project, folder, what)
-                said = ", ".join(
-                    f"{what} {when} {times[-1]:.2f} s" for (what, when), times in seconds.items()
+                    check_and_remove(project, folder, way)
+                times_text = ", ".join(
+                    f"{way} {when} {times[-1]:.2f} s" for (way, when), times in seconds.items()
                 )
-                print(f"round {number + 1}: {said}; load {os.getloadavg()[0]:.1f}", flush=True)
+                print(f"round {number + 1}: {times_text}; load {os.getloadavg()[0]:.1f}", flush=True)
     print(f"{FILES:,} files, {TOTAL_BYTES / 1e6:.0f} MB, {HOSTS} hosts; medians of {rounds} rounds:")
     fine = True
-    for what in works:
-        line = f"  {what:15}"
+    for way in works:
+        line = f"  {way:15}"
         for when in ("first", "second"):
-            took = statistics.median(seconds[what, when])
-            pairs = zip(seconds[what, when], seconds[PLAIN, when], strict=True)
-            ratio = statistics.median(one / other for one, other in pairs)
+            took = statistics.median(seconds[way, when])
+            pairs = zip(seconds[way, when], seconds[PLAIN, when], strict=True)
+            ratio = statistics.median(own_s / other for own_s, other in pairs)
             line += f"  {when} {took * 1000:7.0f} ms, ratio {ratio:.2f}"
-            fine = fine and (what != OURS or ratio <= LIMIT)
+            fine = fine and (way != OURS or ratio <= LIMIT)
         print(line)
     print(f"  gpuctl's memory at most {peak_kb / 1024:.0f} MB; load {os.getloadavg()[0]:.1f}")
     return 0 if fine else 1

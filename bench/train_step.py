@@ -1,16 +1,16 @@
-"""The built-in job's step beside the loop that tutorials teach: the same model, batch, optimizer and kind of data.
+"""Compare the built-in job's step with the tutorials' loop: the same model, batch, optimizer and kind of data.
 
-The tutorials' loop: pictures of PIL's through RandomHorizontalFlip, ToTensor and Normalize one by one, a DataLoader
-without workers, `loss.item()` at every step. Ours: the parts of `python -m train`, as with `--loop plain` and with
-`--loop fast`, and each choice of the fast loop by itself on top of the plain one. All take the same number of steps
-in each round, in an order that changes; printed are medians of images a second, and median ratios to the tutorials'
-loop. What clocks and metrics cost is measured in pairs of a few steps, with and without them. How far all that is
-from what the device could do is told by the operations of a step, and for GPUs that are known by their floors.
+The tutorials' loop: PIL images through RandomHorizontalFlip, ToTensor and Normalize one by one, a DataLoader without
+workers, `loss.item()` at every step. Ours: the parts of `python -m train`, as with `--loop plain` and with `--loop
+fast`, and each choice of the fast loop alone on top of the plain loop. All take the same number of steps in each
+round, in an order that changes. Prints medians of images a second, and median ratios to the tutorials' loop. The cost
+of clocks and metrics is measured in pairs of a few steps, with and without them. The operations of a step, and for
+known GPUs their floors, show the distance to the device's best.
 
 On a CPU it is `cnn` on images of MNIST's shape, on a GPU `resnet18` on CIFAR-10's, there also in bf16 and compiled.
-With `--compile` the compiled fast loop is measured on a CPU as well, after a minute or so for the compiler.
-Exits 1 where the fastest loop is less than 1.3 times (on a GPU: 10 times) as fast as the tutorials', the fast one
-slower than the plain one, or where clocks and metrics cost more than 1 %.
+With `--compile` the compiled fast loop is measured on a CPU as well, after a minute or so for the compiler. Exits 1
+if the fastest loop is less than 1.3 times (on a GPU: 10 times) as fast as the tutorials', if the fast loop is slower
+than the plain loop, or if clocks and metrics cost more than 1 %.
 
     python bench/train_step.py [--compile] [ROUNDS [STEPS]]
 """
@@ -54,11 +54,11 @@ WARM_UP = 12
 COST_LIMIT = 1.01
 PAIRS, PAIR_STEPS = 100, 4
 Loop = Callable[[int], float]
-"""Takes so many steps; seconds."""
+"""Takes that number of steps; returns seconds."""
 
 
 class Ours:
-    """The parts of the built-in job, put together with some of the choices of its fast loop."""
+    """The built-in job's parts, with some of the fast loop's choices."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Ours:
         resident: bool,
         channels_last: bool,
         fused: bool,
-        told: bool = True,
+        reported: bool = True,
     ) -> None:
         channels = images.inputs.shape[1]
         mean, std = (0.5,) * channels, (0.25,) * channels
@@ -90,7 +90,7 @@ class Ours:
         model = build_model(options, tuple(images.inputs.shape[1:]), classes).to(device)
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         model.to(memory_format=self._format)
-        self._timer = StepTimer(device) if told else Silent(device)
+        self._timer = StepTimer(device) if reported else Silent(device)
         strategy = Strategy(options, DistributedEnvironment(), device)
         optimizer = build_optimizer(strategy, model.parameters(), fused=fused)
         self._step = TrainStep(
@@ -106,7 +106,7 @@ class Ours:
         self._metrics = MetricsManager(options.metrics, classes, device)
         self._report = Report(path=folder / "metrics.jsonl", env=DistributedEnvironment(), options=options)
         self._log = StepLogger(self._report, self._timer, device, options.log_every, counts=True)
-        self._told = told
+        self._reported = reported
 
     def __call__(self, steps: int) -> float:
         with self._report:
@@ -118,7 +118,7 @@ class Ours:
                 self._timer.data_ready(len(labels))
                 loss, logits = self._step(images, labels)
                 self._timer.end()
-                if self._told:
+                if self._reported:
                     loss_sum = loss.double() * len(labels)
                     self._metrics.update(logits, labels, loss_sum)
                     self._progress.add_step(len(labels), loss_sum, consumed=0, counts=True)
@@ -137,7 +137,7 @@ class Ours:
 
 
 class Silent(StepTimer):
-    """A clock that nobody looks at."""
+    """A timer that records nothing."""
 
     def start(self) -> None: ...
     def data_ready(self, samples: int) -> None: ...
@@ -171,11 +171,11 @@ def main() -> int:
             resident: bool = False,
             last: bool = False,
             fused: bool = False,
-            told: bool = True,
+            reported: bool = True,
         ) -> Loop:
             return Ours(
                 options, images, 10, device, folder,
-                resident=resident, channels_last=last, fused=fused, told=told,
+                resident=resident, channels_last=last, fused=fused, reported=reported,
             )  # fmt: skip
 
         loops: dict[str, Loop] = {
@@ -197,22 +197,22 @@ def main() -> int:
                 ("fast, bf16, --compile", replace(half, compile=True)),
             ):
                 loops[name] = ours(chosen, resident=True, last=True, fused=True)
-        silent = ours(resident=True, last=True, fused=True, told=False)
+        silent = ours(resident=True, last=True, fused=True, reported=False)
         for loop in [*loops.values(), silent]:
             loop(WARM_UP)
-        taken: dict[str, list[float]] = {name: [] for name in loops}
+        times: dict[str, list[float]] = {name: [] for name in loops}
         for number in range(rounds):
             turn = number % len(loops)
             for name in [*list(loops)[turn:], *list(loops)[:turn]]:
-                taken[name].append(loops[name](steps))
+                times[name].append(loops[name](steps))
         cost = cost_of(loops["--loop fast"], silent)
-    missed = judge(taken, cost, steps, limit)
-    print_floors(options, shape, steps / statistics.median(fastest(taken)), hardware)
+    missed = judge(times, cost, steps, limit)
+    print_floors(options, shape, steps / statistics.median(fastest(times)), hardware)
     return missed
 
 
 def print_floors(options: Options, shape: tuple[int, int, int], steps_per_s: float, device: str) -> None:
-    """How far the fastest loop is from what the device could do at the least."""
+    """Print the distance of the fastest loop from the device's best."""
     network = network_cost(options, shape, 10)
     operations = network.flop_per_image * BATCH
     print(
@@ -228,30 +228,30 @@ def print_floors(options: Options, shape: tuple[int, int, int], steps_per_s: flo
         )
 
 
-def cost_of(told: Loop, silent: Loop) -> float:
-    """The median ratio of a few steps with clocks and metrics to as many without."""
+def cost_of(reporting: Loop, silent: Loop) -> float:
+    """Return the median ratio of a few steps with clocks and metrics to equally many without."""
     ratios = []
     for number in range(PAIRS):
         if number % 2:
-            first, second = told(PAIR_STEPS), silent(PAIR_STEPS)
+            first, second = reporting(PAIR_STEPS), silent(PAIR_STEPS)
         else:
-            second, first = silent(PAIR_STEPS), told(PAIR_STEPS)
+            second, first = silent(PAIR_STEPS), reporting(PAIR_STEPS)
         ratios.append(first / second)
     return statistics.median(ratios)
 
 
-def judge(taken: dict[str, list[float]], cost: float, steps: int, limit: float) -> int:
-    """Print the table; 1 where a limit is missed."""
-    base = taken["the tutorials' loop"]
-    for name, seconds in taken.items():
+def judge(times: dict[str, list[float]], cost: float, steps: int, limit: float) -> int:
+    """Print the table. Returns 1 if a limit is missed."""
+    base = times["the tutorials' loop"]
+    for name, seconds in times.items():
         speed = steps * BATCH / statistics.median(seconds)
         print(f"  {name:28} {speed:10,.0f} images/s   {ratio(base, seconds):6.2f} x the tutorials' loop")
-    fast = taken["--loop fast"]
+    fast = times["--loop fast"]
     print(f"  clocks and metrics: {cost - 1:+.1%} of a step")
     missed = []
-    if ratio(base, fastest(taken)) < limit:
+    if ratio(base, fastest(times)) < limit:
         missed.append(f"the fastest loop is less than {limit:g} times as fast as the tutorials'")
-    if ratio(taken["--loop plain"], fast) < 1:
+    if ratio(times["--loop plain"], fast) < 1:
         missed.append("the fast loop is slower than the plain one")
     if cost > COST_LIMIT:
         missed.append("clocks and metrics cost more than 1 %")
@@ -260,14 +260,14 @@ def judge(taken: dict[str, list[float]], cost: float, steps: int, limit: float) 
     return 1 if missed else 0
 
 
-def fastest(taken: dict[str, list[float]]) -> list[float]:
-    """Of the loops that the job's options can choose; the others are there to see what each choice brings."""
-    return min((taken[name] for name in taken if "fast" in name), key=statistics.median)
+def fastest(times: dict[str, list[float]]) -> list[float]:
+    """Return the times of the fastest loop that the job's options can choose; other loops show single choices."""
+    return min((times[name] for name in times if "fast" in name), key=statistics.median)
 
 
-def ratio(these: list[float], those: list[float]) -> float:
-    """The median over the rounds."""
-    return statistics.median(one / other for one, other in zip(these, those, strict=True))
+def ratio(numerators: list[float], denominators: list[float]) -> float:
+    """Return the median ratio over the rounds."""
+    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
 
 
 if __name__ == "__main__":

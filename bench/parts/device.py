@@ -1,4 +1,4 @@
-"""The device of a benchmark as it is found: what it is, what it can do, what the node's own parsers see of it."""
+"""Measure a benchmark's device, and check the node's parsers on it."""
 
 import math
 import os
@@ -30,14 +30,14 @@ FEED_S = 30.0
 
 
 def synchronize(device: torch.device) -> None:
-    """Until the device has nothing left to do."""
+    """Wait until the device has nothing left to do."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """What a timing depends on, beside the program."""
-    found: dict[str, Any] = {
+    """Return the facts that a timing depends on, apart from the program."""
+    known: dict[str, Any] = {
         "device": device.type,
         "name": platform.processor() or platform.machine(),
         "torch": torch.__version__,
@@ -50,9 +50,9 @@ def environment(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
     }
     if device.type != "cuda":
-        return found
+        return known
     shown = torch.cuda.get_device_properties(device)
-    return found | {
+    return known | {
         "name": shown.name,
         "capability": f"{shown.major}.{shown.minor}",
         "multiprocessors": shown.multi_processor_count,
@@ -66,7 +66,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def clocks() -> dict[str, str] | None:
-    """The first GPU's clocks, power and temperature in nvidia-smi's words. `None`: it does not say."""
+    """Return the first GPU's clocks, power and temperature from nvidia-smi. `None`: no answer."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -88,30 +88,30 @@ def _version(package: str) -> str | None:
 
 
 def timed(operation: Callable[[], object], device: torch.device, repeats: int = REPEATS) -> float:
-    """The median of some runs after two that do not count, seconds."""
-    taken = []
+    """Return the median of some runs after two that do not count, seconds."""
+    seconds = []
     for _ in range(repeats + 2):
         synchronize(device)
         began = time.perf_counter()
         operation()
         synchronize(device)
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken[2:])
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[2:])
 
 
 def matmul_tflops(device: torch.device, precision: str, size: int) -> float:
-    """What a product of two square matrices comes to, 10**12 operations a second."""
-    # Not zeros: with them it is faster than with anything else.
-    one, other = (torch.randn(size, size, device=device, dtype=MATMULS[precision]) for _ in range(2))
+    """Return the rate of a product of two square matrices, 10**12 operations a second."""
+    # Not zeros, which are faster than any other values.
+    left, right = (torch.randn(size, size, device=device, dtype=MATMULS[precision]) for _ in range(2))
     with _matmul_precision("high" if precision == "tf32" else "highest"):
-        seconds = timed(lambda: one @ other, device)
+        seconds = timed(lambda: left @ right, device)
     return 2 * size**3 / seconds / 1e12
 
 
 @contextmanager
-def _matmul_precision(wanted: str) -> Iterator[None]:
+def _matmul_precision(precision: str) -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(wanted)
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
@@ -119,7 +119,7 @@ def _matmul_precision(wanted: str) -> Iterator[None]:
 
 
 def copy_gb_s(device: torch.device, size: int) -> float:
-    """What a copy within the device's memory comes to, bytes read and written, 10**9 a second."""
+    """Return the rate of a copy within the device's memory, bytes read and written, 10**9 a second."""
     source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     seconds = timed(lambda: target.copy_(source), device)
@@ -127,7 +127,7 @@ def copy_gb_s(device: torch.device, size: int) -> float:
 
 
 def launch_us(device: torch.device) -> float:
-    """What the smallest operation costs where many are begun one after the other, microseconds."""
+    """Return the time of the smallest operation in a long series, microseconds."""
     number = torch.zeros(1, device=device)
 
     def launches() -> None:
@@ -138,7 +138,7 @@ def launch_us(device: torch.device) -> float:
 
 
 def measure_ceilings(device: torch.device, tell: Tell, *, matrix: int, copied: int) -> None:
-    """Tell what the device comes to at its best."""
+    """Record the device's best rates."""
     precisions = MATMULS if device.type == "cuda" else {"fp32": torch.float32}
     for precision in precisions:
         tell.value(
@@ -149,9 +149,9 @@ def measure_ceilings(device: torch.device, tell: Tell, *, matrix: int, copied: i
 
 
 def check_parsers(device: torch.device, tell: Tell, *, matrix: int) -> None:
-    """Tell what the node's part reads from the real nvidia-smi, and whether torch sees the same."""
-    seen = gpus.read()
-    tell.value("facts", value=seen)
+    """Record the node's readings of the real nvidia-smi, and check that they agree with torch."""
+    info = gpus.read()
+    tell.value("facts", value=info)
     tell.value("cloud", value=hardware.cloud())
     tell.value("rdma", value=hardware.rdma_devices())
     expected = [
@@ -160,21 +160,21 @@ def check_parsers(device: torch.device, tell: Tell, *, matrix: int) -> None:
     ]
     tell.value("torch", value=[{"name": name, "memory_bytes": memory} for name, memory in expected])
     _check_alike(
-        tell, "facts", [(gpu["name"], (gpu["memory_mb"] or 0) * 2**20) for gpu in seen["gpus"]], expected
+        tell, "facts", [(gpu["name"], (gpu["memory_mb"] or 0) * 2**20) for gpu in info["gpus"]], expected
     )
-    driver = seen["driver"]
+    driver = info["driver"]
     fits = driver["smi_exit"] == 0 and driver["listed"] >= len(expected) if expected else not driver["listed"]
     tell.check(
         "facts of the driver",
-        ok=bool(fits) and all(_is_version(gpu["driver"]) for gpu in seen["gpus"]),
-        said=f"driver {', '.join(sorted({gpu['driver'] for gpu in seen['gpus']})) or 'none'}, nvidia-smi's status "
+        ok=bool(fits) and all(_is_version(gpu["driver"]) for gpu in info["gpus"]),
+        details=f"driver {', '.join(sorted({gpu['driver'] for gpu in info['gpus']})) or 'none'}, nvidia-smi's status "
         f"{driver['smi_exit']}, {driver['listed']} listed, {driver['devices']} on the bus, module {driver['module']}",
     )
     installed = facts.package_version("torch")
     tell.check(
         "facts of torch",
         ok=installed is not None and installed.split("+")[0] == torch.__version__.split("+")[0],
-        said=f"{installed} by its folder, {torch.__version__} by itself",
+        details=f"{installed} by its folder, {torch.__version__} by itself",
     )
     with closing(gpu_usage.Feed(0.5)) as feed:
         feed.wait(FEED_S)
@@ -182,20 +182,20 @@ def check_parsers(device: torch.device, tell: Tell, *, matrix: int) -> None:
             _load(device, matrix)
         usage = feed.read()
     tell.value("usage", value=usage)
-    found = usage or []
-    _check_alike(tell, "top", [(gpu["name"], gpu["memory_total_bytes"] or 0) for gpu in found], expected)
-    if not found:
+    listed = usage or []
+    _check_alike(tell, "top", [(gpu["name"], gpu["memory_total_bytes"] or 0) for gpu in listed], expected)
+    if not listed:
         return
-    busy, used = found[0]["utilization"], found[0]["memory_used_bytes"]
+    busy, used = listed[0]["utilization"], listed[0]["memory_used_bytes"]
     tell.check(
         "top under load",
         ok=busy is None or 0 < busy <= 1,
-        said=f"the first GPU's use is {'not known' if busy is None else f'{busy:.0%}'} after {LOAD_S:g} s of work",
+        details=f"the first GPU's use is {'not known' if busy is None else f'{busy:.0%}'} after {LOAD_S:g} s of work",
     )
     tell.check(
         "top's memory",
-        ok=used is not None and 0 < used <= (found[0]["memory_total_bytes"] or 0),
-        said=f"{used} of {found[0]['memory_total_bytes']} bytes in use",
+        ok=used is not None and 0 < used <= (listed[0]["memory_total_bytes"] or 0),
+        details=f"{used} of {listed[0]['memory_total_bytes']} bytes in use",
     )
 
 
@@ -208,12 +208,14 @@ def _load(device: torch.device, size: int) -> None:
         synchronize(device)
 
 
-def _check_alike(tell: Tell, what: str, seen: list[tuple[str, int]], expected: list[tuple[str, int]]) -> None:
-    alike = len(seen) == len(expected) and all(
+def _check_alike(
+    tell: Tell, title: str, readings: list[tuple[str, int]], expected: list[tuple[str, int]]
+) -> None:
+    alike = len(readings) == len(expected) and all(
         name == other and math.isclose(memory, total, rel_tol=MEMORY_TOLERANCE)
-        for (name, memory), (other, total) in zip(seen, expected, strict=False)
+        for (name, memory), (other, total) in zip(readings, expected, strict=False)
     )
-    tell.check(f"{what} against torch", ok=alike, said=f"{_shown(seen)}; torch: {_shown(expected)}")
+    tell.check(f"{title} against torch", ok=alike, details=f"{_shown(readings)}; torch: {_shown(expected)}")
 
 
 def _shown(listed: list[tuple[str, int]]) -> str:

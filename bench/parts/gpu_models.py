@@ -1,4 +1,4 @@
-"""The sections of `bench/gpu.py` about larger networks: beside the plainest loop, and beside what advise says."""
+"""Sections of `bench/gpu.py` for larger networks: against the plainest loop, and against advise."""
 
 from dataclasses import asdict, replace
 from typing import Any
@@ -43,7 +43,7 @@ def advise_run(case: Case) -> Run:
 
 
 def gpt_run(words: str) -> Run:
-    """Return the section that measures the text model of which the plainest loop is taken, too."""
+    """Return the section that measures the text model of the plainest loop."""
     return advise_run(Case(words=words))
 
 

@@ -1,4 +1,4 @@
-"""What `bench/gpu.py` does in which order, and how much of it. Standard library alone."""
+"""The plan of `bench/gpu.py`: its sections in order, and their sizes. Standard library only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from bench.parts.sections import Section
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A job that `gpuctl advise` is asked about, and that is then measured."""
+    """A job to ask `gpuctl advise` about, and then to measure."""
 
     words: str
     """The job's options."""
@@ -20,18 +20,18 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much is taken of everything."""
+    """Numbers and sizes of all measurements."""
 
     model: str
     batches: tuple[int, int]
     warm_up: int
-    """Steps that come first and do not count."""
+    """First steps, which do not count."""
     counted: int
     """Steps, at most."""
     minimum: int
     """Steps: with fewer, nothing is measured."""
     watched: int
-    """Steps that are looked at for waits."""
+    """Steps that are checked for waits."""
     matrix: int
     copied: int
     """Bytes."""
@@ -40,13 +40,13 @@ class Sizes:
     loss_steps: int
     loss_batch: int
     gpt: str
-    """Options of the text model that the plainest loop is compared with."""
+    """Options of the text model for the plainest loop."""
     cases: Mapping[str, Case]
-    """For advice, by name."""
+    """Jobs for advice, by name."""
 
     @property
     def images(self) -> int:
-        """In the dataset: an epoch of the large batch is longer than all steps that are taken."""
+        """The dataset's images: an epoch of the large batch is longer than all measured steps."""
         return (self.warm_up + self.counted + self.watched + 1) * self.batches[1]
 
 
@@ -90,7 +90,7 @@ def sections_of(sizes: Sizes, *, on_gpu: bool) -> list[Section]:
     The limits add up to 324 seconds on a GPU.
     """
     small, large = sizes.batches
-    found = [
+    sections = [
         Section(name="device", limit_s=15),
         *(Section(name=loop_section(small, loop), limit_s=18 if "compile" in loop else 8) for loop in LOOPS_OF_SMALL),
         Section(name="parsers", limit_s=9),
@@ -105,7 +105,7 @@ def sections_of(sizes: Sizes, *, on_gpu: bool) -> list[Section]:
         Section(name="nccl", limit_s=17, alone=True),
         Section(name="profile", limit_s=8, alone=on_gpu),
     ]  # fmt: skip
-    return [section for section in found if on_gpu or "compile" not in section.name]
+    return [section for section in sections if on_gpu or "compile" not in section.name]
 
 
 def loop_section(batch: int, loop: str) -> str:

@@ -1,4 +1,4 @@
-"""The sections of `bench/gpu.py`: each takes the device, tells what it finds, and checks what has to hold."""
+"""The sections of `bench/gpu.py`: each measures on the device, records its results, and checks them."""
 
 import os
 import socket
@@ -44,47 +44,48 @@ from train.train_step import ModelWithLoss, TrainStep
 from train.trainer import Trainer
 
 DOUBLE_BOUND = 1e-6
-"""Of the losses in double precision, relative. Another order of additions makes 1e-14 of it in ten steps (measured on
-a CPU, channels innermost against outermost); another sample or a wrong gradient makes more than 1e-3."""
+"""Relative bound of losses in double precision. Another order of additions makes 1e-14 in ten steps (measured on a
+CPU, channels innermost against outermost); another sample or a wrong gradient makes more than 1e-3."""
 FIRST_BOUND = 5e-5
-"""Of the first loss in single precision: a CPU has 1e-7, and TF32's ten bits would have more than 1e-4."""
+"""Bound of the first loss in single precision: a CPU has 1e-7, and TF32's ten bits would have more than 1e-4."""
 SINGLE_BOUND, ROUNDING = 1e-3, 30.0
-"""Of the later ones, or so many times what this machine's CPU has. Roundings grow with the steps, the faster the
-larger those are (resnet18 on a CPU: to 1e-3 in eight of lr 1e-3, to 0.2 in ten of lr 1e-2): here they are small."""
+"""Bound of later losses, as a value or as a multiple of this machine's CPU. Roundings grow with the steps, the faster
+the larger these are (resnet18 on a CPU: to 1e-3 in eight of lr 1e-3, to 0.2 in ten of lr 1e-2): here they are small.
+"""
 SINGLE = {"optimizer": "sgd", "lr": 1e-4}
 COMPRESSIONS: tuple[Compression, ...] = ("none", "half", "powersgd")
 EXACT_BOUND, LOSSY_BOUND = 5e-3, 0.05
-"""Of the losses of a few steps over NCCL, against the same steps over gloo on the CPU. A compression is lossy: both
-lose the same, but what they round differently grows."""
+"""Bounds of the losses of a few steps over NCCL, against the same steps over gloo on the CPU. A compression is lossy:
+both lose the same, but their different roundings grow."""
 NCCL_TIMEOUT_S = 60.0
 DDP_STEPS = 6
 PROFILED = 20
-"""Steps."""
+"""Number of profiled steps."""
 SHAPE = (3, 32, 32)
 
 
 def device_section(work: Work) -> None:
-    """What the device is, what it can do at its best, and what the network asks of it."""
+    """Record the device's facts, its best rates, and the network's cost."""
     work.tell.value("environment", value=environment(work.device))
     work.tell.value("cost", value=asdict(network_cost(_job(work, 2), SHAPE, job.CLASSES)))
     measure_ceilings(work.device, work.tell, matrix=work.sizes.matrix, copied=work.sizes.copied)
 
 
 def parsers_section(work: Work) -> None:
-    """What the node's part reads from the real nvidia-smi."""
+    """Check the node's readings of the real nvidia-smi."""
     check_parsers(work.device, work.tell, matrix=work.sizes.matrix)
 
 
 def waits_section(work: Work) -> None:
-    """Check that a planted wait is seen, and that no step waits with options that no loop's section has."""
+    """Check that a deliberate wait is detected, and that no step waits with options of no loop's section."""
     if work.device.type == "cuda":
         with job.Waits() as planted:
             planted.on()
             torch.ones(1, device=work.device).item()
         work.tell.check(
             "a planted wait is seen",
-            ok=bool(planted.found),
-            said=f"{sum(planted.found.values())} of 1",
+            ok=bool(planted.places),
+            details=f"{sum(planted.places.values())} of 1",
         )
     clipped: dict[str, Any] = {"max_grad_norm": 1.0, "optimizer": "adamw"}
     _check_waits(work, "fast clip adamw", {**clipped, "augmentation": "crop", "schedule": "cosine"})
@@ -96,36 +97,36 @@ def _check_waits(work: Work, name: str, chosen: dict[str, Any]) -> None:
     options = _job(work, batch, images=(watched + 1) * batch, **chosen)
     with job.trainer_of(options, work.device, work.folder) as trainer:
         trainer.train_epoch()
-        found = job.waits_of(trainer, job.Pace(trainer.timer, work.until), watched)
-    work.tell.value("waits", name, value=found)
-    _judge_waits(work, name, found)
+        places = job.waits_of(trainer, job.Pace(trainer.timer, work.until), watched)
+    work.tell.value("waits", name, value=places)
+    _judge_waits(work, name, places)
 
 
-def _judge_waits(work: Work, name: str, found: dict[str, int]) -> None:
+def _judge_waits(work: Work, name: str, waits: dict[str, int]) -> None:
     if work.device.type == "cuda":
-        places = ", ".join(f"{count} at {where}" for where, count in found.items())
-        work.tell.check(f"no step of {name} waits for the GPU", ok=not found, said=places or "none does")
+        places = ", ".join(f"{count} at {where}" for where, count in waits.items())
+        work.tell.check(f"no step of {name} waits for the GPU", ok=not waits, details=places or "none does")
 
 
 def losses_section(work: Work) -> None:
-    """Whether the losses of some steps are those of the CPU."""
+    """Check that the losses of some steps equal the CPU's."""
     cpu = torch.device("cpu")
     exact = _losses(work, cpu, double=True)
     work.tell.value("double", "cpu", value=exact)
-    found = _losses(work, work.device, double=True)
-    work.tell.value("double", "device", value=found)
-    difference = apart(found, exact)
+    losses = _losses(work, work.device, double=True)
+    work.tell.value("double", "device", value=losses)
+    difference = apart(losses, exact)
     work.tell.check(
         "losses in double precision",
         ok=difference <= DOUBLE_BOUND,
-        said=f"{len(found)} steps differ from the CPU's by {difference:.1e} at most (bound {DOUBLE_BOUND:g})",
+        details=f"{len(losses)} steps differ from the CPU's by {difference:.1e} at most (bound {DOUBLE_BOUND:g})",
     )
     _check_single(work)
     _check_graphs(work)
 
 
 def _check_graphs(work: Work) -> None:
-    """Steps that are CUDA graphs have the losses of those that are not."""
+    """Check that steps in CUDA graphs have the losses of steps without."""
     steps = WARM_UP + work.sizes.loss_steps
     graphs, plain = (_losses(work, work.device, steps=steps, graphs=word, **SINGLE) for word in ("on", "off"))
     work.tell.value("graphs", value={"on": graphs, "off": plain})
@@ -137,7 +138,7 @@ def _judge_graphs(work: Work, name: str, graphs: list[float], plain: list[float]
     work.tell.check(
         name,
         ok=difference <= SINGLE_BOUND,
-        said=f"{len(graphs)} steps differ from steps without by {difference:.1e} (bound {SINGLE_BOUND:g})",
+        details=f"{len(graphs)} steps differ from steps without by {difference:.1e} (bound {SINGLE_BOUND:g})",
     )
 
 
@@ -145,24 +146,24 @@ def _check_single(work: Work) -> None:
     chosen: dict[str, Any] = SINGLE
     exact = _losses(work, torch.device("cpu"), double=True, **chosen)
     rounded = _losses(work, torch.device("cpu"), **chosen)
-    found = {name: _losses(work, work.device, precision=name, **chosen) for name in ("fp32", "tf32", "bf16")}
+    runs = {name: _losses(work, work.device, precision=name, **chosen) for name in ("fp32", "tf32", "bf16")}
     first, all_of_them = (
-        {name: apart(losses[:count], exact[:count]) for name, losses in {"cpu": rounded, **found}.items()}
+        {name: apart(losses[:count], exact[:count]) for name, losses in {"cpu": rounded, **runs}.items()}
         for count in (1, len(exact))
     )
     work.tell.value(
-        "single", value={"double": exact, "cpu": rounded, **found, "first": first, "apart": all_of_them}
+        "single", value={"double": exact, "cpu": rounded, **runs, "first": first, "apart": all_of_them}
     )
     work.tell.check(
         "the first loss in single precision",
         ok=first["fp32"] <= FIRST_BOUND,
-        said=f"{_powers(first)} from double precision (bound {FIRST_BOUND:.1e})",
+        details=f"{_powers(first)} from double precision (bound {FIRST_BOUND:.1e})",
     )
     bound = max(SINGLE_BOUND, ROUNDING * all_of_them["cpu"])
     work.tell.check(
         "losses in single precision",
         ok=all_of_them["fp32"] <= bound,
-        said=f"{len(exact)} steps, {_powers(all_of_them)} from double precision at most (bound {bound:.1e})",
+        details=f"{len(exact)} steps, {_powers(all_of_them)} from double precision at most (bound {bound:.1e})",
     )
 
 
@@ -186,7 +187,7 @@ def _losses(
     torch.set_default_dtype(torch.float64 if double else torch.float32)
     try:
         with job.trainer_of(options, device, work.folder) as trainer:
-            # Double precision draws others.
+            # Double precision draws different random numbers.
             trainer.model.load_state_dict(weights)
             trainer.train_epoch()
     finally:
@@ -194,9 +195,9 @@ def _losses(
     return job.losses_of(work.folder)
 
 
-def apart(these: list[float], those: list[float]) -> float:
-    """The largest relative difference."""
-    return max(abs(one - other) / abs(other) for one, other in zip(these, those, strict=True))
+def apart(losses: list[float], expected: list[float]) -> float:
+    """Return the largest relative difference."""
+    return max(abs(loss - other) / abs(other) for loss, other in zip(losses, expected, strict=True))
 
 
 def loop_run(batch: int, loop: str) -> Run:
@@ -219,7 +220,7 @@ def loop_run(batch: int, loop: str) -> Run:
 
 
 def compiled_graphs_section(work: Work) -> None:
-    """Compiled steps in CUDA graphs: until a GPU has shown this, the job does not record compiled steps."""
+    """Check compiled steps in CUDA graphs: until a GPU has shown this, the job does not record compiled steps."""
     plain, graphs = (
         _averaged(work, work.device, None, WARM_UP + DDP_STEPS, graphs=on, compiled=True)
         for on in (False, True)
@@ -241,7 +242,7 @@ def start_section(work: Work) -> None:
 
 
 def nccl_section(work: Work) -> None:
-    """How long the ranks' back end takes to start with one rank, and whether the averaged step works on it."""
+    """Measure the start of the ranks' back end with one rank, and check the averaged step."""
     backend = "nccl" if work.device.type == "cuda" else "gloo"
     log = work.folder / "nccl.log"
     os.environ |= {**nccl_log.DEBUG, "NCCL_DEBUG_FILE": str(log)}
@@ -263,17 +264,17 @@ def nccl_section(work: Work) -> None:
         gradients = torch.ones(weights, device=work.device)
         work.tell.value("all_reduce_ms", value=timed(lambda: dist.all_reduce(gradients), work.device) * 1e3)
         work.tell.check(
-            "all-reduce of one rank", ok=bool((tensor == 1).all()), said=f"{backend}, 4 MiB, unchanged"
+            "all-reduce of one rank", ok=bool((tensor == 1).all()), details=f"{backend}, 4 MiB, unchanged"
         )
         for compression in COMPRESSIONS:
-            found = _averaged(work, work.device, compression)
-            work.tell.value("averaged", compression, value=found)
+            losses = _averaged(work, work.device, compression)
+            work.tell.value("averaged", compression, value=losses)
             bound = EXACT_BOUND if compression == "none" else LOSSY_BOUND
-            difference = apart(found, on_gloo[compression])
+            difference = apart(losses, on_gloo[compression])
             work.tell.check(
                 f"DistributedDataParallel, --compression {compression}",
                 ok=difference <= bound,
-                said=f"{len(found)} losses are up to {difference:.1e} from the CPU's over gloo (bound {bound:g})",
+                details=f"{len(losses)} losses are up to {difference:.1e} from the CPU's over gloo (bound {bound:g})",
             )
         plain, graphs = (
             _averaged(work, work.device, "none", WARM_UP + DDP_STEPS, graphs=on) for on in (False, True)
@@ -348,7 +349,7 @@ def _averaged(
         loss, _ = take_step(images.contiguous(memory_format=torch.channels_last), labels)
         timer.end()
         losses.append(float(loss))
-    assert all(taken.step_ms >= 0 for taken in timer.steps())
+    assert all(step_time.step_ms >= 0 for step_time in timer.steps())
     if graphed:
         graphed.release()
     return losses
@@ -359,7 +360,7 @@ def _raise(reason: str) -> None:
 
 
 def profile_section(work: Work) -> None:
-    """What a step is made of: kernels, the time that the GPU is busy, calls that wait."""
+    """Profile a step: kernels, the GPU's busy time, calls that wait."""
     batch = work.sizes.batches[0]
     for name, precision in (("fast", "fp32"), ("fast bf16", "bf16")):
         options = _job(work, batch, images=(work.sizes.watched + 1) * batch, precision=precision)
@@ -369,7 +370,7 @@ def profile_section(work: Work) -> None:
 
 
 def _profiled(work: Work, trainer: Trainer) -> dict[str, Any]:
-    """Of the first steps of the next epoch."""
+    """Return the profile of the first steps of the next epoch."""
     steps = min(work.sizes.watched, PROFILED)
     pace = job.Pace(trainer.timer, work.until)
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -381,7 +382,7 @@ def _profiled(work: Work, trainer: Trainer) -> dict[str, Any]:
             trainer.train_epoch()
         synchronize(work.device)
     rows = profiler.key_averages()
-    # Ranges that were named on the host are shown on the device, too, around the kernels in them.
+    # Ranges named on the host appear on the device, too, around the kernels in them.
     on_device = [
         row
         for row in rows
@@ -403,7 +404,7 @@ def _job(work: Work, batch: int, *, images: int | None = None, **chosen: Any) ->
 
 
 def runs_of(sizes: Sizes) -> dict[str, Run]:
-    """What each section of the plan does."""
+    """Return the functions of the plan's sections."""
     small, large = sizes.batches
     loops = [(small, loop) for loop in LOOPS_OF_SMALL] + [(large, loop) for loop in LOOPS_OF_LARGE]
     return {
@@ -425,9 +426,9 @@ def runs_of(sizes: Sizes) -> dict[str, Run]:
 def run_here(
     sections: Sequence[Section], sizes: Sizes, device: torch.device, folder: Path, handle: int
 ) -> None:
-    """Run them in this process, each until its time, and tell by lines to the handle.
+    """Run the sections in this process, each until its time, and write their lines to the handle.
 
-    The folder is for their files.
+    `folder`: for their files.
     """
     runs = runs_of(sizes)
     job.keep_images()

@@ -1,4 +1,4 @@
-"""What `bench/gpu.py` has found, as a table for people. Standard library alone."""
+"""Print the results of `bench/gpu.py` as a table. Standard library only."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 def judged(document: Document) -> list[dict[str, Any]]:
-    """Each variant of each batch size with its ratio to the published loop and its distance to the floors."""
+    """Return each variant of each batch size with its ratio to the published loop and its distance to the floors."""
     rows: list[dict[str, Any]] = []
     for batch, variants in sorted(_batches(document).items()):
         published = variants.get(PUBLISHED)
@@ -40,26 +40,26 @@ def judged(document: Document) -> list[dict[str, Any]]:
 
 
 def precision_of(name: str) -> str:
-    """A variant's, by its name. The published loop's is torch's default: tf32 in the convolutions."""
+    """Return a variant's precision by its name. The published loop has torch's default: tf32 in convolutions."""
     if name.startswith(PUBLISHED):
         return "tf32"
     return next((word for word in name.split() if word in ("bf16", "tf32", "fp16")), "fp32")
 
 
 def _batches(document: Document) -> dict[int, dict[str, dict[str, Any]]]:
-    found: dict[int, dict[str, dict[str, Any]]] = {}
+    variants: dict[int, dict[str, dict[str, Any]]] = {}
     for name, section in document["sections"].items():
         if name.startswith("batch "):
             batch = int(name.split()[1].rstrip(":"))
-            found.setdefault(batch, {}).update(section.get("variants", {}))
-    return found
+            variants.setdefault(batch, {}).update(section.get("variants", {}))
+    return variants
 
 
 def _floors(document: Document, batch: int, precision: str, step_ms: float) -> dict[str, Any] | None:
     device = document["sections"].get("device", {})
     if "cost" not in device or "environment" not in device:
         return None
-    found = floors(
+    by_source = floors(
         Cost(**device["cost"]),
         batch,
         precision,
@@ -68,12 +68,12 @@ def _floors(document: Document, batch: int, precision: str, step_ms: float) -> d
     )
     return {
         source: {**floor, "distance": step_ms / floor["floor_ms"] if floor["floor_ms"] else None}
-        for source, floor in found.items()
+        for source, floor in by_source.items()
     }
 
 
 def text(document: Document) -> str:
-    """All of it, for a terminal."""
+    """Return the whole table for a terminal."""
     return "\n".join(_lines(document)) + "\n"
 
 
@@ -102,22 +102,22 @@ def _lines(document: Document) -> Iterator[str]:
 
 def _head(document: Document) -> Iterator[str]:
     device = document["sections"].get("device", {})
-    found = device.get("environment")
-    if found is None:
+    facts = device.get("environment")
+    if facts is None:
         yield "the device is not known"
         return
     parts = [
-        found["name"],
-        f"{found['cpus']} CPU cores",
-        f"torch {found['torch']}",
-        f"Python {found['python']}",
+        facts["name"],
+        f"{facts['cpus']} CPU cores",
+        f"torch {facts['torch']}",
+        f"Python {facts['python']}",
     ]
     parts += [
-        f"{name} {found[name]}" for name in ("driver", "cuda", "cudnn", "nccl", "triton") if found.get(name)
+        f"{name} {facts[name]}" for name in ("driver", "cuda", "cudnn", "nccl", "triton") if facts.get(name)
     ]
     yield ", ".join(parts)
-    if found.get("clocks"):
-        yield "  " + ", ".join(f"{name} {value}" for name, value in found["clocks"].items())
+    if facts.get("clocks"):
+        yield "  " + ", ".join(f"{name} {value}" for name, value in facts["clocks"].items())
     ceilings = device.get("ceilings", {})
     if ceilings:
         products = ", ".join(
@@ -200,8 +200,8 @@ def _number(value: float | None, digits: int = 2) -> str:
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        first, *others = (
+        first, *numbers = (
             cell.ljust(width) if column == 0 else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
-        yield "  " + "  ".join([first, *others])
+        yield "  " + "  ".join([first, *numbers])

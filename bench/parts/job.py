@@ -1,4 +1,4 @@
-"""The built-in job on a device, step by step: as `python -m train` puts it together, with a hand on its clock."""
+"""Run the built-in job on a device step by step, as `python -m train` builds it, with its clock under control."""
 
 import functools
 import gc
@@ -35,7 +35,7 @@ CLASSES = 10
 
 
 def job(images: int, batch_size: int, **chosen: Any) -> Options:  # noqa: ANN401 - the fields of Options
-    """The built-in job on synthetic images of CIFAR-10's shape, without files."""
+    """Return the options of a job on synthetic images of CIFAR-10's shape, without files."""
     return Options(
         dataset="synthetic",
         synthetic=(images, 3, 32, 32, CLASSES),
@@ -49,7 +49,7 @@ def job(images: int, batch_size: int, **chosen: Any) -> Options:  # noqa: ANN401
 
 
 def keep_images() -> None:
-    """Have the job make the same images only once in this process."""
+    """Make the job's images only once in this process."""
     made = functools.lru_cache(maxsize=2)(
         lambda seed, shape: read(Options(seed=seed, synthetic=shape), DistributedEnvironment())
     )
@@ -58,7 +58,7 @@ def keep_images() -> None:
 
 @contextmanager
 def dataset_of(dataset: Dataset) -> Iterator[None]:
-    """Have the job read this dataset for its own."""
+    """Replace the job's dataset by this dataset."""
     name: Any = dataset.name
     before = READERS[name]
     READERS[name] = lambda _options, _env: dataset
@@ -69,13 +69,13 @@ def dataset_of(dataset: Dataset) -> Iterator[None]:
 
 
 def images_of(options: Options) -> Dataset:
-    """The images that the job is trained on."""
+    """Return the job's images."""
     return load_dataset(options, DistributedEnvironment())
 
 
 @contextmanager
 def trainer_of(options: Options, device: torch.device, folder: Path) -> Iterator[Trainer]:
-    """The job, ready for its first step. Its step lines are in `metrics.jsonl` in the folder, which is made anew."""
+    """Yield the job, ready for its first step. Its step lines are in the folder's new `metrics.jsonl`."""
     clear(device)
     set_arithmetic(options)
     metrics = folder / "metrics.jsonl"
@@ -89,7 +89,7 @@ def trainer_of(options: Options, device: torch.device, folder: Path) -> Iterator
 
 
 def clear(device: torch.device) -> None:
-    """Forget what an earlier job has left: compiled code, memory, its peak."""
+    """Clear the traces of an earlier job: compiled code, memory, the peak."""
     if "torch._dynamo" in sys.modules:  # importing it takes seconds
         torch.compiler.reset()
     gc.collect()
@@ -100,23 +100,23 @@ def clear(device: torch.device) -> None:
 
 
 def losses_of(folder: Path) -> list[float]:
-    """Of the steps that the job told of."""
+    """Return the losses of the reported steps."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return [line["loss"] for line in lines if "step" in line]
 
 
 class Stopped(Exception):
-    """The job was not to take another step."""
+    """The job must not take another step."""
 
 
 class Pace:
-    """At the beginning of each step: notes it, does what is due, and may end the job."""
+    """Records the start of each step, runs due actions, and may end the job."""
 
     def __init__(self, timer: StepTimer, until: float) -> None:
         """No step begins after `until` (monotonic)."""
         self.began: list[float] = []
         self.at: dict[int, Callable[[], object]] = {}
-        """What is done before the step of that number, counted from 0."""
+        """Actions before the step of that number, counted from 0."""
         self._start = timer.start
         self._until = until
         timer.start = self._begin  # type: ignore[method-assign]
@@ -129,7 +129,7 @@ class Pace:
         self._start()
 
     def in_steps(self, count: int, then: Callable[[], object]) -> None:
-        """Do it before the `count`-th step from now."""
+        """Call `then` before the `count`-th step from now."""
         self.at[len(self.began) + count] = then
 
 
@@ -145,15 +145,15 @@ class Steps:
     warm_up: int
     """First steps, which do not count: they compile, tune, record graphs."""
     counted: int
-    """Timed steps, at most."""
+    """Maximum number of timed steps."""
     minimum: int
-    """Timed steps: with fewer, nothing is measured."""
+    """Minimum number of timed steps: with fewer, nothing is measured."""
     watched: int
     """Later steps, which are checked for waits."""
 
     @property
     def all(self) -> int:
-        """Steps of an epoch, which must not end before the last of all these."""
+        """Steps of an epoch, which must not end before all of these."""
         return self.warm_up + self.counted + self.watched + 1
 
 
@@ -162,8 +162,8 @@ def measure(
 ) -> dict[str, Any]:
     """Return milliseconds a steady step, memory and losses of a job. Raises NoTime for too few steps.
 
-    Between the two clocks are whole steps alone, and the device is waited for at both. `waits`: where later steps
-    wait for the GPU; `None`: not checked.
+    Between the two clocks are only whole steps, and both wait for the device. `waits`: places where later steps wait
+    for the GPU; `None`: not checked.
     """
     with trainer_of(options, device, folder) as trainer:
         pace = Pace(trainer.timer, until)
@@ -196,7 +196,7 @@ def measure(
 def measure_published(
     options: Options, device: torch.device, *, steps: Steps, until: float
 ) -> dict[str, Any]:
-    """Return the same of the published loop, with torch's default arithmetic."""
+    """Return the same for the published loop, with torch's default arithmetic."""
     clear(device)
     torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = True, False
     torch.set_float32_matmul_precision("highest")
@@ -223,7 +223,7 @@ def measure_published(
 
 
 class Steady:
-    """The clock of the steps that count."""
+    """The clock of the timed steps."""
 
     def __init__(self, device: torch.device, steps: Steps) -> None:
         self.began = math.inf
@@ -231,7 +231,7 @@ class Steady:
         self._steps = steps
 
     def begin(self) -> None:
-        """Start it, once the device has finished the warm-up."""
+        """Start the clock once the device has finished the warm-up."""
         synchronize(self._device)
         self.began = time.perf_counter()
 
@@ -246,7 +246,7 @@ class Steady:
 
 
 def memory(device: torch.device, *, graphs: bool = False) -> dict[str, int | None]:
-    """The most that was in use since `clear`: with CUDA graphs all that was reserved, as their memory stays so."""
+    """Return the peak memory since `clear`; with CUDA graphs the reserved memory, as graphs keep it."""
     if device.type != "cuda":
         return {"peak_memory_bytes": None, "peak_reserved_bytes": None}
     reserved = torch.cuda.max_memory_reserved(device)
@@ -257,21 +257,21 @@ def memory(device: torch.device, *, graphs: bool = False) -> dict[str, int | Non
 
 
 def differing(options: Options) -> dict[str, Any]:
-    """The options that are not as they are by themselves."""
+    """Return the options that differ from their defaults."""
     usual = asdict(Options())
     return {name: value for name, value in asdict(options).items() if value != usual[name]}
 
 
 class Waits:
-    """Where the host waited for the GPU, from `on` until the end of the block.
+    """Counts the places where the host waits for the GPU, from `on` until the end of the block.
 
-    By the warnings of CUDA's own debug mode, and by calls of `torch.cuda.synchronize`. The mode does not tell of
-    copies from memory that is not pinned, which wait as well.
+    Sources: the warnings of CUDA's debug mode, and calls of `torch.cuda.synchronize`. The mode does not report copies
+    from unpinned memory, which wait as well.
     """
 
     def __init__(self) -> None:
-        self.found: dict[str, int] = {}
-        """Lines of code, innermost first → how often."""
+        self.places: dict[str, int] = {}
+        """Number of waits, by lines of code, innermost first."""
         self._watching = False
 
     def __enter__(self) -> "Waits":  # noqa: PYI034
@@ -289,7 +289,7 @@ class Waits:
         self._caught.__exit__(None, None, None)
 
     def on(self) -> None:
-        """From now on."""
+        """Start counting."""
         self._mode("warn")
         self._watching = True
 
@@ -315,13 +315,13 @@ class Waits:
             if frame.filename.startswith(str(ROOT / "train"))
         ]
         where = " < ".join(ours[:3]) or "outside of train/"
-        self.found[where] = self.found.get(where, 0) + 1
+        self.places[where] = self.places.get(where, 0) + 1
 
 
 def waits_of(trainer: Trainer, pace: Pace, steps: int) -> dict[str, int]:
-    """Where the first so many steps of an epoch wait for the GPU, and getting its batches; the job ends with them.
+    """Return where the first `steps` steps of an epoch, and their batches, wait for the GPU; then end the job.
 
-    The epoch has to have more steps. What comes after an epoch's last step is not in it.
+    The epoch must have more steps, so its end is not included.
     """
     with Waits() as waits:
         pace.in_steps(0, waits.on)
@@ -329,5 +329,5 @@ def waits_of(trainer: Trainer, pace: Pace, steps: int) -> dict[str, int]:
         try:
             trainer.train_epoch()
         except Stopped:
-            return waits.found
+            return waits.places
     raise RuntimeError(f"an epoch has no more than {steps} steps")

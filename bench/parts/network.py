@@ -1,4 +1,4 @@
-"""What a network asks of any device, counted."""
+"""Count a network's cost, independent of the device."""
 
 import torch
 from torch import nn
@@ -10,18 +10,18 @@ from train.options import Options
 
 
 def network_cost(options: Options, shape: ImageShape, classes: int) -> Cost:
-    """Of one image in training."""
+    """Return the cost of one image in training."""
     batch = 2
     model = build_model(options, shape, classes)
-    given: list[int] = []
+    outputs: list[int] = []
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
-            layer.register_forward_hook(lambda _layer, _given, output: given.append(output.numel()))
+            layer.register_forward_hook(lambda _layer, _inputs, output: outputs.append(output.numel()))
     images, labels = torch.zeros(batch, *shape), torch.zeros(batch).long()
     with FlopCounterMode(display=False) as counted:
         nn.functional.cross_entropy(model(images), labels).backward()
     return Cost(
         flop_per_image=counted.get_total_flops() / batch,
-        activations_per_image=sum(given) / batch,
+        activations_per_image=sum(outputs) / batch,
         parameters=sum(p.numel() for p in model.parameters()),
     )

@@ -1,4 +1,4 @@
-"""Machines that are planted on this one: network namespaces with slow links, and GPUs that are as fast as is said.
+"""Simulate machines on this one: network namespaces with slow links, and GPUs of a given speed.
 
 Needs root, `ip`, `tc`, `nsenter` and `unshare`. The job in them is the real one, on gloo.
 """
@@ -25,30 +25,30 @@ LIMIT_S = 300.0
 PORT = 29400
 SUBNET = "10.99.0"
 FIRST = f"{SUBNET}.1"
-"""The address of the first machine, in the namespaces alone."""
+"""Address of the first machine, inside the namespaces."""
 MTU, BURST = 9000, "20kb"
-"""A burst goes through at once, and has to be small beside a message."""
+"""A burst goes through at once, and must be small compared with a message."""
 FAST_GB_S = 1000.0
-"""Of what is not planted: no time."""
+"""Bandwidth of unlimited links: no time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planted:
-    """So many machines of a shape that is not for rent."""
+    """Machines of a shape that nobody rents out."""
 
     count: int
     ranks: int
-    """Of each machine."""
+    """Ranks on each machine."""
     rate: float
-    """Operations a second that a rank attains."""
+    """Operations a second of a rank."""
     between_mb_s: float = 0.0
-    """What the network carries in each direction, 10**6 bytes a second; 0: there is one machine."""
+    """Bandwidth between machines in each direction, 10**6 bytes a second; 0: a single machine."""
     within_mb_s: float = 0.0
-    """Between the ranks of a machine; 0: there is one rank."""
+    """Bandwidth between the ranks of a machine; 0: a single rank."""
 
     @property
     def machines(self) -> Machines:
-        """Return the figures that a data sheet would have, of which the planted ones are the middle."""
+        """Return data-sheet figures whose ranges have these rates in the middle."""
         peak = self.rate / _middle(ATTAINED) / 1e12
         sheet = {"tflops": {"fp32": peak}, "gb_s": FAST_GB_S}
         return Machines(
@@ -65,13 +65,13 @@ class Planted:
 
 
 def lacking() -> str | None:
-    """Return what planted machines need and this one lacks. `None`: nothing."""
+    """Return what is missing on this machine, or `None`."""
     absent = [program for program in ("ip", "tc", "nsenter", "unshare") if shutil.which(program) is None]
     return ", ".join(absent) or ("root" if os.geteuid() else None)
 
 
 def measured_step_s(planted: Planted, words: Sequence[str], tp: int) -> float:
-    """Return the median time of a step of the job with these options. Raises RuntimeError where it fails."""
+    """Return the median time of a step of the job with these options. Raises RuntimeError if it fails."""
     with tempfile.TemporaryDirectory() as folder, _namespaces(planted) as spaces, ExitStack() as held:
         processes = []
         for rank in range(planted.count * planted.ranks):
@@ -86,11 +86,11 @@ def measured_step_s(planted: Planted, words: Sequence[str], tp: int) -> float:
                 "GPUCTL_METRICS": str(place / "metrics"),
             }
             argv = [*_enter(spaces[node]), sys.executable, str(RANK), str(planted.rate), str(tp), *words]
-            one = subprocess.Popen(argv, env=env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-            held.callback(_end, one)
-            processes.append(one)
-        for rank, one in enumerate(processes):
-            if one.wait(LIMIT_S):
+            process = subprocess.Popen(argv, env=env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+            held.callback(_end, process)
+            processes.append(process)
+        for rank, process in enumerate(processes):
+            if process.wait(LIMIT_S):
                 raise RuntimeError(
                     f"rank {rank} failed:\n{Path(folder, str(rank), 'log').read_text()[-3000:]}"
                 )
@@ -121,21 +121,21 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _p50_s(metrics: Path) -> float:
-    """Return the median of the steps' times, as the job tells it at its end."""
+    """Return the median step time from the job's last line."""
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    told = [line["step_ms"]["p50"] for line in lines if isinstance(line.get("step_ms"), dict)]
-    return float(told[-1]) / 1000
+    medians = [line["step_ms"]["p50"] for line in lines if isinstance(line.get("step_ms"), dict)]
+    return float(medians[-1]) / 1000
 
 
 @contextmanager
 def _namespaces(planted: Planted) -> "Iterator[list[int]]":
-    """Make one network namespace for each machine; yields processes in them. They go with these processes."""
+    """Make one network namespace for each machine; yields processes in them. They end with these processes."""
     with ExitStack() as held:
         spaces = [held.enter_context(_space()) for _ in range(planted.count)]
         for space in spaces:
             _run(space, "ip", "link", "set", "lo", "mtu", str(MTU), "up")
             if planted.ranks > 1 and planted.within_mb_s:
-                # All ranks of a machine share it, in both directions.
+                # All ranks of a machine share the link, in both directions.
                 _shape(space, "lo", planted.ranks * planted.within_mb_s)
         if planted.count > 1:
             first, second = spaces
@@ -149,7 +149,7 @@ def _namespaces(planted: Planted) -> "Iterator[list[int]]":
 
 
 def _shape(space: int, device: str, mb_s: float) -> None:
-    """Slow down what a device sends."""
+    """Limit a device's send rate."""
     limits = ["rate", f"{mb_s * 8:.0f}mbit", "burst", BURST, "latency", "50ms"]
     _run(space, "tc", "qdisc", "add", "dev", device, "root", "tbf", *limits)
 
@@ -161,7 +161,7 @@ def _space() -> Iterator[int]:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdin is not None
         assert holder.stdout is not None
-        if not holder.stdout.readline():  # before that line it may not be in its namespace yet
+        if not holder.stdout.readline():  # before that line the process may not be in its namespace yet
             raise RuntimeError("no network namespace can be made here: it needs root")
         try:
             yield holder.pid

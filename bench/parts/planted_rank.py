@@ -1,8 +1,8 @@
-"""A rank of the built-in job on a planted GPU: `planted_rank.py RATE TP OPTIONS`, with torchrun's variables.
+"""Run a rank of the built-in job on a simulated GPU: `planted_rank.py RATE TP OPTIONS`, with torchrun's variables.
 
-Each linear layer takes as long as RATE operations a second would, in both passes: the rank sleeps for what it does
-not compute. The CPU's time for all else is part of that, as a GPU would hide it; waiting for others is not. TP: among
-how many ranks a layer is split.
+Each linear layer takes as long as RATE operations a second would, in both passes: the rank sleeps for the rest of the
+time. This includes the CPU's time for all other work, as a GPU would hide it, but not waiting for other ranks. TP:
+the number of ranks that share a layer.
 """
 
 import os
@@ -29,7 +29,7 @@ class Clock:
         self._ahead_s = 0.0
 
     def pass_time(self, seconds: float) -> None:
-        """Sleep, but for what this thread has computed since the last call."""
+        """Sleep for the time, less this thread's CPU time since the last call."""
         now = time.thread_time()
         self._ahead_s += now - self._cpu_s
         self._cpu_s = now
@@ -39,7 +39,7 @@ class Clock:
 
 
 class Planted(torch.autograd.Function):
-    """What a layer returns, with its time in the backward pass."""
+    """A layer's output, with the layer's time in the backward pass."""
 
     @staticmethod
     def forward(ctx: object, value: Tensor, clock: Clock, seconds: float) -> Tensor:
@@ -53,7 +53,7 @@ class Planted(torch.autograd.Function):
 
 
 def plant(rate: float, tp: int, model: str, length: int) -> None:
-    """Give every linear layer its time. Operations of attention are spread over the layers."""
+    """Make every linear layer take its time. Attention's operations are spread over the layers."""
     clock, size = Clock(), GPT_SIZES[model]
     matrices = size.layers * size.weights_per_layer + VOCABULARY_OF_BYTES * size.width
     spread = size.flops_per_token(VOCABULARY_OF_BYTES, length) / (6.0 * matrices)

@@ -52,7 +52,7 @@ class Published:
         self._running_loss = 0.0
 
     def __call__(self, steps: int) -> float:
-        """Take so many steps of whole batches; seconds."""
+        """Take `steps` steps of whole batches; returns seconds."""
         began = time.perf_counter()
         for _ in range(steps):
             batch = next(self._batches, None)
@@ -72,7 +72,7 @@ class Published:
 
 
 class OneByOne(TorchDataset[tuple[torch.Tensor, int]]):
-    """As torchvision's datasets keep them: arrays that become pictures one by one."""
+    """Images as in torchvision's datasets: arrays that become PIL images one by one."""
 
     def __init__(self, images: Samples, transform: Callable[..., torch.Tensor]) -> None:
         self._pixels = images.inputs.permute(0, 2, 3, 1).numpy()

@@ -1,8 +1,8 @@
-"""Sections of a benchmark, each on its own: what one fails over, or takes too long for, keeps no other from its turn.
+"""Run a benchmark's sections in another process, so that a failure or a timeout affects only its own section.
 
-They run in a process beside this one, which tells what it finds line by line. One that raises is recorded, and the
-next one goes on in the same process, if that is still good for it. One that takes too long, or whose process ends,
-is recorded with what it had told until then, and the next one has a new process. Standard library alone.
+The process reports its results line by line. If a section raises, the failure is recorded, and the next section runs
+in the same process if that still works. If a section takes too long, or its process ends, the failure is recorded
+with the results so far, and the next section gets a new process. Standard library only.
 
 A line is a JSON object: {"section", "event": "begin"}, {"section", "event": "value", "path": [..], "value"},
 {"section", "event": "check", "name", "ok", "said"}, or, with "status" being "done" or "failed",
@@ -26,25 +26,25 @@ Document = dict[str, Any]
 Start = Callable[[Sequence["Section"], int], "subprocess.Popen[Any]"]
 """Starts a process, in a process group of its own, that runs these sections and writes its lines to that handle."""
 
-LEAST_S = 2.0
-"""No section begins with less than that."""
+MIN_S = 2.0
+"""Minimum time left for a section to begin."""
 MARGIN = 0.9
-"""The part of its time after which a section should come to its end by itself."""
+"""Fraction of its time after which a section should end."""
 END_S = 10.0
-"""For a process that was told to end. One that is stuck in a driver is left to the system."""
-MOST_ERROR = 2000
+"""Timeout for a killed process to end. A process that hangs in a driver is left to the system."""
+MAX_ERROR = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One of them."""
+    """A part of the benchmark."""
 
     name: str
     limit_s: float
     alone: bool = False
-    """In a process of its own."""
+    """Whether the section needs its own process."""
     until: float = 0.0
-    """Its end (monotonic), which `timetable` sets."""
+    """Time at which it has to end (monotonic), set by `timetable`."""
 
 
 class NoTime(Exception):
@@ -52,26 +52,26 @@ class NoTime(Exception):
 
 
 class Tell:
-    """What a section tells while it runs."""
+    """Writes a section's results while it runs."""
 
     def __init__(self, handle: int, section: str) -> None:
         self._handle = handle
         self._section = section
 
     def value(self, *path: str, value: object) -> None:
-        """Something that was found, at that place in the section's part of the document."""
+        """Write a result, at that path in the section's part of the document."""
         self._line(event="value", path=list(path), value=value)
 
-    def check(self, name: str, *, ok: bool, said: str) -> None:
-        """Whether something is as it should be."""
-        self._line(event="check", name=name, ok=ok, said=said)
+    def check(self, name: str, *, ok: bool, details: str) -> None:
+        """Write whether a check holds, and its details."""
+        self._line(event="check", name=name, ok=ok, said=details)
 
     def begin(self) -> None:
-        """The section begins."""
+        """Write that the section begins."""
         self._line(event="begin")
 
     def end(self, status: str = "done", error: str | None = None) -> None:
-        """The section is over."""
+        """Write that the section has ended."""
         self._line(event="end", status=status, error=error)
 
     def _line(self, **values: object) -> None:
@@ -86,22 +86,22 @@ def work(
     usable: Callable[[], bool],
     handle: int,
 ) -> None:
-    """In the process beside: run them one after the other, each until the time (monotonic) that it is given.
+    """Run the sections in turn, each until its time (monotonic). Runs in the other process.
 
-    `usable`: whether the process is still good for another section.
+    `usable`: whether the process can run another section.
     """
     for section in sections:
         tell = Tell(handle, section.name)
         tell.begin()
         now = time.monotonic()
-        own = now + MARGIN * max(0.0, section.until - now)
+        section_until = now + MARGIN * max(0.0, section.until - now)
         try:
-            runs(section, tell, own)
+            runs(section, tell, section_until)
         except NoTime as error:
             tell.end("out of time", str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is recorded, and the next section has its turn
             traceback.print_exc()
-            tell.end("failed", f"{type(error).__name__}: {error}"[:MOST_ERROR])
+            tell.end("failed", f"{type(error).__name__}: {error}"[:MAX_ERROR])
         else:
             tell.end()
         if not usable():
@@ -121,15 +121,15 @@ def timetable(sections: Sequence[Section], began: float, until: float) -> list[S
 def run(
     sections: Sequence[Section], start: Start, document: Document, *, until: float, keep: Callable[[], None]
 ) -> None:
-    """Run all of them before that time (monotonic); what they tell goes into the document's `sections` and `checks`.
+    """Run all sections before that time (monotonic); results go into the document's `sections` and `checks`.
 
-    `keep` is called whenever a section is over.
+    `keep` is called after each section.
     """
     waiting = timetable(sections, time.monotonic(), until)
     for section in waiting:
         document["sections"][section.name] = {"status": "not run", "error": None, "seconds": None}
     while waiting:
-        if waiting[0].until - time.monotonic() < LEAST_S:
+        if waiting[0].until - time.monotonic() < MIN_S:
             document["sections"][waiting.pop(0).name]["error"] = "no time was left for it"
             continue
         reader, writer = os.pipe()
@@ -150,7 +150,7 @@ def run(
 
 
 def _together(waiting: Sequence[Section]) -> list[Section]:
-    """Those that the next process runs."""
+    """Return the sections for the next process."""
     if waiting[0].alone:
         return [waiting[0]]
     alone = next((index for index, section in enumerate(waiting) if section.alone), len(waiting))
@@ -158,7 +158,7 @@ def _together(waiting: Sequence[Section]) -> list[Section]:
 
 
 class _Following:
-    """Reads what a process tells of its sections."""
+    """Reads the results of a process's sections."""
 
     def __init__(self, document: Document, sections: Sequence[Section], keep: Callable[[], None]) -> None:
         self.over: set[str] = set()
@@ -170,7 +170,7 @@ class _Following:
         self._rest = b""
 
     def follow(self, reader: int, process: "subprocess.Popen[Any]") -> None:
-        """Until all are over, the process ends, or a section takes too long."""
+        """Read until all sections have ended, the process ends, or a section takes too long."""
         while True:
             left_s = self._ends[self._turn()] - time.monotonic()
             if left_s <= 0:
@@ -220,7 +220,7 @@ class _Following:
         self._end(self._turn(), status, error)
 
     def _turn(self) -> str:
-        """Return the section that runs, or else the next one."""
+        """Return the running section, or else the next."""
         return self._current or next(name for name in self._ends if name not in self.over)
 
     def _seconds(self) -> float:
@@ -228,7 +228,7 @@ class _Following:
 
 
 def end(process: "subprocess.Popen[Any]") -> None:
-    """End a process and those that it started, which are in its group."""
+    """Kill a process and its children, which are in its group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
@@ -236,7 +236,7 @@ def end(process: "subprocess.Popen[Any]") -> None:
 
 
 def status_of(document: Document) -> int:
-    """The exit status: 1 where a check or a section failed, 4 where one had no time left, else 0."""
+    """Return the exit status: 1 if a check or a section failed, 4 if a section had no time left, else 0."""
     states = [section["status"] for section in document["sections"].values()]
     if "failed" in states or not all(check["ok"] for check in document["checks"]):
         return 1

@@ -37,7 +37,7 @@ def act(section, tell, until):
         time.sleep(60)
     if section.name == "slow":
         raise NoTime("3 steps were taken")
-    tell.check("fine", ok=section.name != "wrong", said="planted")
+    tell.check("fine", ok=section.name != "wrong", details="planted")
 sections = [Section(name=name, limit_s=30) for name in sys.argv[2:]]
 work(sections, act, lambda: True, int(sys.argv[1]))
 """
