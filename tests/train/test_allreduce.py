@@ -76,8 +76,8 @@ def test_allreduce_on_two_nodes_also_measures_within_each_node(start, free_port,
         errors = [process.communicate(timeout=90)[1] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), errors
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    told = {(line["scope"], line["rank"], line["world_size"]) for line in lines}
-    assert told == {("all", 0, 4), ("node", 0, 2), ("node", 2, 2)}
+    scopes = {(line["scope"], line["rank"], line["world_size"]) for line in lines}
+    assert scopes == {("all", 0, 4), ("node", 0, 2), ("node", 2, 2)}
 
 
 def test_allreduce_on_one_rank_exits_silently(node: Path, tmp_path: Path):

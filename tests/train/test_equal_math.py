@@ -35,9 +35,9 @@ def model(run_dir):
     return torch.load(run_dir / "artifacts" / "model.pt", weights_only=True)
 
 
-def same(one, other, **tolerance):
-    assert one.keys() == other.keys()
-    assert list(one.values()) == pytest.approx(list(other.values()), **tolerance)
+def same(actual, other, **tolerance):
+    assert actual.keys() == other.keys()
+    assert list(actual.values()) == pytest.approx(list(other.values()), **tolerance)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_fast_loop_has_the_losses_of_the_plain_loop(run, changed, tmp_path, kind
         run(*args, "--loop", loop, ranks=ranks, script=script, run_dir=tmp_path / loop)
         for loop in ("fast", "plain")
     ]
-    assert [one.status for one in done] == [0, 0], done[0].err + done[1].err
+    assert [job.status for job in done] == [0, 0], done[0].err + done[1].err
     for rank in range(ranks or 1):
-        fast, plain = (losses(one.run_dir, rank) for one in done)
+        fast, plain = (losses(job.run_dir, rank) for job in done)
         assert len(fast) == 10
         same(fast, plain, rel=tolerance)
 
@@ -144,7 +144,7 @@ def compiled(request, run, changed, tmp_path_factory):
         )
         for word in ("--compile", "--no-compile")
     ]
-    assert [one.status for one in done] == [0, 0], done[0].err + done[1].err
+    assert [job.status for job in done] == [0, 0], done[0].err + done[1].err
     return args, ranks, *done
 
 
@@ -170,9 +170,9 @@ def test_compiled_code_is_made_once_for_the_parts_of_a_whole_batch(compiled):
 def test_compiled_run_resumes_from_its_checkpoint(run, changed, tmp_path, compiled, word, tolerance):
     args, _, whole, _ = compiled
     shutil.copytree(whole.run_dir / "checkpoints", tmp_path / "checkpoints")
-    for kept in (tmp_path / "checkpoints").glob("*.json"):
-        if kept.stem != "step-000004":
-            kept.unlink()
+    for document in (tmp_path / "checkpoints").glob("*.json"):
+        if document.stem != "step-000004":
+            document.unlink()
     again = run(*args, word, script=changed(EXACT), run_dir=tmp_path, timeout_s=400)
     assert again.status == 0, again.err
     assert "resuming from step-000004.pt: epoch 1, 50% of it done" in again.out
@@ -183,13 +183,13 @@ def test_compiled_run_resumes_from_its_checkpoint(run, changed, tmp_path, compil
 def test_two_ranks_train_like_one_with_twice_the_batch(run, changed, tmp_path):
     args = (*SMALL, "--max-grad-norm", "0.5", "--schedule", "cosine", "--warmup-epochs", "0.5")
     two = run(*args, "--batch-size", "32", ranks=2, script=changed(EXACT), run_dir=tmp_path / "two")
-    one = run(*args, "--global-batch-size", "64", script=changed(EXACT), run_dir=tmp_path / "one")
-    assert (two.status, one.status) == (0, 0), two.err + one.err
+    single = run(*args, "--global-batch-size", "64", script=changed(EXACT), run_dir=tmp_path / "one")
+    assert (two.status, single.status) == (0, 0), two.err + single.err
     first, second = (losses(two.run_dir, rank) for rank in (0, 1))
     mean = {step: (first[step] + second[step]) / 2 for step in first}
     assert len(mean) == 10
-    same(mean, losses(one.run_dir), rel=1e-9)
-    for ours, theirs in zip(epochs(two.run_dir).values(), epochs(one.run_dir).values(), strict=True):
+    same(mean, losses(single.run_dir), rel=1e-9)
+    for ours, theirs in zip(epochs(two.run_dir).values(), epochs(single.run_dir).values(), strict=True):
         for name in ("loss", "accuracy"):
             assert ours[name] == pytest.approx(theirs[name], rel=1e-9)
         assert ours["validation"] == pytest.approx(theirs["validation"], rel=1e-9)
@@ -213,8 +213,8 @@ def test_gradient_accumulation_gives_the_same_losses(run, changed, tmp_path):
 def test_compressed_gradients_give_close_losses(run, tmp_path):
     args = (*SMALL, "--batch-size", "32", "--lr", "0.001")
     whole, half, low_rank = (
-        run(*args, "--compression", how, ranks=2, run_dir=tmp_path / how)
-        for how in ("none", "half", "powersgd")
+        run(*args, "--compression", compression, ranks=2, run_dir=tmp_path / compression)
+        for compression in ("none", "half", "powersgd")
     )
     assert (whole.status, half.status, low_rank.status) == (0, 0, 0), whole.err + half.err + low_rank.err
     assert losses(half.run_dir) != losses(whole.run_dir) != losses(low_rank.run_dir)
@@ -233,11 +233,11 @@ c.Checkpointer.save = whole
 """A change to the job: a checkpoint is whole before the next step."""
 
 
-def dies(step, *, here="True"):
+def dies(step, *, condition="True"):
     """A change to the job: it ends as if the machine did, in the middle of that step."""
     return (
         f"{EXACT}\n{WHOLE}\nend = StepTimer.end\ndef last(timer):\n    end(timer)\n"
-        f"    if {here} and timer.count == {step}: os.kill(os.getpid(), 9)\nStepTimer.end = last"
+        f"    if {condition} and timer.count == {step}: os.kill(os.getpid(), 9)\nStepTimer.end = last"
     )
 
 
@@ -256,7 +256,7 @@ def uninterrupted(request, run, changed, tmp_path_factory):
 
 @pytest.mark.parametrize("step", [3, 6, "any", "another"])
 def test_resumed_run_ends_bit_identical_to_an_uninterrupted_one(run, changed, tmp_path, uninterrupted, step):
-    """It goes on from its last checkpoint; not a bit of the weights and of the steps' losses is another."""
+    """The run resumes from its last checkpoint with bit-identical weights and losses."""
     ranks, whole = uninterrupted
     if isinstance(step, str):
         step = random.randrange(3, 11)
@@ -264,7 +264,7 @@ def test_resumed_run_ends_bit_identical_to_an_uninterrupted_one(run, changed, tm
     killed = run(
         *INTERRUPTED,
         ranks=ranks,
-        script=changed(dies(step, here="here" if ranks else "True")),
+        script=changed(dies(step, condition="here" if ranks else "True")),
         run_dir=tmp_path / "killed",
     )
     assert killed.status != 0
@@ -284,7 +284,7 @@ def test_resumed_run_ends_bit_identical_to_an_uninterrupted_one(run, changed, tm
 
 
 def test_epoch_metrics_are_written_before_the_checkpoint(run, changed, tmp_path):
-    """What a checkpoint has, the job that goes on from it does not tell again."""
+    """The resumed job does not report the epochs in its checkpoint again."""
     end = "import train.trainer\ntrain.trainer.Trainer.save_if_due = lambda trainer: os.kill(os.getpid(), 9)"
     assert run(*SMALL, "--checkpoint-every", "1", script=changed(end), run_dir=tmp_path).status == -9
     assert list(epochs(tmp_path)) == [1]
@@ -389,7 +389,7 @@ def test_resume_refuses_a_checkpoint_with_wrong_shapes(run, tmp_path):
 
 
 def test_resume_of_a_finished_run_writes_the_model_and_stops(run, tmp_path):
-    """As where a node is lost between the last checkpoint and the model."""
+    """Resume as if a node were lost between the last checkpoint and the model."""
     first = run(*SMALL, "--checkpoint-every", "1", run_dir=tmp_path)
     assert first.status == 0, first.err
     before = model(tmp_path)
@@ -411,13 +411,13 @@ def test_resume_prefers_given_options_over_the_checkpoint(run, changed, tmp_path
     args = (*SMALL, "--optimizer", "adamw")
     first = run(*args, "--epochs", "1", "--checkpoint-every", "1", "--loop", "plain", run_dir=tmp_path)
     assert first.status == 0, first.err
-    told = changed(
+    script = changed(
         "import train.trainer as t\nbefore = t.Trainer.load_state_dict\n"
         "def after(self, *state):\n    before(self, *state)\n    [group] = self._optimizer.param_groups\n"
         "    print('decay', group['weight_decay'], 'fused', group['fused'], flush=True)\n"
         "t.Trainer.load_state_dict = after"
     )
-    again = run(*args, "--weight-decay", "0.25", script=told, run_dir=tmp_path)
+    again = run(*args, "--weight-decay", "0.25", script=script, run_dir=tmp_path)
     assert again.status == 0, again.err
     assert "decay 0.25 fused True" in again.out
 

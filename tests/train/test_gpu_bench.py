@@ -1,4 +1,4 @@
-"""`bench/gpu.py`: its sections, whatever becomes of one; its floors and table; the miniature of it on a CPU."""
+"""Test `bench/gpu.py`: isolated sections, floors, the table, and a miniature run on a CPU."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def started(sections, handle):
 
 def ran(*names, seconds=120.0, limits=None, alone=()):
     document = {"sections": {}, "checks": []}
-    kept = []
+    documents = []
     sections = [
         Section(name=name, limit_s=(limits or {}).get(name, 30.0), alone=name in alone) for name in names
     ]
@@ -59,9 +59,9 @@ def ran(*names, seconds=120.0, limits=None, alone=()):
         started,
         document,
         until=time.monotonic() + seconds,
-        keep=lambda: kept.append(json.dumps(document)),
+        keep=lambda: documents.append(json.dumps(document)),
     )
-    assert len(kept) > len([name for name in names if document["sections"][name]["status"] != "not run"])
+    assert len(documents) > len([name for name in names if document["sections"][name]["status"] != "not run"])
     return document
 
 
@@ -142,14 +142,14 @@ COST = Cost(flop_per_image=217.3e6, activations_per_image=500_000, parameters=11
 
 
 def test_floors_take_the_larger_of_compute_and_memory_time():
-    found = floors(
+    by_source = floors(
         COST, 64, "bf16", name="NVIDIA H100 80GB HBM3", measured={"matmul_tflops": {"bf16": 700.0}}
     )
-    sheet = found["data_sheet"]
+    sheet = by_source["data_sheet"]
     assert sheet["compute_ms"] == pytest.approx(217.3e6 * 64 / 989.4e12 * 1e3)
     assert sheet["memory_ms"] == pytest.approx((11_181_642 * 40 + 500_000 * 64 * 5 * 2) / 3350e9 * 1e3)
     assert sheet["floor_ms"] == sheet["memory_ms"]
-    assert found["measured"] == {
+    assert by_source["measured"] == {
         "compute_ms": pytest.approx(217.3e6 * 64 / 700e12 * 1e3),
         "memory_ms": None,
         "floor_ms": None,

@@ -86,14 +86,14 @@ def test_metrics_file_of_a_rank_has_start_steps_and_end(default_run, rank):
     assert [line["time"] for line in every] == sorted(line["time"] for line in every)
     assert [line.get("event") for line in every].count("epoch") == (10 if rank == 0 else 0)
 
-    taken = steps(default_run.run_dir, rank)
-    assert [(line["step"], line["epoch"]) for line in taken] == [
+    step_lines = steps(default_run.run_dir, rank)
+    assert [(line["step"], line["epoch"]) for line in step_lines] == [
         (n, (n - 1) // 12 + 1) for n in range(1, 121)
     ]
     # 719 images an epoch: eleven batches of 64 and a last one of 15
-    assert [line["samples"] for line in taken[:13]] == [*range(64, 705, 64), 719, 719 + 64]
-    assert taken[-1]["samples"] == 10 * 719
-    for line in taken:
+    assert [line["samples"] for line in step_lines[:13]] == [*range(64, 705, 64), 719, 719 + 64]
+    assert step_lines[-1]["samples"] == 10 * 719
+    for line in step_lines:
         parts = [line["data_ms"], line["compute_ms"], line["communication_ms"]]
         assert min(parts) > 0
         assert line["step_ms"] == pytest.approx(sum(parts), abs=0.002)
@@ -133,7 +133,7 @@ def test_slow_first_steps_evaluations_and_saves_change_no_speed(run, changed, tm
         assert 64 / line["samples_per_s"] < 0.5
     assert last["step_ms"]["p95"] < 500
     parts = last["parts"]
-    # Batches of 64 and of what is left at the end; two epochs; a checkpoint each half epoch.
+    # Batches of 64 and a smaller last batch; two epochs; a checkpoint each half epoch.
     assert 2 <= parts["first_steps"] < 3
     assert parts["evaluation"] >= 2
     assert parts["checkpoints"] >= 4
@@ -253,7 +253,7 @@ def test_error_on_one_rank_is_printed_and_ends_the_job(run, changed, tmp_path):
 
 
 def two_by_hand(port, run_dir):
-    """What two ranks on this machine have in common, without torchrun."""
+    """Return the common environment of two ranks on this machine, without torchrun."""
     return {
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
@@ -264,7 +264,7 @@ def two_by_hand(port, run_dir):
 
 
 @pytest.mark.parametrize(
-    ("fault", "said", "reason"),
+    ("fault", "sentence", "reason"),
     [
         (
             "time.sleep(60)",
@@ -276,7 +276,7 @@ def two_by_hand(port, run_dir):
     ids=["hangs", "is killed"],
 )
 def test_rank_whose_peer_is_lost_exits_1_with_a_message(
-    start, free_port, changed, tmp_path, fault, said, reason
+    start, free_port, changed, tmp_path, fault, sentence, reason
 ):
     """Without torchrun, which would end it anyway."""
     faulty = str(changed(f"if here: StepTimer.end = lambda timer: {fault}"))
@@ -289,7 +289,7 @@ def test_rank_whose_peer_is_lost_exits_1_with_a_message(
     ):
         _, err = survivor.communicate(timeout=150)
     assert survivor.returncode == 1
-    assert err.startswith(said)
+    assert err.startswith(sentence)
     last = json.loads(metrics.read_text().splitlines()[-1])
     assert (last["event"], last["reason"]) == ("failed", reason)
     assert "Traceback" not in err
@@ -325,8 +325,8 @@ def test_missing_peers_time_out_with_a_message(run, free_port, tmp_path):
 
 def test_signal_ends_the_job_silently(start, tmp_path):
     endless = ("-m", "train", "--model", "mlp", "--epochs", "1000000", "--no-save")
-    with start(*endless, run_dir=tmp_path / "0") as one, start(*endless, run_dir=tmp_path / "1") as other:
-        for job, sent in ((one, signal.SIGTERM), (other, signal.SIGINT)):
+    with start(*endless, run_dir=tmp_path / "0") as first, start(*endless, run_dir=tmp_path / "1") as second:
+        for job, sent in ((first, signal.SIGTERM), (second, signal.SIGINT)):
             assert any(line.startswith("epoch 2/") for line in job.stdout)
             job.send_signal(sent)
             _, err = job.communicate(timeout=150)

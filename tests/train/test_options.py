@@ -25,7 +25,7 @@ def test_parse_reads_every_option():
         "--timeout-s 9.5 --checkpoint-every 0.5 --keep-checkpoints 3 --metrics f1,top5 "
         "--no-tensorboard --log-every 2 --no-save"
     )
-    told = Options(
+    options = Options(
         model="resnet18",
         stem="cifar",
         dataset="synthetic",
@@ -64,8 +64,8 @@ def test_parse_reads_every_option():
         log_every=2,
         save=False,
     )
-    assert parse(line.split()) == told
-    same = [name for name, value in vars(Options()).items() if getattr(told, name) == value]
+    assert parse(line.split()) == options
+    same = [name for name, value in vars(Options()).items() if getattr(options, name) == value]
     assert same == [
         *(
             "data_pipeline",
@@ -98,14 +98,14 @@ def test_parse_uses_the_default_learning_rate_of_each_optimizer():
 
 
 def test_text_model_is_trained_on_text_with_the_learning_rate_of_its_size():
-    found = parse(["--model", "gpt-7b"])
-    assert (found.dataset, found.lr) == ("text", GPT_SIZES["gpt-7b"].lr)
+    options = parse(["--model", "gpt-7b"])
+    assert (options.dataset, options.lr) == ("text", GPT_SIZES["gpt-7b"].lr)
     assert parse(["--model", "gpt-7b", "--optimizer", "sgd"]).lr == DEFAULT_LR["sgd"]
     assert parse(["--model", "gpt-7b", "--lr", "0.5"]).lr == 0.5
 
 
 def test_help_names_every_text_model():
-    models = next(one for one in fields(Options) if one.name == "model").metadata["help"]
+    models = next(field for field in fields(Options) if field.name == "model").metadata["help"]
     assert models.endswith(f"for text {', '.join(GPT_SIZES)}.")
 
 
@@ -250,12 +250,12 @@ def test_parse_refuses_a_network_that_is_not_there_without_torch(name, meant, ca
     with pytest.raises(SystemExit) as ended:
         parse(["--model", name])
     assert ended.value.code == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith(f"error: --model {name} is not one of torchvision's classification networks. ")
-    assert meant in said
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert sentence.startswith(f"error: --model {name} is not one of torchvision's classification networks. ")
+    assert meant in sentence
 
 
 def test_parse_reads_the_option_names_in_records_of_the_release_before():
-    told = Options(gradient_accumulation_steps=4, max_grad_norm=0.5)
-    assert parse(["--accumulate", "4", "--clip=0.5"]) == told
-    assert parse(["--gradient-accumulation-steps", "4", "--max-grad-norm", "0.5"]) == told
+    options = Options(gradient_accumulation_steps=4, max_grad_norm=0.5)
+    assert parse(["--accumulate", "4", "--clip=0.5"]) == options
+    assert parse(["--gradient-accumulation-steps", "4", "--max-grad-norm", "0.5"]) == options

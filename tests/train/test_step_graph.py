@@ -83,7 +83,7 @@ class Playback:
         return replay
 
     def unpack(self, tensor):
-        """End the backward pass, when it reads what the forward pass left for the second time."""
+        """End the backward pass when it reads the forward pass's values for the second time."""
         self.unpacked += 1
         if self.unpacked > 1:
             raise RuntimeError("operation not permitted when stream is capturing\nCompile with")
@@ -411,7 +411,7 @@ def on_gpu(folder, options, monkeypatch, hook=None):
         monkeypatch.setattr(taker, "__call__", strict)
         trainer.train_epoch()
         monkeypatch.undo()
-        in_graph = sum(taken.in_graph for taken in trainer.timer.steps())
+        in_graph = sum(step_time.in_graph for step_time in trainer.timer.steps())
         trainer.finish()
     lines = map(json.loads, path.read_text().splitlines())
     return in_graph, [line["loss"] for line in lines if "step" in line]

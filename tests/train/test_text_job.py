@@ -14,10 +14,10 @@ pytestmark = pytest.mark.slow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
 RECIPES = re.findall(r"^    gpuctl train (.*?)-- (--model .*)$", PAGE, re.MULTILINE)
-"""What a line gives gpuctl, and the job."""
+"""Arguments for gpuctl and for the job in each line."""
 RESUMED = re.findall(r"^    gpuctl train --resume -- (.*)$", PAGE, re.MULTILINE)
 MEMORY = {name: int(memory) for name, memory in re.findall(r"^\| `(.*?)` \| (\d+) MB", PAGE, re.MULTILINE)}
-"""Of a rank, MB, by what is in the tables."""
+"""Memory of a rank, MB, by recipe in the tables."""
 ARGS = (
     *("--model", "gpt-10m", "--seq-len", "8", "--global-batch-size", "8", "--optimizer", "adamw"),
     *("--epochs", "2", "--validation", "0.2", "--precision", "fp64", "--log-every", "1", "--device", "cpu"),
@@ -28,7 +28,7 @@ ARGS = (
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory):
-    """Where tokens are kept, and a text of 25 sequences of 8 bytes and some more bytes."""
+    """Return a folder for tokens, and a text of 25 sequences of 8 bytes and some more bytes."""
     folder = tmp_path_factory.mktemp("book")
     (folder / "book.txt").write_text(("All ranks read, and every rank waits for the last. " * 4)[:203])
     return {"GPUCTL_DATA_DIR": str(folder / "cache")}, ("--data-dir", str(folder / "book.txt"))
@@ -83,12 +83,14 @@ def test_page_has_9_lines_and_a_row_for_each_strategy():
     assert len(RESUMED) == 1
 
 
-@pytest.mark.parametrize(("given", "words"), [*RECIPES, ("", "--model gpt-10m --strategy tp")])
-def test_strategy_has_the_losses_of_one_process(run, book, alone, tmp_path, given, words):
+@pytest.mark.parametrize(("gpuctl_words", "words"), [*RECIPES, ("", "--model gpt-10m --strategy tp")])
+def test_strategy_has_the_losses_of_one_process(run, book, alone, tmp_path, gpuctl_words, words):
     environ, where = book
-    found = re.search(r"--strategy \w+( --tp \d)?", words)
-    strategy = found.group() if found else "--strategy ddp"
-    ranks = None if strategy.endswith(" dp") else 4 if given.startswith(("--mode ray", "--nproc")) else 2
+    match = re.search(r"--strategy \w+( --tp \d)?", words)
+    strategy = match.group() if match else "--strategy ddp"
+    ranks = (
+        None if strategy.endswith(" dp") else 4 if gpuctl_words.startswith(("--mode ray", "--nproc")) else 2
+    )
     args = (*shlex.split(words), *ARGS, *where)
     done = run(*args, ranks=ranks, run_dir=tmp_path, **environ)
     assert done.status == 0, done.err

@@ -1,4 +1,4 @@
-"""torchvision beside a torch that it was not built for, and beside one that it was."""
+"""Import torchvision with a matching torch, and with another."""
 
 import os
 import subprocess
@@ -57,7 +57,7 @@ SHOW = "from train.torchvision_import import import_torchvision; print(import_to
 
 
 @pytest.fixture
-def own(tmp_path):
+def copy(tmp_path):
     """Another torchvision, by its `__init__.py` and its compiled library."""
 
     def made(content, library=None):
@@ -72,30 +72,30 @@ def own(tmp_path):
 
 
 @pytest.mark.skipif(LOADABLE is None, reason="there is no shared library to take as torchvision's")
-def test_loadable_torchvision_library_gets_no_declared_operators(own):
-    assert python(SHOW, path=own(TELL, LOADABLE.read_bytes())) == "[False, False]\n"
+def test_loadable_torchvision_library_gets_no_declared_operators(copy):
+    assert python(SHOW, path=copy(TELL, LOADABLE.read_bytes())) == "[False, False]\n"
 
 
 @pytest.mark.parametrize("library", [None, b"built for another machine"])
-def test_unloadable_torchvision_library_gets_declared_operators(own, library):
-    assert python(SHOW, path=own(TELL, library)) == "[True, True]\n"
+def test_unloadable_torchvision_library_gets_declared_operators(copy, library):
+    assert python(SHOW, path=copy(TELL, library)) == "[True, True]\n"
 
 
-def test_operators_declared_already_are_not_redeclared(own):
+def test_operators_declared_already_are_not_redeclared(copy):
     script = (
         "import torch; library = torch.library.Library('torchvision', 'FRAGMENT')\n"
         "library.define('nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor')\n"
     )
-    assert python(script + SHOW, path=own(TELL)) == "[True, True]\n"
+    assert python(script + SHOW, path=copy(TELL)) == "[True, True]\n"
 
 
-def test_torchvision_that_does_not_fit_names_the_fix(own):
+def test_torchvision_that_does_not_fit_names_the_fix(copy):
     script = (
         "from train.errors import BadEnvironment; from train.torchvision_import import import_torchvision\n"
         "try: import_torchvision()\nexcept BadEnvironment as error: print(error)"
     )
     assert python(
-        script, path=own("raise RuntimeError('operator torchvision::new does not exist\\nmore')")
+        script, path=copy("raise RuntimeError('operator torchvision::new does not exist\\nmore')")
     ) == (
         f"torchvision can't be imported beside torch {torch.__version__} (operator torchvision::new does not exist). "
         "Install the version that belongs to it: python -m pip install --upgrade torch torchvision\n"
@@ -104,6 +104,6 @@ def test_torchvision_that_does_not_fit_names_the_fix(own):
 
 def test_missing_torchvision_names_the_package(monkeypatch):
     import_torchvision.cache_clear()
-    monkeypatch.setitem(sys.modules, "torchvision", None)  # Python's own way to say that there is none
+    monkeypatch.setitem(sys.modules, "torchvision", None)  # Python's way to mark a module as missing
     with pytest.raises(BadEnvironment, match="pip install torchvision"):
         import_torchvision()

@@ -19,7 +19,7 @@ def test_sizes_of_a_whole_batch_are_those_of_its_parts(batch_size, micro_batch_s
 
 @pytest.mark.parametrize(
     ("name", "blocks"),
-    # 7 of 8 blocks of resnet18 differ, 8 of 33 of resnet101; those of convnext_tiny differ in their drop rates.
+    # 7 of 8 blocks of resnet18 differ, 8 of 33 of resnet101; convnext_tiny's differ in their drop rates.
     [("gpt", 4), ("vit_b_16", 12), ("resnet101", 33), ("resnet18", 0), ("convnext_tiny", 0), ("vgg11", 0)],
 )
 def test_blocks_are_compiled_one_by_one_where_most_are_alike(name, blocks):

@@ -1,4 +1,4 @@
-"""What a step sends, and what of it computing can't hide: plain cases, by hand."""
+"""Test a step's communication and its hidden part, with simple cases calculated by hand."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from train.strategies.degrees import Degrees
 
 MB = 10**6
 WITHIN, BETWEEN = 100 * MB, 10 * MB
-ONE = Batch(micro_batch=1, number=1)
+BATCH = Batch(micro_batch=1, number=1)
 
 
 def network(weights=25 * MB, *, outer=0, flops=0.0):
@@ -36,13 +36,13 @@ def machines(count=2, gpus=2, *, backend="nccl"):
     )
 
 
-def sent(sizes, strategy="fsdp", among=None, batch=ONE, **of_network):
+def sent(sizes, strategy="fsdp", among=None, batch=BATCH, **of_network):
     return communication(network(**of_network), Options(strategy=strategy), sizes, batch, among or machines())
 
 
 def test_single_rank_sends_nothing():
-    found = sent(Degrees(), "ddp", machines(1, 1))
-    assert (found.shown, found.behind_all, found.buckets) == (0, 0, ())
+    traffic = sent(Degrees(), "ddp", machines(1, 1))
+    assert (traffic.shown, traffic.behind_all, traffic.buckets) == (0, 0, ())
 
 
 def test_ring_of_all_ranks_is_as_fast_as_its_slowest_link():
@@ -53,18 +53,18 @@ def test_ring_of_all_ranks_is_as_fast_as_its_slowest_link():
 
 
 def test_gradients_are_sent_in_buckets_of_which_the_last_has_the_outer_weights():
-    found = sent(Degrees(replicate=2), "ddp", machines(1, 2), outer=5 * MB)
+    traffic = sent(Degrees(replicate=2), "ddp", machines(1, 2), outer=5 * MB)
     first, each = 2**20, 25 * 2**20
     rest = 80 * MB - first - 3 * each
-    assert [seconds * WITHIN for seconds in found.buckets] == pytest.approx(
+    assert [seconds * WITHIN for seconds in traffic.buckets] == pytest.approx(
         [first, each, each, each, rest + 20 * MB]
     )
 
 
 def test_backward_pass_hides_buckets_only_after_they_are_whole():
     sizes, among, options = Degrees(replicate=2), machines(1, 2), Options(strategy="ddp")
-    fast, _ = step_s(network(flops=1.0), options, sizes, ONE, among, graphs=False)
-    slow, _ = step_s(network(flops=1e13), options, sizes, ONE, among, graphs=False)
+    fast, _ = step_s(network(flops=1.0), options, sizes, BATCH, among, graphs=False)
+    slow, _ = step_s(network(flops=1e13), options, sizes, BATCH, among, graphs=False)
     computing = 1e13 / 1e12 / ATTAINED[0]
     assert fast == pytest.approx(100 * MB / WITHIN / 0.8, rel=0.01), "nothing is computed meanwhile"
     last = (100 * MB - 2**20) % (25 * 2**20)
@@ -78,30 +78,30 @@ def test_shards_within_a_machine_do_not_use_the_network():
 
 
 def test_rings_of_neighbours_that_split_layers_share_the_network():
-    one, two = (sent(Degrees(shard=2, tp=tp), "fsdp", machines(2, tp)) for tp in (1, 2))
-    assert two.behind_all == pytest.approx(2 * one.behind_all)
+    whole, split = (sent(Degrees(shard=2, tp=tp), "fsdp", machines(2, tp)) for tp in (1, 2))
+    assert split.behind_all == pytest.approx(2 * whole.behind_all)
 
 
 def test_pipeline_gathers_once_more_than_it_has_micro_batches_and_reduces_at_the_end():
     batch = Batch(micro_batch=1, number=4)
-    found = sent(Degrees(pp=2, shard=2), batch=batch)
+    traffic = sent(Degrees(pp=2, shard=2), batch=batch)
     stage = 0.5 * 50 * MB / WITHIN
-    assert found.behind_all == pytest.approx((4 + 1) * stage)
+    assert traffic.behind_all == pytest.approx((4 + 1) * stage)
     passed = 4 * MB / (BETWEEN / 2)
-    assert found.shown == pytest.approx(stage + passed), "two ranks of a machine send at once"
-    kept = sent(Degrees(pp=2, shard=2), "zero2", batch=batch)
-    assert kept.behind_all == pytest.approx(stage)
+    assert traffic.shown == pytest.approx(stage + passed), "two ranks of a machine send at once"
+    zero2 = sent(Degrees(pp=2, shard=2), "zero2", batch=batch)
+    assert zero2.behind_all == pytest.approx(stage)
 
 
 def test_nothing_hides_the_first_weights_and_the_last_gradients():
-    found = sent(Degrees(shard=2), "fsdp", machines(1, 2), outer=5 * MB)
-    assert found.ends == pytest.approx((2 * 20 + 25) * MB / 2 / WITHIN, rel=0.05)
+    traffic = sent(Degrees(shard=2), "fsdp", machines(1, 2), outer=5 * MB)
+    assert traffic.ends == pytest.approx((2 * 20 + 25) * MB / 2 / WITHIN, rel=0.05)
 
 
 def test_gloo_hides_nothing_of_shards_and_reduces_all_for_all_ranks():
-    found = sent(Degrees(shard=2), "fsdp", machines(1, 2, backend="gloo"))
-    assert (found.behind_all, found.ends) == (0, 0)
-    assert found.shown == pytest.approx((2 + 2) * 0.5 * 100 * MB / WITHIN)
+    traffic = sent(Degrees(shard=2), "fsdp", machines(1, 2, backend="gloo"))
+    assert (traffic.behind_all, traffic.ends) == (0, 0)
+    assert traffic.shown == pytest.approx((2 + 2) * 0.5 * 100 * MB / WITHIN)
 
 
 def test_link_that_is_not_known_has_no_answer():

@@ -1,4 +1,4 @@
-"""The price of a whole training, its length, and its precision: what an answer's options do is what is priced."""
+"""Test the price, length and precision of a whole training: the price is of the answer's options."""
 
 from dataclasses import replace
 
@@ -52,10 +52,10 @@ def test_price_of_machines_without_a_price_is_not_known_and_their_time_is():
 def test_cheapest_row_is_cheapest_with_boot_and_the_shortest_time_that_is_billed(text):
     virtual = replace(machines(shape="virtual", usd=3.0), setup_s=900.0, min_billed_s=60.0)
     bare_metal = replace(machines(shape="bare metal"), setup_s=2100.0, min_billed_s=3600.0)
-    found = spelled_out(*TEXT, *text, "--epochs", "1", among=[bare_metal, virtual])
-    assert [row.shape for row in found] == ["virtual", "bare metal"]
-    assert found[0].usd_total == pytest.approx(3.0 * 900 / 3600, rel=0.1)
-    assert found[1].usd_total == 2.0
+    answer = spelled_out(*TEXT, *text, "--epochs", "1", among=[bare_metal, virtual])
+    assert [row.shape for row in answer] == ["virtual", "bare metal"]
+    assert answer[0].usd_total == pytest.approx(3.0 * 900 / 3600, rel=0.1)
+    assert answer[1].usd_total == 2.0
 
 
 def test_tokens_of_a_text_become_epochs_which_are_priced_whole(text):
@@ -115,18 +115,18 @@ def test_default_batch_is_no_larger_than_the_samples_of_a_rank(tmp_path):
     [("A10", {"bf16"}), ("V100", {"fp16", "fp32"}), ("T4", {"fp16", "fp32"}), ("P100", {"fp32"})],
 )
 def test_precision_that_is_not_named_suits_the_gpu_and_is_in_the_options(gpu, precisions):
-    found = spelled_out(*TEXT, among=[machines(gpu=gpu, gb=16.0, count=2)])
-    assert {row.precision for row in found if row.fits} == precisions
-    assert all(parse(row.words).precision == row.precision for row in found)
+    answer = spelled_out(*TEXT, among=[machines(gpu=gpu, gb=16.0, count=2)])
+    assert {row.precision for row in answer if row.fits} == precisions
+    assert all(parse(row.words).precision == row.precision for row in answer)
 
 
 def test_strategy_that_has_no_fp16_is_offered_in_fp32():
-    found = spelled_out(*TEXT, among=[machines(gpu="V100", gb=16.0, gpus=2)])
-    assert {row.precision for row in found if row.strategy.startswith("tp")} == {"fp32"}
-    assert {row.precision for row in found if row.strategy == "ddp"} == {"fp16", "fp32"}
+    answer = spelled_out(*TEXT, among=[machines(gpu="V100", gb=16.0, gpus=2)])
+    assert {row.precision for row in answer if row.strategy.startswith("tp")} == {"fp32"}
+    assert {row.precision for row in answer if row.strategy == "ddp"} == {"fp16", "fp32"}
 
 
 def test_precision_that_is_named_is_the_only_one():
-    found = spelled_out(*TEXT, "--precision", "fp32", among=[machines(), machines(gpu="V100", gb=16.0)])
-    assert {row.precision for row in found} == {"fp32"}
-    assert all(row.words.count("--precision") == 1 for row in found)
+    answer = spelled_out(*TEXT, "--precision", "fp32", among=[machines(), machines(gpu="V100", gb=16.0)])
+    assert {row.precision for row in answer} == {"fp32"}
+    assert all(row.words.count("--precision") == 1 for row in answer)

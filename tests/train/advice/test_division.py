@@ -1,4 +1,4 @@
-"""How a network would be divided, told before there are ranks."""
+"""Test the division of a network before any rank starts."""
 
 import json
 
@@ -12,27 +12,27 @@ TEXT = ("--model", "gpt-10m")
 
 
 def test_sharded_text_model_lists_its_parts_and_what_is_left():
-    found = division(parse([*TEXT, "--strategy", "fsdp", "--wrap", "transformer"]), [2, 2])
-    assert (found["strategy"], found["shard"], found["reason"]) == ("fsdp", 4, None)
-    assert [part["name"] for part in found["parts"]] == [f"block{number}" for number in range(6)]
-    assert found["whole"] + sum(part["weights"] for part in found["parts"]) == found["weights"]
-    assert (found["split"], found["stages"], found["recomputed"]) == ([], [], [])
+    answer = division(parse([*TEXT, "--strategy", "fsdp", "--wrap", "transformer"]), [2, 2])
+    assert (answer["strategy"], answer["shard"], answer["reason"]) == ("fsdp", 4, None)
+    assert [part["name"] for part in answer["parts"]] == [f"block{number}" for number in range(6)]
+    assert answer["whole"] + sum(part["weights"] for part in answer["parts"]) == answer["weights"]
+    assert (answer["split"], answer["stages"], answer["recomputed"]) == ([], [], [])
 
 
 def test_product_lists_stages_with_their_ranks_and_split_layers():
     words = [*TEXT, "--strategy", "fsdp", "--pp", "2", "--tp", "2", "--activation-checkpointing"]
-    found = division(parse(words), [4, 4])
-    assert found["strategy"] == "fsdp 2 x pp 2 x tp 2"
-    assert [stage["ranks"] for stage in found["stages"]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    layers = [name for stage in found["stages"] for name in stage["layers"]]
+    answer = division(parse(words), [4, 4])
+    assert answer["strategy"] == "fsdp 2 x pp 2 x tp 2"
+    assert [stage["ranks"] for stage in answer["stages"]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    layers = [name for stage in answer["stages"] for name in stage["layers"]]
     assert layers == ["embedding", *(f"block{number}" for number in range(6)), "norm", "head"]
-    assert {"name": "block5.mlp.down", "by": "rows"} in found["split"]
-    assert found["recomputed"] == layers[1:7]
+    assert {"name": "block5.mlp.down", "by": "rows"} in answer["split"]
+    assert answer["recomputed"] == layers[1:7]
 
 
 def test_network_for_images_is_looked_at_without_its_data():
-    found = division(parse(["--model", "cnn", "--dataset", "mnist", "--strategy", "pp"]), [1, 1])
-    assert [stage["layers"][0] for stage in found["stages"]] == ["0", "4"]
+    answer = division(parse(["--model", "cnn", "--dataset", "mnist", "--strategy", "pp"]), [1, 1])
+    assert [stage["layers"][0] for stage in answer["stages"]] == ["0", "4"]
     folder = division(parse(["--dataset", "folder", "--image-size", "32", "--strategy", "fsdp"]), [2])
     assert folder["notes"] == [
         "the images in the data folder are not on this computer: 1,000 classes are assumed"
@@ -40,9 +40,9 @@ def test_network_for_images_is_looked_at_without_its_data():
 
 
 def test_whole_network_has_no_parts():
-    found = division(parse([*TEXT, "--activation-checkpointing"]), [2])
-    assert (found["strategy"], found["parts"], found["whole"]) == ("ddp", [], 0)
-    assert len(found["recomputed"]) == 6
+    answer = division(parse([*TEXT, "--activation-checkpointing"]), [2])
+    assert (answer["strategy"], answer["parts"], answer["whole"]) == ("ddp", [], 0)
+    assert len(answer["recomputed"]) == 6
 
 
 def by_deepspeed(config, *words):
@@ -59,9 +59,9 @@ def by_deepspeed(config, *words):
     ],
 )
 def test_deepspeed_divides_what_its_stage_of_zero_says(stage, ranks, name, zero):
-    found = division(by_deepspeed({"zero_optimization": {"stage": stage}}, *TEXT), ranks)
-    assert (found["strategy"], found["zero"]) == (name, zero)
-    assert (found["parts"], found["whole"]) == ([], 0)
+    answer = division(by_deepspeed({"zero_optimization": {"stage": stage}}, *TEXT), ranks)
+    assert (answer["strategy"], answer["zero"]) == (name, zero)
+    assert (answer["parts"], answer["whole"]) == ([], 0)
 
 
 def test_network_with_running_statistics_is_refused_in_bf16_before_deepspeed_has_it():

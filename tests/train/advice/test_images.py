@@ -1,4 +1,4 @@
-"""What a network for images needs, as torch counts it on tensors that take no memory."""
+"""Test the needs of image networks, as torch counts them on tensors without memory."""
 
 import pytest
 import torch
@@ -45,21 +45,21 @@ def test_count_without_memory_agrees_with_torchs_storages(precision):
         mean_loss(model(torch.rand(samples, *SHAPE)), torch.zeros(samples, dtype=torch.int64))
     whole = joined(network(*CNN, "--precision", precision).layers)
     assert whole.weights == sum(p.numel() for p in model.parameters())
-    kept = samples * whole.saved_bytes + 2 * whole.copied_weights
-    assert stored_bytes(saved.values()) == pytest.approx(kept, rel=0.02)
+    retained = samples * whole.saved_bytes + 2 * whole.copied_weights
+    assert stored_bytes(saved.values()) == pytest.approx(retained, rel=0.02)
 
 
 def test_operations_are_those_of_matrices_and_convolutions():
     whole = joined(network(*CNN).layers)
     forward = 28 * 28 * 32 * 9 + 14 * 14 * 64 * 32 * 9 + 64 * 49 * 128 + 128 * 10
-    first = 28 * 28 * 32 * 9  # of the images themselves there is no gradient
+    first = 28 * 28 * 32 * 9  # the images have no gradient
     assert whole.flops == 2 * (3 * forward - first)
 
 
 def test_layers_of_a_chain_are_together_the_network():
-    one, cut = network(*CNN), network(*CNN, pipelines=True)
-    assert (len(one.layers), len(cut.layers)) == (1, 10)
-    whole, parts = joined(one.layers), joined(cut.layers)
+    layered, cut = network(*CNN), network(*CNN, pipelines=True)
+    assert (len(layered.layers), len(cut.layers)) == (1, 10)
+    whole, parts = joined(layered.layers), joined(cut.layers)
     for name in ("weights", "saved_bytes", "flops", "moved_bytes"):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name)), name
     assert cut.layers[0].passed_bytes == 32 * 28 * 28 * 4
@@ -87,8 +87,8 @@ def test_pairs_of_linear_layers_are_split_and_others_are_not():
 )
 def test_samples_are_those_of_the_dataset(words, read):
     options = parse(["--model", "mlp", *words])
-    known, there = data_of(options), read(options, DistributedEnvironment())
-    assert (known.shape, known.classes, known.training) == (there.shape, there.classes, len(there.training))
+    known, data = data_of(options), read(options, DistributedEnvironment())
+    assert (known.shape, known.classes, known.training) == (data.shape, data.classes, len(data.training))
 
 
 def test_folder_that_is_here_tells_its_classes_and_images(tmp_path):
@@ -96,11 +96,11 @@ def test_folder_that_is_here_tells_its_classes_and_images(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     words = ["--model", "mlp", "--dataset", "folder", "--image-size", "32", "--data-dir"]
-    here = data_of(parse([*words, str(tmp_path)]))
-    assert (here.shape, here.classes, here.training) == ((3, 32, 32), 2, 3)
-    gone = data_of(parse([*words, "/nowhere"]))
-    assert (gone.classes, gone.training) == (1000, None)
-    assert "1,000 classes are assumed" in gone.assumed[0]
+    local = data_of(parse([*words, str(tmp_path)]))
+    assert (local.shape, local.classes, local.training) == ((3, 32, 32), 2, 3)
+    missing = data_of(parse([*words, "/nowhere"]))
+    assert (missing.classes, missing.training) == (1000, None)
+    assert "1,000 classes are assumed" in missing.assumed[0]
 
 
 @pytest.mark.parametrize("words", [("--model", "resnet18"), ("--model", "resnet18", "--precision", "bf16")])
@@ -108,26 +108,26 @@ def test_blocks_that_compute_again_keep_their_inputs_and_one_block_at_a_time(wor
     shape = (3, 64, 64)
     again = (*words, "--activation-checkpointing")
     whole = joined(image_network(parse(words), shape, CLASSES, pipelines=False).layers)
-    found = joined(image_network(parse(again), shape, CLASSES, pipelines=False).layers)
+    counted = joined(image_network(parse(again), shape, CLASSES, pipelines=False).layers)
     model = build_model(parse(again), shape, CLASSES)
     recompute_blocks(model)
-    kept, ours, samples = {}, {p.untyped_storage().data_ptr() for p in model.parameters()}, 4
+    storages, ours, samples = {}, {p.untyped_storage().data_ptr() for p in model.parameters()}, 4
 
     def pack(tensor):
         if tensor.untyped_storage().data_ptr() not in ours:
-            kept[tensor.untyped_storage().data_ptr()] = tensor  # held: another tensor would get its place
+            storages[tensor.untyped_storage().data_ptr()] = tensor  # held: another tensor would get its place
         return tensor
 
     autocast = torch.autocast("cpu", torch.bfloat16, enabled="bf16" in words)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), autocast:
         mean_loss(model(torch.rand(samples, *shape)), torch.zeros(samples, dtype=torch.int64))
-    recomputed = found.recomputed()
-    assert stored_bytes(kept.values()) == pytest.approx(
+    recomputed = counted.recomputed()
+    assert stored_bytes(storages.values()) == pytest.approx(
         samples * recomputed.saved_bytes + 2 * recomputed.copied_weights, rel=0.02
     )
-    assert recomputed.saved_bytes + found.block.saved_bytes < 0.75 * whole.saved_bytes
-    assert found.block.saved_bytes < 0.5 * whole.saved_bytes
-    assert (found.flops, found.moved_bytes) == pytest.approx((whole.flops, whole.moved_bytes))
+    assert recomputed.saved_bytes + counted.block.saved_bytes < 0.75 * whole.saved_bytes
+    assert counted.block.saved_bytes < 0.5 * whole.saved_bytes
+    assert (counted.flops, counted.moved_bytes) == pytest.approx((whole.flops, whole.moved_bytes))
 
 
 def test_computing_again_is_a_third_more_as_torch_counts_it():
@@ -145,7 +145,7 @@ def test_computing_again_is_a_third_more_as_torch_counts_it():
 
 
 def test_less_memory_and_more_time_are_advised_where_blocks_compute_again():
-    one = Machines(
+    machine = Machines(
         shape="s", count=1, gpus=1, gpu="A10", gpu_memory_gb=24.0, between_gb_s=6.0, hourly_usd=4.0
     )
     words = (
@@ -159,7 +159,7 @@ def test_less_memory_and_more_time_are_advised_where_blocks_compute_again():
         "64",
     )
     plain, again = (
-        rows(question_of([*words, *more], batch_tokens=None, tokens=None), [one])[0]
+        rows(question_of([*words, *more], batch_tokens=None, tokens=None), [machine])[0]
         for more in ((), ("--activation-checkpointing",))
     )
     assert again.memory["activations"] < 0.75 * plain.memory["activations"]
@@ -175,9 +175,9 @@ def test_rows_of_images_have_samples_and_no_tokens():
     question = question_of(
         [*CNN, "--global-batch-size", "256", "--epochs", "2"], batch_tokens=None, tokens=None
     )
-    found = rows(question, [among])
-    assert {row.strategy.split()[0] for row in found} == {"ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"}
-    for row in found:
+    offer = rows(question, [among])
+    assert {row.strategy.split()[0] for row in offer} == {"ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp"}
+    for row in offer:
         assert (row.batch_samples, row.batch_tokens, row.tokens_per_s) == (256, None, None)
         middle = sum(row.step_s) / 2
         assert row.samples_per_s == pytest.approx(256 / middle, rel=1e-2)

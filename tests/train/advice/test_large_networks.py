@@ -1,4 +1,4 @@
-"""Networks beside what was measured of them, and what the job says of them."""
+"""Compare the advice for networks with measurements and with the job."""
 
 import json
 
@@ -40,10 +40,10 @@ GRAPH = f"{RESNET18} --graphs auto"
 def test_step_and_memory_of_an_h200_are_as_measured(words, step_ms, allocated_gb, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gpt2.json").write_text(json.dumps({"model": {"vocab": {"a": 50_256}}}))
-    one = Machines(
+    machine = Machines(
         shape="s", count=1, gpus=1, gpu="NVIDIA H200", gpu_memory_gb=150.8, between_gb_s=None, hourly_usd=None
     )
-    [row] = rows(question_of(["--graphs", "off", *words.split()], batch_tokens=None, tokens=None), [one])
+    [row] = rows(question_of(["--graphs", "off", *words.split()], batch_tokens=None, tokens=None), [machine])
     low, high = row.step_s
     assert low <= step_ms / 1000 <= high <= 1.602 * low
     if allocated_gb is not None:

@@ -26,8 +26,8 @@ def network(precision="fp32", *, by_blocks=False):
 
 
 def memory(sizes, *, batch=None, **options):
-    given = Options(model="gpt-10m", dataset="text", **options)
-    return fullest_rank(network(given.precision), given, sizes, batch or Batch(micro_batch=SAMPLES, number=1))
+    job = Options(model="gpt-10m", dataset="text", **options)
+    return fullest_rank(network(job.precision), job, sizes, batch or Batch(micro_batch=SAMPLES, number=1))
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +47,17 @@ def test_arithmetic_moves_what_torchs_operations_do(model, words):
             loss.backward()
         model.zero_grad()
         counted.append(moved)
-    few, more = counted
-    found = joined(
+    fewer, more = counted
+    expected = joined(
         text_network(
             SIZE, vocabulary=VOCABULARY, length=LENGTH, precision=options.precision, by_blocks=True,
             compiled=options.compile,
         ).layers
     )  # fmt: skip
-    each = (more.bytes - few.bytes) / 2
-    assert found.moved_bytes == pytest.approx(each, rel=0.05)
-    assert found.moved_once_bytes == pytest.approx(few.bytes - 2 * each, rel=0.15)
-    assert found.launches == pytest.approx(more.launches, rel=0.1)
+    each = (more.bytes - fewer.bytes) / 2
+    assert expected.moved_bytes == pytest.approx(each, rel=0.05)
+    assert expected.moved_once_bytes == pytest.approx(fewer.bytes - 2 * each, rel=0.15)
+    assert expected.launches == pytest.approx(more.launches, rel=0.1)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -79,15 +79,15 @@ def test_arithmetic_of_one_process_agrees_with_torchs_storages(model, precision)
     loss.backward()
     optimizer.step()
 
-    found = memory(Degrees(), precision=precision)
+    estimate = memory(Degrees(), precision=precision)
     parameters = list(model.parameters())
-    assert found.weights == stored_bytes(parameters)
-    assert found.gradients == stored_bytes(p.grad for p in parameters)
+    assert estimate.weights == stored_bytes(parameters)
+    assert estimate.gradients == stored_bytes(p.grad for p in parameters)
     states = [v for state in optimizer.state.values() for v in state.values() if v.numel() > 1]
-    assert found.optimizer == stored_bytes(states)
-    # Of what the loss makes of the outputs, its logarithms are kept; outputs and gradient are not in what is saved.
-    kept = found.activations + SAMPLES * LENGTH * VOCABULARY * 4
-    assert stored_bytes(saved.values()) == pytest.approx(kept, rel=0.03)
+    assert estimate.optimizer == stored_bytes(states)
+    # The loss keeps the logarithms of the outputs; outputs and gradient are not among the saved tensors.
+    retained = estimate.activations + SAMPLES * LENGTH * VOCABULARY * 4
+    assert stored_bytes(saved.values()) == pytest.approx(retained, rel=0.03)
     optimizer.zero_grad()
 
 
@@ -101,12 +101,12 @@ def test_recomputed_blocks_keep_their_inputs_and_one_block_is_whole_at_a_time():
 
 
 def test_fsdp_keeps_a_quarter_on_each_of_four_ranks_and_gathers_a_part():
-    one, four = memory(Degrees()), memory(Degrees(shard=4), strategy="fsdp")
+    alone, four = memory(Degrees()), memory(Degrees(shard=4), strategy="fsdp")
     for part in ("weights", "gradients", "optimizer"):
-        assert getattr(four, part) == getattr(one, part) / 4
+        assert getattr(four, part) == getattr(alone, part) / 4
     embedding = (VOCABULARY + SIZE.context) * SIZE.width
     assert four.gathered == 4 * 2 * (embedding + 2 * 4 * SIZE.width**2)
-    assert four.activations == one.activations
+    assert four.activations == alone.activations
 
 
 def test_fsdp_keeps_whole_gradients_where_micro_batches_are_accumulated():
@@ -126,13 +126,13 @@ def test_offloaded_weights_gradients_and_states_take_none_of_the_gpus_memory():
 
 def test_prefetched_parts_are_whole_beside_the_one_that_computes():
     sizes = Degrees(shard=4)
-    one, three = (memory(sizes, strategy="fsdp", prefetch=number) for number in (1, 3))
-    assert one.gathered == memory(sizes, strategy="fsdp").gathered
-    assert three.gathered - one.gathered == 4 * 2 * (4 * SIZE.width**2)
+    single, three = (memory(sizes, strategy="fsdp", prefetch=number) for number in (1, 3))
+    assert single.gathered == memory(sizes, strategy="fsdp").gathered
+    assert three.gathered - single.gathered == 4 * 2 * (4 * SIZE.width**2)
 
 
 def test_sharded_weights_are_gathered_in_bf16_and_need_no_copies():
-    whole, half = (memory(Degrees(shard=4), strategy="fsdp", precision=one) for one in ("fp32", "bf16"))
+    whole, half = (memory(Degrees(shard=4), strategy="fsdp", precision=kind) for kind in ("fp32", "bf16"))
     assert (half.weights, half.gradients) == (whole.weights, whole.gradients)
     assert half.gathered == 0.75 * whole.gathered, "weights in half precision, gradients added up in whole"
     copies = 2 * SIZE.layers * SIZE.weights_per_layer
@@ -140,16 +140,20 @@ def test_sharded_weights_are_gathered_in_bf16_and_need_no_copies():
 
 
 def test_zero1_divides_the_optimizers_state_alone():
-    one, four = memory(Degrees()), memory(Degrees(replicate=4), strategy="zero1")
-    assert (four.weights, four.gradients, four.optimizer) == (one.weights, one.gradients, one.optimizer / 4)
+    solo, four = memory(Degrees()), memory(Degrees(replicate=4), strategy="zero1")
+    assert (four.weights, four.gradients, four.optimizer) == (
+        solo.weights,
+        solo.gradients,
+        solo.optimizer / 4,
+    )
 
 
 def test_tensor_parallel_divides_blocks_and_not_the_embedding():
-    one, two = memory(Degrees()), memory(Degrees(tp=2), strategy="tp")
+    alone, two = memory(Degrees()), memory(Degrees(tp=2), strategy="tp")
     block = joined(network().layers[1:2])
-    assert one.weights - two.weights == pytest.approx(4 * SIZE.layers * block.split_weights / 2)
-    assert two.activations < one.activations
-    assert two.outputs == one.outputs
+    assert alone.weights - two.weights == pytest.approx(4 * SIZE.layers * block.split_weights / 2)
+    assert two.activations < alone.activations
+    assert two.outputs == alone.outputs
 
 
 def test_first_stage_of_a_pipeline_keeps_as_many_micro_batches_as_there_are_stages():

@@ -1,4 +1,4 @@
-"""Advice beside measured steps, on machines that are planted on this one; `bench/advise.py` has all cases."""
+"""Compare advice with measured steps, on simulated machines; `bench/advise.py` has all cases."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What Ray Data is asked for, and what its tasks make of it: in the rank's order, and as in memory."""
+"""Test the rows for Ray Data, and its tasks' results: in the rank's order, and as in memory."""
 
 import subprocess
 import sys
@@ -38,12 +38,14 @@ def test_ray_data_augmentation_equals_that_in_memory(augmentation):
     images = torch.randint(256, [20, 3, 9, 12], dtype=torch.uint8)
     augmentations = draw_augmentations(20, augmentation, seed=1, epoch=2)
     pictures = ImageFiles(folder="/d", paths=tuple("abcdefghijklmnopqrst"), labels=torch.zeros(20), size=9)
-    asked = task_rows(pictures, torch.arange(20), augmentations)
-    found = [
+    requested = task_rows(pictures, torch.arange(20), augmentations)
+    decoded = [
         augment_one(image.numpy(), flip=row["flip"], down=row["down"], right=row["right"])
-        for image, row in zip(images, asked, strict=True)
+        for image, row in zip(images, requested, strict=True)
     ]
-    assert np.array_equal(np.stack(found), augment(images, augmentations.flips, augmentations.shifts).numpy())
+    assert np.array_equal(
+        np.stack(decoded), augment(images, augmentations.flips, augmentations.shifts).numpy()
+    )
 
 
 def test_image_decoding_does_not_import_torch():
@@ -60,10 +62,10 @@ def test_task_rows_follow_the_order_of_the_rank():
         folder="/d", paths=tuple(f"{n}.png" for n in range(9)), labels=torch.arange(9), size=8
     )
     order, augmentations = sampler.indices(9, 4, 2), sampler.augmentations(9, 4)
-    asked = task_rows(pictures, order, augmentations)
-    assert [row["path"] for row in asked] == [f"{number}.png" for number in order]
-    assert [row["flip"] for row in asked] == augmentations.flips[order].tolist()
-    shifts = [[row["down"] + MAX_SHIFT, row["right"] + MAX_SHIFT] for row in asked]
+    requested = task_rows(pictures, order, augmentations)
+    assert [row["path"] for row in requested] == [f"{number}.png" for number in order]
+    assert [row["flip"] for row in requested] == augmentations.flips[order].tolist()
+    shifts = [[row["down"] + MAX_SHIFT, row["right"] + MAX_SHIFT] for row in requested]
     assert shifts == augmentations.shifts[order].tolist()
 
 
@@ -74,22 +76,22 @@ def test_reader_reads_below_the_node_home_and_names_a_bad_file(tmp_path, monkeyp
     monkeypatch.setenv("GPUCTL_NODE_HOME", str(CODE.parent))
     monkeypatch.setenv("GPUCTL_NODE", "gpu-1")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    asked = {
+    requested = {
         "path": np.array(["red.png", "bad.png"], dtype=object),
         "flip": np.array([True, False]),
         "down": np.array([1, 0]),
         "right": np.array([0, 0]),
     }
-    found = reader(code=CODE.name, folder="~/pictures", size=8)(asked)
-    assert found["image"].shape == (2, 3, 8, 8)
-    assert found["image"][0, :, :7].tolist() == [[[value] * 8] * 7 for value in (255, 0, 0)]
-    assert not found["image"][0, :, 7].any(), "what was shifted in"
+    batch = reader(code=CODE.name, folder="~/pictures", size=8)(requested)
+    assert batch["image"].shape == (2, 3, 8, 8)
+    assert batch["image"][0, :, :7].tolist() == [[[value] * 8] * 7 for value in (255, 0, 0)]
+    assert not batch["image"][0, :, 7].any(), "what was shifted in"
     with pytest.raises(
         BadData, match=f"^On gpu-1: {tmp_path}/home/pictures/bad.png can't be read as an image"
     ):
-        read_images(found)
-    good = {name: column[:1] for name, column in found.items()}
-    assert read_images(good).tolist() == found["image"][:1].tolist()
+        read_images(batch)
+    good = {name: column[:1] for name, column in batch.items()}
+    assert read_images(good).tolist() == batch["image"][:1].tolist()
 
 
 def test_ray_data_files_are_listed_in_the_order_of_memory(tmp_path):

@@ -1,4 +1,4 @@
-"""Which rank sees what: torch's own sampler is the measure."""
+"""Test each rank's samples against torch's sampler."""
 
 import torch
 from hypothesis import given, settings
@@ -33,13 +33,15 @@ def test_shard_equals_torch_distributed_sampler(count, world_size, seed, epoch):
 @settings(max_examples=200, deadline=None)
 def test_shard_resumed_with_other_ranks_covers_every_sample(count, before, after, batch, steps):
     order = epoch_order(count, seed=3, epoch=1)
-    taken = [shard(order, rank=rank, world_size=before)[: steps * batch] for rank in range(before)]
+    first_shards = [shard(order, rank=rank, world_size=before)[: steps * batch] for rank in range(before)]
     consumed = min(count, steps * batch * before)
     rest = [shard(order, rank=rank, world_size=after, begin=consumed) for rank in range(after)]
     assert len({len(part) for part in rest}) == 1, "all ranks take the same number of steps"
-    seen = torch.cat([*taken, *rest]).tolist() if consumed < count else torch.cat(taken).tolist()
-    assert set(seen) == set(range(count))
-    assert len(seen) - count < max(before, after), "no more than the others lack is taken twice"
+    samples = (
+        torch.cat([*first_shards, *rest]).tolist() if consumed < count else torch.cat(first_shards).tolist()
+    )
+    assert set(samples) == set(range(count))
+    assert len(samples) - count < max(before, after), "no more than the others lack is taken twice"
 
 
 def test_shard_with_begin_continues_the_epoch():
@@ -50,13 +52,13 @@ def test_shard_with_begin_continues_the_epoch():
 
 
 def test_augmentations_are_determined_by_seed_and_epoch():
-    one, two = (draw_augmentations(100, "crop", seed=1, epoch=4) for _ in range(2))
-    assert torch.equal(one.flips, two.flips)
-    assert torch.equal(one.shifts, two.shifts)
-    assert 20 < int(one.flips.sum()) < 80
-    assert (int(one.shifts.min()), int(one.shifts.max())) == (0, 2 * MAX_SHIFT)
+    first, second = (draw_augmentations(100, "crop", seed=1, epoch=4) for _ in range(2))
+    assert torch.equal(first.flips, second.flips)
+    assert torch.equal(first.shifts, second.shifts)
+    assert 20 < int(first.flips.sum()) < 80
+    assert (int(first.shifts.min()), int(first.shifts.max())) == (0, 2 * MAX_SHIFT)
     another = draw_augmentations(100, "crop", seed=1, epoch=5)
-    assert not torch.equal(one.flips, another.flips)
+    assert not torch.equal(first.flips, another.flips)
     assert draw_augmentations(5, "none", seed=1, epoch=4).flips is None
     assert draw_augmentations(5, "flip", seed=1, epoch=4).shifts is None
 

@@ -1,4 +1,4 @@
-"""A small network with its optimizer's state, and a checkpoint of it in parts, of one process."""
+"""Fixtures: a small network with its optimizer's state, and its checkpoint in parts from one process."""
 
 import pytest
 import torch

@@ -17,7 +17,7 @@ def save(folder, step, keep=2, **state):
 
 
 def newest(folder):
-    """The name of the newest whole one, and what is wrong with those that are newer."""
+    """Return the newest whole checkpoint's name, and the problems of newer ones."""
     wrong = []
     for name, document in files.documents(folder):
         problems = files.problems(folder, document, files.files_of(document)) if document else [name]
@@ -48,7 +48,7 @@ def test_checkpoint_save_removes_checkpoints_of_later_steps(tmp_path):
     save(tmp_path, 200).write_bytes(b"damaged")
     path = save(tmp_path, 150, keep=1)
     assert newest(tmp_path) == (path.name, [])
-    assert [one.name for one in tmp_path.glob("*.pt")] == ["step-000150.pt"]
+    assert [path.name for path in tmp_path.glob("*.pt")] == ["step-000150.pt"]
 
 
 def test_checkpoint_newest_is_none_without_a_folder(tmp_path):
@@ -69,15 +69,15 @@ def test_checkpoint_newest_is_none_without_a_folder(tmp_path):
 )
 def test_checkpoint_newest_skips_incomplete_or_damaged_ones(tmp_path, harm, wrong):
     good, bad = save(tmp_path, 1), save(tmp_path, 2)
-    told = bad.with_suffix(".json")
+    document = bad.with_suffix(".json")
     if harm == "torn":
         bad.write_bytes(bad.read_bytes()[:-1])
     elif harm == "other":
         bad.write_bytes(bad.read_bytes()[::-1])
     elif harm in ("gone", "no-json"):
-        (bad if harm == "gone" else told).unlink()
+        (bad if harm == "gone" else document).unlink()
     else:
-        told.write_text({"torn-json": '{"file": ', "list": "[]", "elsewhere": '{"file": "a"}'}[harm])
+        document.write_text({"torn-json": '{"file": ', "list": "[]", "elsewhere": '{"file": "a"}'}[harm])
     # Without its second file one was only begun.
     name, problems = newest(tmp_path)
     assert name == good.name

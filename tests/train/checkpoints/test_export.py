@@ -24,13 +24,13 @@ def test_export_writes_the_weights_of_a_checkpoint_in_parts(
     network, optimizer = network_and_optimizer()
     write_parts(tmp_path / "checkpoints", 7, network, optimizer)
     target = tmp_path / "out" / f"model{suffix}"
-    told = export(tmp_path / "checkpoints", target)
+    summary = export(tmp_path / "checkpoints", target)
     read = torch.load(target, weights_only=True) if suffix == ".pt" else safetensors.load_file(target)
     assert read.keys() == network.state_dict().keys()
     assert all(torch.equal(read[name], value) for name, value in network.state_dict().items())
-    assert (told["checkpoint"], told["tensors"], told["left_out"]) == ("step-000007", len(read), [])
-    assert told["bytes"] == target.stat().st_size
-    assert told["parameters"] == sum(weight.numel() for weight in network.parameters())
+    assert (summary["checkpoint"], summary["tensors"], summary["left_out"]) == ("step-000007", len(read), [])
+    assert summary["bytes"] == target.stat().st_size
+    assert summary["parameters"] == sum(weight.numel() for weight in network.parameters())
 
 
 @pytest.mark.parametrize("in_parts", [True, False], ids=["in parts", "whole"])
@@ -39,10 +39,10 @@ def test_export_counts_a_tied_weight_once(tmp_path, in_parts, write_parts, write
     network = assemble(7, GPTSize(layers=1, heads=1, width=4, context=8, lr=0.1))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     (write_parts if in_parts else write_whole)(tmp_path, 1, network, optimizer)
-    told = export(tmp_path, tmp_path / "model.pt")
-    assert told["parameters"] == sum(weight.numel() for weight in network.parameters())
+    summary = export(tmp_path, tmp_path / "model.pt")
+    assert summary["parameters"] == sum(weight.numel() for weight in network.parameters())
     read = torch.load(tmp_path / "model.pt", weights_only=True)
-    assert (told["tensors"], len(read)) == (len(network.state_dict()),) * 2
+    assert (summary["tensors"], len(read)) == (len(network.state_dict()),) * 2
     assert read["head.weight"].data_ptr() == read["embedding.token.weight"].data_ptr()
 
 
@@ -50,9 +50,9 @@ def test_export_leaves_out_a_torn_checkpoint_and_says_so(tmp_path, network_and_o
     for step in (7, 8):
         write_parts(tmp_path, step, *network_and_optimizer())
     (tmp_path / "step-000008" / "__0_0.distcp").unlink()
-    told = export(tmp_path, tmp_path / "model.pt")
-    assert told["checkpoint"] == "step-000007"
-    assert told["left_out"] == ["step-000008/__0_0.distcp is missing"]
+    summary = export(tmp_path, tmp_path / "model.pt")
+    assert summary["checkpoint"] == "step-000007"
+    assert summary["left_out"] == ["step-000008/__0_0.distcp is missing"]
     shutil.rmtree(tmp_path / "step-000007")
     with pytest.raises(BadCheckpoint, match=r"There is no whole checkpoint: step-000008/.* is missing; step"):
         export(tmp_path, tmp_path / "again.pt")
@@ -66,9 +66,9 @@ def test_export_says_what_to_install(tmp_path, monkeypatch, capsys, network_and_
     monkeypatch.setitem(sys.modules, "safetensors", None)  # as where it is not installed
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     assert main() == 1
-    said = capsys.readouterr().err
-    assert "has no package safetensors. Install it: " in said
-    assert "or name a file that ends in .pt." in said
+    error = capsys.readouterr().err
+    assert "has no package safetensors. Install it: " in error
+    assert "or name a file that ends in .pt." in error
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
 
 

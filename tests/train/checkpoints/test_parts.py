@@ -1,4 +1,4 @@
-"""A checkpoint in parts, of one process: written, read, and refused where it is not what was written."""
+"""Test a checkpoint in parts from one process: written, read, and refused after a change."""
 
 import json
 import os
@@ -49,9 +49,10 @@ def test_parts_load_into_another_model_and_its_optimizer(checkpoint, network_and
     reader = parts.PartsReader(checkpoint, set(document_of(checkpoint)["files"]))
     reader.load(strategy, other, its_optimizer, {**its_optimizer.param_groups[0], "params": [], "lr": 0.5})
     assert all(torch.equal(other.state_dict()[name], value) for name, value in network.state_dict().items())
-    for one, two in zip(network.parameters(), other.parameters(), strict=True):
+    for weight, loaded in zip(network.parameters(), other.parameters(), strict=True):
         assert all(
-            torch.equal(its_optimizer.state[two][key], value) for key, value in optimizer.state[one].items()
+            torch.equal(its_optimizer.state[loaded][key], value)
+            for key, value in optimizer.state[weight].items()
         )
     assert its_optimizer.param_groups[0]["lr"] == 0.5
 

@@ -34,14 +34,14 @@ def test_cifar10_fixture_files_are_pickled_like_the_originals():
 
 @pytest.mark.parametrize("write", [write_cifar10, write_cifar10_binary])
 def test_cifar10_images_and_labels_match_the_batches(tmp_path, write):
-    found = read(write(tmp_path))
-    assert (found.shape, found.classes, found.flip_keeps_label, found.test) == ((3, 32, 32), 10, True, None)
-    assert (len(found.training), len(found.validation)) == (60, 12)
+    data = read(write(tmp_path))
+    assert (data.shape, data.classes, data.flip_keeps_label, data.test) == ((3, 32, 32), 10, True, None)
+    assert (len(data.training), len(data.validation)) == (60, 12)
     rows = np.vstack([cifar_batch(12, seed)["data"] for seed in range(1, 6)])
-    assert np.array_equal(found.training.inputs.numpy(), rows.reshape(-1, 3, 32, 32))
-    assert np.array_equal(found.validation.inputs.flatten(1).numpy(), cifar_batch(12, 6)["data"])
-    assert found.training.labels.tolist() == cifar_batch(12, 1)["labels"] * 5
-    assert (found.training.inputs.dtype, found.training.labels.dtype) == (torch.uint8, torch.int64)
+    assert np.array_equal(data.training.inputs.numpy(), rows.reshape(-1, 3, 32, 32))
+    assert np.array_equal(data.validation.inputs.flatten(1).numpy(), cifar_batch(12, 6)["data"])
+    assert data.training.labels.tolist() == cifar_batch(12, 1)["labels"] * 5
+    assert (data.training.inputs.dtype, data.training.labels.dtype) == (torch.uint8, torch.int64)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
@@ -54,8 +54,8 @@ def test_cifar10_reads_batches_pickled_by_python_3(tmp_path, protocol):
 
 
 def test_cifar10_with_validation_fraction_has_a_test_set(tmp_path):
-    found = read(write_cifar10(tmp_path), validation=0.2)
-    assert [len(part) for part in (found.training, found.validation, found.test)] == [48, 12, 12]
+    data = read(write_cifar10(tmp_path), validation=0.2)
+    assert [len(part) for part in (data.training, data.validation, data.test)] == [48, 12, 12]
 
 
 def test_cifar10_without_download_names_the_missing_files(tmp_path):
@@ -68,7 +68,7 @@ def test_cifar10_without_download_names_the_missing_files(tmp_path):
 
 
 class Runs:
-    """A pickle of it runs a command when it is loaded by `pickle.load`."""
+    """A class whose pickle runs a command when `pickle.load` loads it."""
 
     def __init__(self, command):
         self._command = command

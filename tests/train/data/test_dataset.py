@@ -1,4 +1,4 @@
-"""What all data sets have in common, and the two that need no files: digits and synthetic."""
+"""Test the common behaviour of all datasets, and the two without files: digits and synthetic."""
 
 import sys
 
@@ -24,9 +24,9 @@ def digits():
 def test_digits_dataset_equals_that_of_scikit_learn(digits):
     theirs = load_digits()
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    found = torch.cat([digits.validation.inputs, digits.training.inputs])
+    images = torch.cat([digits.validation.inputs, digits.training.inputs])
     labels = torch.cat([digits.validation.labels, digits.training.labels])
-    assert np.array_equal(found[:, 0].numpy(), theirs.images[order])
+    assert np.array_equal(images[:, 0].numpy(), theirs.images[order])
     assert np.array_equal(labels.numpy(), theirs.target[order])
     assert (digits.shape, digits.classes, digits.test, digits.flip_keeps_label) == (
         (1, 8, 8),
@@ -34,7 +34,7 @@ def test_digits_dataset_equals_that_of_scikit_learn(digits):
         None,
         False,
     )
-    assert (found.dtype, labels.dtype) == (torch.uint8, torch.int64)
+    assert (images.dtype, labels.dtype) == (torch.uint8, torch.int64)
     assert len(digits.validation) == 359
 
 
@@ -57,7 +57,7 @@ def test_dataset_mean_and_std_match_the_pixels(options):
 
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_load_digits_without_scikit_learn_names_the_package(in_thread, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)  # Python's own way to say that there is none
+    monkeypatch.setitem(sys.modules, "sklearn", None)  # Python's way to mark a module as missing
     load = begin_to_load(Options(), ALONE, in_thread=in_thread)
     with pytest.raises(MissingData, match="pip install scikit-learn"):
         load()
@@ -95,7 +95,7 @@ def numbered(count):
 
 
 @pytest.mark.parametrize(
-    ("own", "fraction", "sizes"),
+    ("held_out", "fraction", "sizes"),
     [
         (None, None, (80, 20, None)),
         (None, 0.4, (60, 40, None)),
@@ -104,8 +104,8 @@ def numbered(count):
         (7, 0.3, (70, 30, 7)),
     ],
 )
-def test_divided_uses_own_images_for_validation_or_test(own, fraction, sizes):
-    parts = split_dataset(numbered(100), None if own is None else numbered(own), fraction)
+def test_divided_uses_own_images_for_validation_or_test(held_out, fraction, sizes):
+    parts = split_dataset(numbered(100), None if held_out is None else numbered(held_out), fraction)
     assert tuple(part and len(part) for part in parts) == sizes
 
 

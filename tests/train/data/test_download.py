@@ -1,7 +1,6 @@
-"""Downloading: once a machine, whole or not at all, and a sentence where it can't be.
+"""Download once a machine, whole or not at all, or with an error message.
 
-What downloads is torchvision itself. Its mirrors are set to a server on loopback, and the digests that it checks to
-those of the small files there.
+The download is torchvision's. Its mirrors are set to a server on loopback, and its digests to the small files there.
 """
 
 import contextlib
@@ -79,7 +78,7 @@ def archive() -> bytes:
 class Mirror:
     url: str
     files: dict[str, bytes]
-    asked: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
     stalls_at: str | None = None
     """Of this file only the first half is sent, and then nothing."""
     stalled: threading.Event = field(default_factory=threading.Event)
@@ -102,7 +101,7 @@ def mirror() -> Iterator[Mirror]:
         def do_GET(self) -> None:
             name = self.path.strip("/")
             content = mirror.files[name]
-            mirror.asked[name] += 1
+            mirror.requests[name] += 1
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -132,7 +131,7 @@ def mirror() -> Iterator[Mirror]:
 
 @pytest.fixture
 def rank(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a process that loads datasets when it is sent a line; none is left at the end."""
+    """Yield a function that starts a process, which loads a dataset for each line; all end with the test."""
     with contextlib.ExitStack() as stack:
 
         def started(names: str, mirror: str = "null", **environ: str) -> subprocess.Popen[str]:
@@ -170,8 +169,8 @@ def test_download_by_several_ranks_happens_once(rank, mirror, tmp_path):
     for process in processes:
         process.stdin.flush()
     outputs = [output(process) for process in processes]
-    said = [line for lines in outputs for line in lines if line.startswith("downloading")]
-    assert sorted(said) == [
+    messages = [line for lines in outputs for line in lines if line.startswith("downloading")]
+    assert sorted(messages) == [
         f"downloading {name} to {tmp_path}/data, once on this machine" for name in ("cifar10", "mnist")
     ]
     loaded = [[line for line in lines if not line.startswith("downloading")] for lines in outputs]
@@ -179,7 +178,7 @@ def test_download_by_several_ranks_happens_once(rank, mirror, tmp_path):
     assert loaded[0][0] == MNIST
     assert loaded[0][1].startswith("cifar10 ")
     # torchvision asks twice for each file, the first time to be redirected.
-    assert mirror.asked == dict.fromkeys(mirror.files, 2)
+    assert mirror.requests == dict.fromkeys(mirror.files, 2)
     assert not list((tmp_path / "data").glob(".*.part"))
 
 
@@ -213,9 +212,9 @@ def test_download_of_a_wrong_file_is_refused_and_not_kept(rank, mirror, tmp_path
 @pytest.fixture
 def nowhere() -> Iterator[str]:
     """An address on loopback at which nothing answers."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
 def test_download_offline_names_the_files_to_provide(rank, nowhere, tmp_path):

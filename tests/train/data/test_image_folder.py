@@ -40,19 +40,19 @@ def pictures(tmp_path):
 
 
 def test_folder_dataset_has_a_class_per_folder(pictures):
-    found = read(pictures)
-    assert (found.shape, found.classes, found.flip_keeps_label, found.test) == ((3, 8, 8), 2, True, None)
-    assert (len(found.training), len(found.validation)) == (16, 4)
-    for part in (found.training, found.validation):
+    data = read(pictures)
+    assert (data.shape, data.classes, data.flip_keeps_label, data.test) == ((3, 8, 8), 2, True, None)
+    assert (len(data.training), len(data.validation)) == (16, 4)
+    for part in (data.training, data.validation):
         assert (part.inputs.dtype, part.labels.dtype) == (torch.uint8, torch.int64)
         for image, label in zip(part.inputs, part.labels, strict=True):
             color = torch.tensor([BLUE, RED][label]).reshape(3, 1, 1)
             assert (image - color).abs().max() <= 2  # JPEG is not exact
-    assert torch.cat([found.training.labels, found.validation.labels]).sum() == 10
+    assert torch.cat([data.training.labels, data.validation.labels]).sum() == 10
 
 
 @pytest.mark.parametrize(
-    ("beside", "fraction", "sizes"),
+    ("extra_folders", "fraction", "sizes"),
     [
         ((), 0.5, (10, 10, None)),
         (("val",), None, (20, 3, None)),
@@ -62,16 +62,16 @@ def test_folder_dataset_has_a_class_per_folder(pictures):
         (("val", "test"), 0.0, (20, 3, 3)),
     ],
 )
-def test_folder_dataset_uses_val_and_test_folders(pictures, beside, fraction, sizes):
-    for name in beside:
+def test_folder_dataset_uses_val_and_test_folders(pictures, extra_folders, fraction, sizes):
+    for name in extra_folders:
         write_class(pictures / name / "red", count=3)
-    found = read(pictures, validation=fraction)
-    parts = (found.training, found.validation, found.test)
+    data = read(pictures, validation=fraction)
+    parts = (data.training, data.validation, data.test)
     assert tuple(part and len(part) for part in parts) == sizes
-    for part in parts[3 - len(beside) :] if fraction is None else ():
+    for part in parts[3 - len(extra_folders) :] if fraction is None else ():
         assert part is None or set(part.labels.tolist()) <= {0, 1}
-    if beside:
-        assert (found.test or found.validation).labels.tolist() == [1, 1, 1]  # red, as in train/
+    if extra_folders:
+        assert (data.test or data.validation).labels.tolist() == [1, 1, 1]  # red, as in train/
 
 
 def test_folder_dataset_refuses_validation_option_with_val_folder(pictures):
@@ -81,19 +81,19 @@ def test_folder_dataset_refuses_validation_option_with_val_folder(pictures):
 
 
 def test_folder_dataset_is_the_same_for_all_ranks_and_threads(pictures):
-    one, two = (
+    first, second = (
         read(pictures, threads=1),
         read(pictures, DistributedEnvironment(local_rank=1, local_world_size=2), threads=7),
     )
-    assert torch.equal(one.training.inputs, two.training.inputs)
-    assert torch.equal(one.training.labels, two.training.labels)
+    assert torch.equal(first.training.inputs, second.training.inputs)
+    assert torch.equal(first.training.labels, second.training.labels)
 
 
 def test_folder_dataset_reads_more_files_than_one_thread_chunk(tmp_path):
     for number in range(100):
         write_picture(tmp_path / "train/all" / f"{number:03}.png", color=(number, 0, 0))
-    found = read(tmp_path, validation=0.01)
-    values = torch.cat([found.training.inputs, found.validation.inputs])[:, 0, 0, 0]
+    data = read(tmp_path, validation=0.01)
+    values = torch.cat([data.training.inputs, data.validation.inputs])[:, 0, 0, 0]
     assert sorted(values.tolist()) == list(range(100))
 
 
@@ -115,9 +115,9 @@ def test_decode_crops_the_middle_square(tmp_path, size, suffix):
     top, left = (height - side) // 2, (width - side) // 2
     pixels[top : top + side, left : left + side] = BLUE
     Image.fromarray(pixels).save(path := tmp_path / f"x{suffix}", quality=95, subsampling=0)
-    found = decode(path, 10)
-    assert found.shape == (3, 10, 10)
-    assert np.abs(found[:, 1:-1, 1:-1].astype(int) - np.array(BLUE).reshape(3, 1, 1)).max() < 30
+    decoded = decode(path, 10)
+    assert decoded.shape == (3, 10, 10)
+    assert np.abs(decoded[:, 1:-1, 1:-1].astype(int) - np.array(BLUE).reshape(3, 1, 1)).max() < 30
 
 
 def test_decode_enlarges_smaller_pictures(tmp_path):
@@ -216,6 +216,6 @@ def test_folder_dataset_too_large_for_memory_is_refused_undecoded(tmp_path):
 
 
 def test_folder_dataset_without_pillow_names_the_package(pictures, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)  # Python's own way to say that there is none
+    monkeypatch.setitem(sys.modules, "PIL", None)  # Python's way to mark a module as missing
     with pytest.raises(BadEnvironment, match="pip install pillow"):
         read(pictures)

@@ -22,20 +22,20 @@ def read(folder, **options):
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_mnist_images_and_labels_match_the_files(tmp_path, zipped):
-    found = read(write_mnist(tmp_path, zipped=zipped))
-    assert (found.shape, found.classes, found.flip_keeps_label, found.test) == ((1, 28, 28), 10, False, None)
-    for part, name in ((found.training, "train"), (found.validation, "t10k")):
+    data = read(write_mnist(tmp_path, zipped=zipped))
+    assert (data.shape, data.classes, data.flip_keeps_label, data.test) == ((1, 28, 28), 10, False, None)
+    for part, name in ((data.training, "train"), (data.validation, "t10k")):
         content = mnist()[f"{name}-images-idx3-ubyte"]
         assert part.inputs.numpy().tobytes() == content[16:]
         assert part.labels.tolist() == [number % 10 for number in range(len(part))]
         assert (part.inputs.dtype, part.labels.dtype) == (torch.uint8, torch.int64)
-    assert (len(found.training), len(found.validation)) == (50, 20)
+    assert (len(data.training), len(data.validation)) == (50, 20)
 
 
 def test_mnist_with_validation_fraction_has_a_test_set(tmp_path):
-    found = read(write_mnist(tmp_path), validation=0.2)
-    assert [len(part) for part in (found.training, found.validation, found.test)] == [40, 10, 20]
-    numbers = torch.cat([found.training.inputs, found.validation.inputs])[:, 0, 0, 0]
+    data = read(write_mnist(tmp_path), validation=0.2)
+    assert [len(part) for part in (data.training, data.validation, data.test)] == [40, 10, 20]
+    numbers = torch.cat([data.training.inputs, data.validation.inputs])[:, 0, 0, 0]
     assert sorted(numbers.tolist()) == list(range(50))
 
 

@@ -1,4 +1,4 @@
-"""Ranks whose nodes have different files are told before anything is trained."""
+"""Ranks whose nodes have different files fail before any training."""
 
 import pytest
 from image_files import write_picture

@@ -20,8 +20,8 @@ def cache(tmp_path, monkeypatch):
 
 
 def read(path=None, **options):
-    given = Options(model="gpt-10m", dataset="text", data_dir=None if path is None else str(path), **options)
-    return load_dataset(given, DistributedEnvironment())
+    job = Options(model="gpt-10m", dataset="text", data_dir=None if path is None else str(path), **options)
+    return load_dataset(job, DistributedEnvironment())
 
 
 def words(samples):
@@ -31,21 +31,21 @@ def words(samples):
 @pytest.mark.parametrize("count", [81, 82, 88])
 def test_sequences_cover_the_text_exactly_once(count):
     tokens = torch.arange(count, dtype=torch.int32)
-    found = text.sequences(tokens, 8)
-    assert found.inputs.shape == found.labels.shape == (10, 8)
-    assert found.inputs.flatten().tolist() == list(range(80))
-    assert found.labels.flatten().tolist() == list(range(1, 81))
+    sequences = text.sequences(tokens, 8)
+    assert sequences.inputs.shape == sequences.labels.shape == (10, 8)
+    assert sequences.inputs.flatten().tolist() == list(range(80))
+    assert sequences.labels.flatten().tolist() == list(range(1, 81))
 
 
 def test_text_is_bytes_and_its_last_tenth_is_for_validation(tmp_path):
     book = tmp_path / "book.txt"
     book.write_text("".join(f"{number:03d}\n" for number in range(100)))
-    found = read(book, seq_len=4)
-    assert (len(found.training), len(found.validation), found.test) == (90, 10, None)
-    assert words(found.training) == [f"{number:03d}\n" for number in range(90)]
-    assert words(found.validation) == [f"{number:03d}\n" for number in range(90, 100)]
-    assert found.validation.labels[-1, -1] == 256, "the end of the text"
-    assert (found.classes, found.shape, found.is_text) == (257, (4,), True)
+    dataset = read(book, seq_len=4)
+    assert (len(dataset.training), len(dataset.validation), dataset.test) == (90, 10, None)
+    assert words(dataset.training) == [f"{number:03d}\n" for number in range(90)]
+    assert words(dataset.validation) == [f"{number:03d}\n" for number in range(90, 100)]
+    assert dataset.validation.labels[-1, -1] == 256, "the end of the text"
+    assert (dataset.classes, dataset.shape, dataset.is_text) == (257, (4,), True)
     assert len(read(book, seq_len=4, validation=0.5).validation) == 50
 
 
@@ -55,10 +55,10 @@ def test_texts_of_a_folder_follow_each_other_in_the_order_of_their_names(tmp_pat
     (folder / "b" / "two.txt").write_text("cd")
     (folder / "a.txt").write_text("ab")
     (folder / "notes.md").write_text("not this")
-    found = read(folder, seq_len=2)
-    assert found.training.inputs.tolist() == [[97, 98]]
-    assert found.training.labels.tolist() == [[98, 256]]
-    assert found.validation.inputs.tolist() == [[256, 99]]
+    dataset = read(folder, seq_len=2)
+    assert dataset.training.inputs.tolist() == [[97, 98]]
+    assert dataset.training.labels.tolist() == [[98, 256]]
+    assert dataset.validation.inputs.tolist() == [[256, 99]]
 
 
 def test_text_becomes_tokens_once_until_it_changes(tmp_path, cache):
@@ -100,12 +100,12 @@ def test_large_text_is_read_in_pieces_of_whole_lines_words_or_characters(tmp_pat
 
 
 def test_generated_text_is_small_plain_and_always_the_same():
-    one = generated_text()
-    assert one == generated_text()
-    assert BYTES <= len(one) < BYTES * 1.1
-    assert one.isascii()
-    assert "{" not in one
-    assert len(set(one.split())) > 100
+    generated = generated_text()
+    assert generated == generated_text()
+    assert BYTES <= len(generated) < BYTES * 1.1
+    assert generated.isascii()
+    assert "{" not in generated
+    assert len(set(generated.split())) > 100
     assert len(read().training) > 50
 
 
@@ -139,7 +139,7 @@ def test_folder_that_takes_no_tokens_is_named(tmp_path, monkeypatch):
 
 
 def test_tokenizer_without_its_package_is_refused(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)  # Python's own way to say that there is none
+    monkeypatch.setitem(sys.modules, "tokenizers", None)  # Python's way to mark a module as missing
     with pytest.raises(BadEnvironment, match="-m pip install tokenizers; or leave the option out"):
         read(tokenizer="bpe.json")
 
@@ -161,23 +161,23 @@ def test_tokenizer_of_a_file_makes_the_tokens(tmp_path, made):
     made.save(str(tmp_path / "bpe.json"))
     book = tmp_path / "book.txt"
     book.write_text("the loss falls\n" * 40)
-    found = read(book, seq_len=4, tokenizer=str(tmp_path / "bpe.json"))
+    dataset = read(book, seq_len=4, tokenizer=str(tmp_path / "bpe.json"))
     expected = [made.encode("the loss falls\n" * 40).ids, [made.token_to_id("<|endoftext|>")]]
     tokens = [token for part in expected for token in part]
-    assert found.training.inputs.flatten().tolist() == tokens[: found.training.inputs.numel()]
-    assert found.classes == made.get_vocab_size()
+    assert dataset.training.inputs.flatten().tolist() == tokens[: dataset.training.inputs.numel()]
+    assert dataset.classes == made.get_vocab_size()
     with pytest.raises(MissingData, match=r"no\.json can't be read on this machine"):
         read(book, tokenizer=str(tmp_path / "no.json"))
     with pytest.raises(BadData, match="is no file of the tokenizers package"):
         read(book, tokenizer=str(book))
 
 
-@pytest.mark.parametrize("how", ["enable_truncation", "enable_padding"])
-def test_text_is_neither_cut_nor_padded_where_the_tokenizer_would(tmp_path, made, how):
+@pytest.mark.parametrize("setting", ["enable_truncation", "enable_padding"])
+def test_text_is_neither_cut_nor_padded_where_the_tokenizer_would(tmp_path, made, setting):
     book = tmp_path / "book.txt"
     book.write_text("the loss falls\n" * 40)
     made.save(str(tmp_path / "plain.json"))
-    getattr(made, how)(**({"max_length": 16} if how == "enable_truncation" else {"length": 4096}))
+    getattr(made, setting)(**({"max_length": 16} if setting == "enable_truncation" else {"length": 4096}))
     made.save(str(tmp_path / "other.json"))
     plain, other = (
         read(book, seq_len=4, tokenizer=str(tmp_path / f"{name}.json")) for name in ("plain", "other")

@@ -12,12 +12,12 @@ SOME = (np.arange(5, dtype=np.int32), np.arange(3, dtype=np.int32))
 
 
 def test_tokens_are_those_given_and_another_digest_is_of_others(tmp_path):
-    found = load_tokens(tmp_path, "book", "one", SOME)
-    assert found.tokens.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
+    tokens = load_tokens(tmp_path, "book", "one", SOME)
+    assert tokens.tokens.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
     again = load_tokens(tmp_path, "book", "one", iter(()))
-    assert (again.tokens.tolist(), again.digest) == (found.tokens.tolist(), found.digest)
-    assert load_tokens(tmp_path, "copy", "two", SOME).digest == found.digest
-    assert load_tokens(tmp_path, "other", "one", SOME[:1]).digest != found.digest
+    assert (again.tokens.tolist(), again.digest) == (tokens.tokens.tolist(), tokens.digest)
+    assert load_tokens(tmp_path, "copy", "two", SOME).digest == tokens.digest
+    assert load_tokens(tmp_path, "other", "one", SOME[:1]).digest != tokens.digest
 
 
 def test_nobody_else_can_read_tokens(tmp_path):
@@ -31,9 +31,9 @@ def test_nobody_else_can_read_tokens(tmp_path):
 
 def test_tokens_of_another_version_are_removed_and_those_of_other_texts_stay(tmp_path):
     for source, version in [("book", "one"), ("other", "one"), ("book", "two")]:
-        found = load_tokens(tmp_path, source, version, SOME)
+        tokens = load_tokens(tmp_path, source, version, SOME)
     assert sorted(path.name for path in tmp_path.glob("*.tokens")) == ["book-two.tokens", "other-one.tokens"]
-    assert len(found.tokens) == 8
+    assert len(tokens.tokens) == 8
 
 
 def test_text_that_fails_halfway_leaves_no_tokens(tmp_path):

@@ -68,24 +68,26 @@ def gpus(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("count", "wanted", "device"),
+    ("count", "requested", "device"),
     [(0, "auto", "cpu"), (0, "cpu", "cpu"), (2, "auto", "cuda:1"), (2, "cuda", "cuda:1"), (2, "cpu", "cpu")],
 )
-def test_choose_device_gives_local_rank_n_gpu_n(gpus, count, wanted, device):
+def test_choose_device_gives_local_rank_n_gpu_n(gpus, count, requested, device):
     gpus(count)
     assert choose_device(
-        wanted, DistributedEnvironment(rank=5, world_size=8, local_rank=1, local_world_size=2)
+        requested, DistributedEnvironment(rank=5, world_size=8, local_rank=1, local_world_size=2)
     ) == torch.device(device)
 
 
 @pytest.mark.parametrize(
-    ("count", "wanted", "sentence"),
+    ("count", "requested", "sentence"),
     [
         (0, "cuda", "PyTorch sees no GPU on this host. Train with --device cpu"),
         (1, "auto", "no GPU for local rank 1: PyTorch sees 1 on this host. Start at most 1"),
     ],
 )
-def test_choose_device_refuses_too_few_gpus(gpus, count, wanted, sentence):
+def test_choose_device_refuses_too_few_gpus(gpus, count, requested, sentence):
     gpus(count)
     with pytest.raises(BadEnvironment, match=sentence):
-        choose_device(wanted, DistributedEnvironment(rank=1, world_size=2, local_rank=1, local_world_size=2))
+        choose_device(
+            requested, DistributedEnvironment(rank=1, world_size=2, local_rank=1, local_world_size=2)
+        )

@@ -33,17 +33,17 @@ def two_gpus(tmp_path):
 def test_unused_gpus_check_refuses_unusable_gpus_unless_only_noted(two_gpus):
     with pytest.raises(BadEnvironment) as refused:
         unused_gpus.check("auto", CPU, {}, two_gpus)
-    said = str(refused.value)
-    assert said.startswith("PyTorch can use none of the 2 NVIDIA GPUs in this machine: ")
-    assert said.endswith("; or train on the CPU: --device cpu")
+    sentence = str(refused.value)
+    assert sentence.startswith("PyTorch can use none of the 2 NVIDIA GPUs in this machine: ")
+    assert sentence.endswith("; or train on the CPU: --device cpu")
     note = unused_gpus.check("auto", CPU, {"GPUCTL_UNUSED_GPUS": "note"}, two_gpus)
     assert note.startswith("note: PyTorch can use none of the 2 NVIDIA GPUs in this machine: ")
     assert note.endswith("; training on the CPU")
 
 
-@pytest.mark.parametrize(("wanted", "device"), [("cpu", "cpu"), ("auto", "cuda:0"), ("cuda", "cuda:0")])
-def test_unused_gpus_check_accepts_requested_cpu_and_working_gpu(two_gpus, wanted, device):
-    assert unused_gpus.check(wanted, torch.device(device), {}, two_gpus) is None
+@pytest.mark.parametrize(("requested", "device"), [("cpu", "cpu"), ("auto", "cuda:0"), ("cuda", "cuda:0")])
+def test_unused_gpus_check_accepts_requested_cpu_and_working_gpu(two_gpus, requested, device):
+    assert unused_gpus.check(requested, torch.device(device), {}, two_gpus) is None
 
 
 def test_unused_gpus_check_accepts_a_machine_without_nvidia_gpus(tmp_path):
@@ -55,7 +55,7 @@ OLD = "The NVIDIA driver on your system is too old (found version 11040)"
 
 
 @pytest.mark.parametrize(
-    ("visible", "cuda", "said", "cause", "fix"),
+    ("visible", "cuda", "torch_error", "cause", "fix"),
     [
         (None, None, "", f"torch {torch.__version__} is built without CUDA", "Install a build with CUDA"),
         ("", "13.0", "", "CUDA_VISIBLE_DEVICES= hides them", "Unset it"),
@@ -64,15 +64,15 @@ OLD = "The NVIDIA driver on your system is too old (found version 11040)"
         (None, "13.0", "", "torch is built for CUDA 13.0 and finds none", "See what nvidia-smi says"),
     ],
 )
-def test_unused_gpus_why_names_the_cause_and_the_fix(visible, cuda, said, cause, fix):
-    found = unused_gpus.why(visible, cuda, lambda: said)
-    assert found[0] == cause
-    assert found[1].startswith(fix)
+def test_unused_gpus_why_names_the_cause_and_the_fix(visible, cuda, torch_error, cause, fix):
+    reason = unused_gpus.why(visible, cuda, lambda: torch_error)
+    assert reason[0] == cause
+    assert reason[1].startswith(fix)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine's GPUs can be used")
 def test_torch_error_is_one_sentence():
-    said = unused_gpus.torch_error()
-    assert said
-    assert "\n" not in said
-    assert not said.endswith(".")
+    sentence = unused_gpus.torch_error()
+    assert sentence
+    assert "\n" not in sentence
+    assert not sentence.endswith(".")

@@ -1,4 +1,4 @@
-"""The text model: its shape, what it sees, and its weights at the start."""
+"""Test the text model: its shape, its attention, and its first weights."""
 
 import itertools
 from collections import OrderedDict
@@ -47,15 +47,15 @@ def test_model_is_a_sequence_that_can_be_cut_between_any_parts():
 
 def test_later_token_changes_no_earlier_logit():
     model = tiny()
-    one, other = tokens(1, 12), tokens(1, 12)
+    first, other = tokens(1, 12), tokens(1, 12)
     other[0, 7] = (other[0, 7] + 1) % 11
-    same = (model(one) == model(other)).all(dim=-1)[0]
+    same = (model(first) == model(other)).all(dim=-1)[0]
     assert same[:7].all()
     assert not same[7:].any()
 
 
 def test_number_of_heads_follows_from_the_local_width():
-    """As tensor parallelism splits it: each half has its columns of query, key and value, and its rows of output."""
+    """With tensor parallelism, each half has its columns of query, key and value, and its rows of output."""
     attention, inputs = tiny().block0.attention, torch.randn(2, 5, 32)
     whole = attention(inputs)
     halves = []
@@ -148,7 +148,7 @@ def test_weights_at_the_start_are_as_gpt2s():
     [("gpt-10m", 30), ("gpt-124m", 124), ("gpt-350m", 355), ("gpt-1b", 1316), ("gpt-7b", 6658)],
 )
 def test_sizes_have_the_weights_of_their_names_with_gpt2s_tokens(name, millions):
-    """The smallest is named by its blocks: most of its weights are then those of the tokens."""
+    """The smallest model is named by its blocks: most of its weights belong to the tokens."""
     size = GPT_SIZES[name]
     model = build_gpt(50_257, size, None)
     weights = sum(p.numel() for p in model.parameters())

@@ -158,6 +158,6 @@ def test_mlp_and_cnn_do_not_import_torchvision():
 
 def test_build_resnet_without_torchvision_names_the_package(monkeypatch):
     import_torchvision.cache_clear()
-    monkeypatch.setitem(sys.modules, "torchvision", None)  # Python's own way to say that there is none
+    monkeypatch.setitem(sys.modules, "torchvision", None)  # Python's way to mark a module as missing
     with pytest.raises(BadEnvironment, match="pip install torchvision"):
         model_of("resnet18")

@@ -1,4 +1,4 @@
-"""Which rank a worker of Ray's becomes."""
+"""Test the ranks of Ray's workers."""
 
 import pytest
 

@@ -19,7 +19,7 @@ def plateau(**differs):
     return Plateau(**settings | differs)
 
 
-def told(machine, losses):
+def factors_after(machine, losses):
     """(learning rate, batch size) factors after each loss."""
     every = [machine.after_epoch(loss) for loss in losses]
     return [(factors.lr, factors.batch_size) for factors in every]
@@ -54,7 +54,7 @@ def test_plateau_factors_start_at_1():
     ],
 )  # fmt: skip
 def test_plateau_factors_follow_the_losses(differs, losses, factors):
-    assert told(plateau(**differs), losses) == factors
+    assert factors_after(plateau(**differs), losses) == factors
 
 
 @pytest.mark.parametrize("patience", [0, 1, 3])
@@ -68,16 +68,16 @@ def test_plateau_learning_rate_equals_torch_reduce_lr_on_plateau(patience, seed)
     for loss in losses:
         theirs.step(loss)
         rates.append(optimizer.param_groups[0]["lr"])
-    assert [lr for lr, _ in told(plateau(patience=patience), losses)] == rates
+    assert [lr for lr, _ in factors_after(plateau(patience=patience), losses)] == rates
     assert min(rates) < 1
 
 
 @pytest.mark.parametrize("stopped", range(8))
 def test_plateau_resumes_from_its_state_dict(stopped):
     losses = [2, 1, 1, 1.5, 1, 0.5, 0.7, 0.6]
-    whole = told(plateau(grow_batch=True), losses)
+    whole = factors_after(plateau(grow_batch=True), losses)
     first, second = plateau(grow_batch=True), plateau(grow_batch=True)
-    before = told(first, losses[:stopped])
+    before = factors_after(first, losses[:stopped])
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert second.factors == first.factors
-    assert before + told(second, losses[stopped:]) == whole
+    assert before + factors_after(second, losses[stopped:]) == whole

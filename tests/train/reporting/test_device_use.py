@@ -1,4 +1,4 @@
-"""How much of a device was used: memory that is counted once, and the fraction of a known peak."""
+"""Test the use of devices: memory counted once, and the fraction of a known peak."""
 
 import pytest
 import torch

@@ -57,7 +57,7 @@ def samples(count, seed=0, dtype=torch.float32):
 
 
 def in_one_process(logits, labels):
-    """What torchmetrics' functions say of all samples."""
+    """Return torchmetrics' results for all samples."""
     numbers = {"loss": cross_entropy(logits.double(), labels).item()}
     for name, (function, settings) in COUNTS.items():
         numbers[name] = float(function(logits, labels, num_classes=CLASSES, **settings))
@@ -333,7 +333,7 @@ PARTS = [
 
 @pytest.fixture(scope="module")
 def two_ranks(start, free_port, tmp_path_factory):
-    """What each rank computed for each of the `PARTS`, one after the other, an epoch each."""
+    """Return the results of each rank for each of the `PARTS`, an epoch each."""
     folder = tmp_path_factory.mktemp("ranks")
     epochs = []
     for number, parts in enumerate(PARTS):
@@ -354,7 +354,7 @@ def two_ranks(start, free_port, tmp_path_factory):
 @pytest.mark.parametrize("bounds", PARTS)
 def test_metrics_of_two_ranks_equal_those_of_one_process(two_ranks, bounds):
     number = [parts.values[0] for parts in PARTS].index(bounds)
-    first, second = (told[number]["numbers"] for told in two_ranks)
+    first, second = (rank[number]["numbers"] for rank in two_ranks)
     assert json.dumps(first) == json.dumps(second), "to the last bit"
     count = bounds[-1][1]
     if count:
@@ -365,8 +365,8 @@ def test_metrics_of_two_ranks_equal_those_of_one_process(two_ranks, bounds):
 
 @pytest.mark.slow
 def test_metrics_use_two_collectives_however_many_metrics(two_ranks):
-    for told in two_ranks:
-        for epoch in told:
+    for rank in two_ranks:
+        for epoch in rank:
             assert epoch["collectives"] == ["gloo:all_gather"] * 2, "how much there is, and what there is"
 
 

@@ -127,9 +127,9 @@ def test_report_writes_and_prints_epochs_only_on_rank_0(tmp_path, capsys):
     for env in (DistributedEnvironment(world_size=2), RANK_1):
         with Report(path=tmp_path / f"{env.rank}", env=env, options=Options()) as report:
             report.epoch(EPOCH)
-    told = json.loads((tmp_path / "0").read_text())
-    assert (told["samples_per_s"], told["accuracy"]) == (200, 0.9)
-    assert told["validation"] == {"loss": None, "accuracy": 0.9}
+    line = json.loads((tmp_path / "0").read_text())
+    assert (line["samples_per_s"], line["accuracy"]) == (200, 0.9)
+    assert line["validation"] == {"loss": None, "accuracy": 0.9}
     assert EPOCH.scalars()["training/accuracy"] == 0.8
     assert (tmp_path / "1").read_text() == ""
     assert (
@@ -144,8 +144,8 @@ def test_report_of_text_tells_perplexity_tokens_memory_and_mfu(tmp_path, capsys)
     with Report(path=tmp_path / "0", env=DistributedEnvironment(), options=options) as report:
         report.epoch(epoch)
         report.end([epoch], TIMING, use=use, flops_per_sample=1e12, test=None, parts={"steps": 2.0})
-    told, end = (json.loads(line) for line in (tmp_path / "0").read_text().splitlines())
-    assert (told["perplexity"], told["accuracy"]) == (7.389, None)
+    line, end = (json.loads(line) for line in (tmp_path / "0").read_text().splitlines())
+    assert (line["perplexity"], line["accuracy"]) == (7.389, None)
     assert (end["perplexity"], end["accuracy"], end["memory_gb"]) == (7.389, None, 1.5)
     assert (end["samples_per_s"], end["tokens_per_s"], end["mfu"]) == (200, 200 * 128, pytest.approx(0.8))
     assert "perplexity 7.3890  25,600 tokens/s" in capsys.readouterr().out

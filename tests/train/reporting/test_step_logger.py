@@ -1,4 +1,4 @@
-"""Which steps have a line in the metrics file."""
+"""Test the choice of steps for the metrics file."""
 
 import json
 

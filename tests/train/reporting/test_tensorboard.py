@@ -17,7 +17,7 @@ from train.reporting.tensorboard import Writer, open_writer
 def curves(folder):
     """{tag: [(step, value), …]} of all event files in the folder."""
     read = EventAccumulator(str(folder)).Reload()
-    return {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+    return {tag: [(event.step, event.value) for event in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
 def test_writer_curves_are_read_by_tensorboard(tmp_path: Path, capsys):
@@ -63,11 +63,11 @@ def test_writer_of_a_resumed_run_extends_the_curves(tmp_path: Path, start, node)
 
 
 @pytest.mark.parametrize(
-    ("env", "wanted"),
+    ("env", "enabled"),
     [(DistributedEnvironment(rank=1, world_size=2, local_rank=0), True), (DistributedEnvironment(), False)],
 )
-def test_writer_writes_only_on_rank_0_and_when_wanted(env, wanted, tmp_path: Path):
-    with open_writer(tmp_path / "tensorboard", env, enabled=wanted) as writer:
+def test_writer_writes_only_on_rank_0_and_when_wanted(env, enabled, tmp_path: Path):
+    with open_writer(tmp_path / "tensorboard", env, enabled=enabled) as writer:
         writer.scalar("loss", 1.0, 1)
     assert list(tmp_path.iterdir()) == []
 

@@ -52,7 +52,7 @@ def test_step_timer_steps_are_readable_while_running():
 
 @pytest.mark.parametrize("averages", [True, False])
 def test_marks_within_a_graph_are_no_times(averages):
-    """They are made when it is recorded, and not when it is replayed."""
+    """The marks are made when the graph is recorded, and not when it is replayed."""
     timer = StepTimer(torch.device("cpu"))
     take_step(timer, communication_s=0.001 if averages else None)
     for recorded in (True, False):
@@ -65,8 +65,8 @@ def test_marks_within_a_graph_are_no_times(averages):
         timer.backward_done()
         timer.end()
     plain, first, later = timer.steps()
-    assert [one.in_graph for one in (plain, first, later)] == [False, True, True]
-    assert [one.is_first for one in (plain, first, later)] == [True, True, False]
+    assert [step.in_graph for step in (plain, first, later)] == [False, True, True]
+    assert [step.is_first for step in (plain, first, later)] == [True, True, False]
     assert later.communication_ms == (None if averages else 0)
     assert 2 <= later.compute_ms <= later.step_ms
 
@@ -128,7 +128,7 @@ def test_step_timer_knows_the_first_step_of_each_batch_size():
     timer = StepTimer(torch.device("cpu"))
     for samples in (8, 8, 5, 8, 5, 16):
         take_step(timer, samples=samples)
-    assert [(one.samples, one.is_first) for one in timer.steps()] == [
+    assert [(step.samples, step.is_first) for step in timer.steps()] == [
         (8, True),
         (8, False),
         (5, True),

@@ -74,7 +74,9 @@ for line in sys.stdin:
 
 
 def chain(seed: int) -> list[tuple[str, int, int]]:
-    """Strategy, ranks, and the number of checkpoints after which it is ended; the last ends by itself."""
+    """Return strategy, ranks, and the number of checkpoints after which the run is killed; the last one ends
+    normally.
+    """
     draw = random.Random(seed)
     links = [(*draw.choice(LINKS), draw.randint(1, 2)) for _ in range(3)]
     return [*links, (*draw.choice(LINKS), 0)]

@@ -1,4 +1,4 @@
-"""DeepSpeed takes the steps of one process of torch's, and its checkpoints are those of any strategy."""
+"""DeepSpeed takes the steps of one torch process, and its checkpoints work with any strategy."""
 
 import json
 import statistics
@@ -86,9 +86,9 @@ def test_deepspeed_has_the_losses_of_one_process(run, tmp_path, alone, python, n
 
 
 def test_deepspeed_and_torch_resume_from_each_others_checkpoints(run, changed, tmp_path, alone, python):
-    """Also in the middle of an epoch, with another stage and another number of ranks.
+    """Resume also in the middle of an epoch, with another stage and another number of ranks.
 
-    Adam divides by small numbers, which makes more of what rounding does. A state that is lost makes more of it yet.
+    Adam divides by small numbers, which amplifies rounding. A lost state would be amplified even more.
     """
     chain = [
         (engine(3), 2),

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration beside the job's options: what both say agrees, and what one says counts."""
+"""Test DeepSpeed's configuration together with the job's options: values in both agree, single values count."""
 
 import json
 
@@ -34,9 +34,9 @@ WHOLE = {
 
 
 def test_options_are_what_the_configuration_says():
-    told = options_of(WHOLE)
-    assert (told.global_batch_size, told.gradient_accumulation_steps, told.max_grad_norm) == (64, 2, 0.5)
-    assert (told.optimizer, told.lr, told.weight_decay, told.precision) == ("adamw", 0.01, 0.1, "bf16")
+    job = options_of(WHOLE)
+    assert (job.global_batch_size, job.gradient_accumulation_steps, job.max_grad_norm) == (64, 2, 0.5)
+    assert (job.optimizer, job.lr, job.weight_decay, job.precision) == ("adamw", 0.01, 0.1, "bf16")
     same = (
         "--global-batch-size",
         "64",
@@ -47,12 +47,12 @@ def test_options_are_what_the_configuration_says():
         "--precision",
         "bf16",
     )
-    assert options_of(WHOLE, *same) == told
+    assert options_of(WHOLE, *same) == job
 
 
 def test_engine_gets_the_configuration_with_what_the_options_say():
-    given = engine_config(options_of(WHOLE), micro_batch=16, micro_batches=2, world_size=2)
-    assert given == {
+    config = engine_config(options_of(WHOLE), micro_batch=16, micro_batches=2, world_size=2)
+    assert config == {
         "train_batch_size": 64,
         "train_micro_batch_size_per_gpu": 16,
         "gradient_accumulation_steps": 2,
@@ -74,10 +74,10 @@ def test_what_is_left_out_or_auto_comes_from_the_options():
         "zero_optimization": {"stage": 1},
     }
     words = ("--batch-size", "8", "--max-grad-norm", "2", "--lr", "0.5", "--precision", "bf16")
-    told = options_of(config, *words)
-    assert (told.batch_size, told.max_grad_norm, told.lr, told.precision) == (8, 2, 0.5, "bf16")
-    given = engine_config(told, micro_batch=8, micro_batches=1, world_size=1)
-    assert (given["gradient_clipping"], given["bf16"]) == (2, {"enabled": True})
+    options = options_of(config, *words)
+    assert (options.batch_size, options.max_grad_norm, options.lr, options.precision) == (8, 2, 0.5, "bf16")
+    engine = engine_config(options, micro_batch=8, micro_batches=1, world_size=1)
+    assert (engine["gradient_clipping"], engine["bf16"]) == (2, {"enabled": True})
     without = engine_config(options_of({}), micro_batch=8, micro_batches=1, world_size=1)
     assert without["gradient_clipping"] == 0.0, "DeepSpeed's own default clips"
 
@@ -164,12 +164,12 @@ def test_configuration_without_its_engine_is_refused(capsys):
 def test_file_that_is_no_configuration_is_refused(capsys, tmp_path):
     (tmp_path / "bad.json").write_text("{'a': 1}")
     (tmp_path / "list.json").write_text("[]")
-    told = {
+    sentences = {
         "nothere.json": "No such file",
         "bad.json": "is no JSON: Expecting property",
         "list.json": "a JSON object",
     }
-    for name, sentence in told.items():
+    for name, sentence in sentences.items():
         with pytest.raises(SystemExit):
             parse(["--engine", "deepspeed", "--deepspeed-config", str(tmp_path / name)])
         assert sentence in capsys.readouterr().err
@@ -190,5 +190,5 @@ def test_file_that_is_no_configuration_is_refused(capsys, tmp_path):
     ],
 )  # fmt: skip
 def test_sizes_that_these_ranks_can_not_have_are_refused_before_they_start(config, words, ranks, sentence):
-    found = refusal(options_of(config, *words), ranks)
-    assert found is None if sentence is None else sentence in found
+    reason = refusal(options_of(config, *words), ranks)
+    assert reason is None if sentence is None else sentence in reason

@@ -1,4 +1,4 @@
-"""How the ranks are divided, and what the result says of it."""
+"""Test the division of the ranks, and its name in the result."""
 
 import pytest
 
@@ -28,9 +28,9 @@ def ranks(world, local):
     ],
 )
 def test_ranks_are_divided_as_the_options_say(options, world, local, name, sizes):
-    given = Options(**options)
-    assert degrees(given, ranks(world, local)) == sizes
-    assert strategy_name(given, sizes) == name
+    job = Options(**options)
+    assert degrees(job, ranks(world, local)) == sizes
+    assert strategy_name(job, sizes) == name
 
 
 def test_degrees_that_do_not_divide_the_ranks_are_refused():

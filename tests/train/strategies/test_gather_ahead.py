@@ -1,4 +1,4 @@
-"""Which parts each sharded part gathers ahead, in one process that is a group of its own."""
+"""Test the parts that each sharded part gathers ahead, in a group of one process."""
 
 import pytest
 import torch.distributed as dist
@@ -24,8 +24,8 @@ def test_parts_gather_those_that_follow_in_each_pass():
     gather_ahead(root, list(root), 2)
     number = {part._get_fsdp_state(): name for name, part in [("root", root), *root.named_children()]}
 
-    def of(which):
-        states = {name: getattr(state, f"_states_to_{which}_prefetch") for state, name in number.items()}
+    def of(attribute):
+        states = {name: getattr(state, f"_states_to_{attribute}_prefetch") for state, name in number.items()}
         return {name: "".join(number[state] for state in ahead) for name, ahead in states.items()}
 
     assert of("forward") == {"root": "01", "0": "12", "1": "23", "2": "3", "3": ""}

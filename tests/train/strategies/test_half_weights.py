@@ -1,4 +1,4 @@
-"""What is in half precision where weights in parts are gathered: on one of two ranks; the other is not there."""
+"""Test the values in half precision when sharded weights are gathered: on one of two ranks, without the other."""
 
 from contextlib import nullcontext
 
@@ -24,16 +24,16 @@ def two_ranks():
 def computed(network, **options):
     """The strategy, the kinds of numbers that the first layer computes with, and the network's output."""
     env = DistributedEnvironment(world_size=2, local_world_size=2)
-    given = Options(strategy="fsdp", precision="bf16", wrap="size:10", **options)
-    strategy = FullyShard(given, env, torch.device("cpu"), Degrees(shard=2))
-    seen = []
-    network[0].register_forward_hook(lambda layer, inputs, _: seen.extend([layer.weight, *inputs]))
+    options_of_job = Options(strategy="fsdp", precision="bf16", wrap="size:10", **options)
+    strategy = FullyShard(options_of_job, env, torch.device("cpu"), Degrees(shard=2))
+    dtypes = []
+    network[0].register_forward_hook(lambda layer, inputs, _: dtypes.extend([layer.weight, *inputs]))
     example = torch.rand(4, 6)
     strategy.shard(network, example[:1], micro_batches=1, micro_batch_size=4)
     with strategy.autocast():
         output = network(example)
     output.square().sum().backward()
-    return strategy, [tensor.dtype for tensor in seen], output
+    return strategy, [tensor.dtype for tensor in dtypes], output
 
 
 @pytest.mark.usefixtures("two_ranks")

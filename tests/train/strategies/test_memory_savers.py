@@ -1,6 +1,6 @@
-"""What saves memory does not change the losses, with any strategy.
+"""Saving memory does not change the losses, with any strategy.
 
-The ways are run one after the other by the same ranks: starting them takes most of the time.
+The same ranks run all ways in turn: starting them takes most of the time.
 """
 
 import json
@@ -31,15 +31,14 @@ for name, (port, words) in json.loads(Path(sys.argv[1]).read_text()).items():
     os.environ["MASTER_PORT"] = str(port)
     run(parse(words))
 """
-"""A script that runs the job in each of the ways in a file, into a folder beside the file for each: `name/part`.
+"""A script that runs the job in each of the ways in a file, into a folder next to the file for each: `name/part`.
 
-Each has a store of its own: what one writes there is not to be taken for another's.
-"""
+Each way has its own store, so that no way reads another's entries."""
 
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory):
-    """Where tokens are kept, and a text of 18 sequences of 8 bytes and some more bytes."""
+    """Return a folder for tokens, and a text of 18 sequences of 8 bytes and some more bytes."""
     folder = tmp_path_factory.mktemp("book")
     (folder / "book.txt").write_text(("All ranks read, and every rank waits for the last. " * 3)[:150])
     return {"GPUCTL_DATA_DIR": str(folder / "cache")}, ("--data-dir", str(folder / "book.txt"))
@@ -103,8 +102,8 @@ FOUR = {
 
 @pytest.mark.parametrize(("ways", "ranks"), [(WAYS, 2), (FOUR, 4)], ids=["2-ranks", "4-ranks"])
 def test_losses_are_those_of_one_process_that_saves_nothing(run_ways, alone, ways, ranks):
-    found = run_ways({name: (*EXACT, *words) for name, words in ways.items()}, ranks=ranks)
-    for name, folder in found.items():
+    results = run_ways({name: (*EXACT, *words) for name, words in ways.items()}, ranks=ranks)
+    for name, folder in results.items():
         assert losses(folder) == pytest.approx(losses(alone)[:4], rel=1e-9), name
         assert weights(folder).keys() == weights(alone).keys(), name
 
@@ -124,7 +123,7 @@ def test_offloaded_run_resumes_with_another_strategy(run_ways, alone):
 
 def test_weights_gathered_in_bf16_have_close_losses(run_ways, alone):
     half = ("--precision", "bf16")
-    found = run_ways(
+    results = run_ways(
         {
             "ddp": half,
             "fsdp": (*half, "--strategy", "fsdp", AGAIN, *BLOCKS),
@@ -132,8 +131,8 @@ def test_weights_gathered_in_bf16_have_close_losses(run_ways, alone):
         },
         ranks=2,
     )
-    near = {name: losses(folder) for name, folder in found.items()}
+    near = {name: losses(folder) for name, folder in results.items()}
     assert near["fsdp"] != near["ddp"] != near["zero2"]
     for name, ours in near.items():
         assert ours == pytest.approx(losses(alone)[:4], rel=0.01), name
-        assert {value.dtype for value in weights(found[name]).values()} == {torch.float32}
+        assert {value.dtype for value in weights(results[name]).values()} == {torch.float32}

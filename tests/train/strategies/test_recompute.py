@@ -25,19 +25,19 @@ def network():
     return nn.Sequential(nn.Linear(3, 6), Block(), Block(), nn.Sequential(Block()), nn.Linear(6, 2)).double()
 
 
-def trained(one):
+def trained(block):
     """Gradients and buffers after a pass, and what chance comes next."""
     torch.manual_seed(1)
-    one(torch.rand(5, 3, dtype=torch.float64)).square().sum().backward()
+    block(torch.rand(5, 3, dtype=torch.float64)).square().sum().backward()
     chance = torch.get_rng_state()
-    return [*(p.grad for p in one.parameters()), *one.buffers(), chance]
+    return [*(p.grad for p in block.parameters()), *block.buffers(), chance]
 
 
 def test_recomputed_blocks_have_the_same_gradients_statistics_and_chance():
     plain, again = network(), network()
     recompute_blocks(again)
-    found, expected = trained(again), trained(plain)
-    assert all(torch.equal(*both) for both in zip(found, expected, strict=True))
+    actual, expected = trained(again), trained(plain)
+    assert all(torch.equal(*both) for both in zip(actual, expected, strict=True))
     assert [int(b) for name, b in again.named_buffers() if name.endswith("tracked")] == [1, 1, 1]
 
 
@@ -46,12 +46,12 @@ def test_recomputed_blocks_have_the_same_gradients_statistics_and_chance_when_th
     plain, again = network(), network()
     recompute_blocks(again)
     again.compile(dynamic=False, fullgraph=True, backend="aot_eager")
-    found, expected = trained(again), trained(plain)
-    assert all(torch.equal(*both) for both in zip(found, expected, strict=True))
+    actual, expected = trained(again), trained(plain)
+    assert all(torch.equal(*both) for both in zip(actual, expected, strict=True))
 
 
 def test_recomputed_blocks_keep_their_inputs_alone():
-    def kept(one):
+    def saved(block):
         sizes = []
 
         def pack(tensor):
@@ -59,12 +59,12 @@ def test_recomputed_blocks_keep_their_inputs_alone():
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            one(torch.rand(50, 3, dtype=torch.float64))
+            block(torch.rand(50, 3, dtype=torch.float64))
         return sum(sizes)
 
     plain, again = network(), network()
     recompute_blocks(again)
-    assert kept(again) < kept(plain) / 3
+    assert saved(again) < saved(plain) / 3
 
 
 def test_recomputed_network_keeps_its_names_and_can_be_copied():

@@ -1,4 +1,4 @@
-"""Where networks are cut into stages, and which of their layers are split."""
+"""Test the cuts of networks into stages, and the splits of their layers."""
 
 import pytest
 import torch
@@ -32,15 +32,15 @@ def test_networks_of_torchvision_are_chains_where_they_are(model):
     layers = chain(network, image)
     names = {layer.name for layer in layers if layer.name}
     weights = {name for name, _ in network.named_parameters()}
-    assert all(any(name.startswith(f"{one}.") for one in names) for name in weights)
+    assert all(any(name.startswith(f"{layer}.") for layer in names) for name in weights)
     assert len(layers) >= 4
     assert network.training
 
 
 def test_costs_are_found_without_a_change_of_running_statistics():
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-    layers, one = chain(network, torch.rand(1, 3)), torch.rand(1, 3)
-    assert costs_of(network, layers, one) == [24.0, 0.0, 0.0, 16.0]
+    layers, example = chain(network, torch.rand(1, 3)), torch.rand(1, 3)
+    assert costs_of(network, layers, example) == [24.0, 0.0, 0.0, 16.0]
     assert network[1].num_batches_tracked == 0
     assert network.training
 
@@ -55,10 +55,10 @@ def test_network_that_is_no_chain_is_refused():
     class Branches(nn.Module):
         def __init__(self):
             super().__init__()
-            self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
 
         def forward(self, value):
-            return self.one(value) + self.two(value)
+            return self.first(value) + self.second(value)
 
     with pytest.raises(BadOptions, match="layers that follow each other, and Branches is none"):
         chain(Branches(), torch.rand(1, 3))

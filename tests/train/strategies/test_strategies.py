@@ -1,4 +1,4 @@
-"""Every strategy takes the steps of one process, and goes on from any other's checkpoint."""
+"""Every strategy takes the steps of one process, and resumes from any other's checkpoint."""
 
 import json
 import statistics
@@ -27,7 +27,7 @@ PRODUCTS = {
     "pp 2 x tp 2": ("pp", "--tp", "2"),
     "ddp 2 x pp 2": ("ddp", "--pp", "2"),
 }
-"""What `--strategy` is given, by what the result says of it at 4 ranks."""
+"""Options of `--strategy`, by the strategy's name in the result at 4 ranks."""
 CASES = [
     *((name, 2, "adamw", (name,)) for name in PLAIN),
     *((name, 4, "sgd", (name,)) for name in PLAIN),
@@ -113,7 +113,7 @@ p._Writer.write_data = dies
 
 
 def test_run_killed_in_a_save_resumes_from_the_last_checkpoint_that_is_whole(run, changed, tmp_path, alone):
-    """One that was torn since, and one without a rank's part, are named and left out."""
+    """A checkpoint damaged later, and one without a rank's part, are named and skipped."""
     words = (*ARGS, "--optimizer", "adamw", "--checkpoint-every", "1", "--strategy", "fsdp")
     words = (*words, "--keep-checkpoints", "3")
     script = changed(f"{EXACT}\n{DIES_IN_THIRD_SAVE}")

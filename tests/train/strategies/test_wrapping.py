@@ -1,4 +1,4 @@
-"""Which parts of a network are sharded by themselves."""
+"""Test the wrap policy: the parts that are sharded separately."""
 
 import pytest
 from torch import nn
