@@ -33,5 +33,5 @@ def check_graphs(work: Work, name: str, options: Options, measured: Mapping[str,
         return
     steps, graphs = measured["steps"], measured["graph_steps"]
     work.tell.check(
-        f"steps of {name} are graphs", ok=graphs == steps, said=f"{graphs} of {steps} steps were graphs"
+        f"steps of {name} are graphs", ok=graphs == steps, details=f"{graphs} of {steps} steps were graphs"
     )

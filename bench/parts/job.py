@@ -173,14 +173,14 @@ def measure(
         with suppress(Stopped):
             trainer.train_epoch()
         timed = steady.end(len(pace.began))
-        taken = trainer.timer.steps()
-        summary = summarize(taken)
+        step_times = trainer.timer.steps()
+        summary = summarize(step_times)
         watch = steps.watched > 0 and time.monotonic() < until
         waits = waits_of(trainer, pace, steps.watched) if watch else None
         return {
             "options": differing(options),
             **timed,
-            "graph_steps": sum(step.in_graph for step in taken[steps.warm_up :]),
+            "graph_steps": sum(step.in_graph for step in step_times[steps.warm_up :]),
             "first_step_s": pace.began[1] - pace.began[0],
             "warm_up_s": steady.began - pace.began[0],
             "p50_ms": summary and summary.p50_ms,

@@ -151,15 +151,15 @@ def _speed(device: torch.device, steps: int, until: float, settings: GPTSettings
         if time.monotonic() > until:
             break
         loss = step()
-    began, taken = synchronize(), 0
-    while taken == 0 or (taken < steps and time.monotonic() < until):
-        loss, taken = step(), taken + 1
-    seconds = (synchronize() - began) / taken
+    began, step_count = synchronize(), 0
+    while step_count == 0 or (step_count < steps and time.monotonic() < until):
+        loss, step_count = step(), step_count + 1
+    seconds = (synchronize() - began) / step_count
     return Speed(
         ms_per_step=seconds * 1e3,
         tokens_per_s=math.prod(shape) / seconds,
         first_step_s=first_step_s,
-        steps=taken,
+        steps=step_count,
         loss=float(loss.item()),
         memory_gb=torch.cuda.max_memory_allocated(device) / 1e9 if on_gpu else None,
     )

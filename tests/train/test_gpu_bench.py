@@ -262,8 +262,8 @@ def test_gpu_bench_checks_that_timed_steps_were_graphs(options, device, checked)
     checks = []
 
     class Recorded(Tell):
-        def check(self, name, *, ok, said):
-            checks.append((name, ok, said))
+        def check(self, name, *, ok, details):
+            checks.append((name, ok, details))
 
     work = Work(device=torch.device(device), sizes=WHOLE, tell=Recorded(0, ""), until=0.0, folder=ROOT)
     check_graphs(work, "fast", Options(**options), {"steps": 50, "graph_steps": 49})
@@ -271,7 +271,7 @@ def test_gpu_bench_checks_that_timed_steps_were_graphs(options, device, checked)
 
 
 def test_gpu_bench_continues_in_a_new_process_after_a_failed_recording():
-    """As after every section whose process is not usable any more."""
+    """Continue as after every section whose process is not usable any more."""
     worker = WORKER.replace("lambda: True", "lambda: False")
     reader, writer = os.pipe()
     words = [sys.executable, "-c", worker, str(writer), "first", "second"]
