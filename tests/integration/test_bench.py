@@ -23,7 +23,7 @@ FORECAST = {
 
 
 def assert_foretold(document: Any, two: Any) -> None:
-    """What is told of 2x1, which was measured as well, and of 1x2, which was not."""
+    """Check the forecast for 2x1, which was measured as well, and for 1x2, which was not."""
     foretold, unknown = document["forecast"]
     assert set(foretold) == set(unknown) == FORECAST
     assert (foretold["from"], foretold["bandwidth_source"]) == ("1x1", "measured")

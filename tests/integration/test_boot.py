@@ -1,4 +1,4 @@
-"""Machines that are slow to boot, or never do: what is waited for, what is said, and that nothing is lost."""
+"""Test machines that boot slowly or never: what `up` waits for and prints, and that no machine is lost."""
 
 import json
 import os
@@ -44,7 +44,7 @@ from tests.fakes.vms import Host, Net, lacking, vms
 pytestmark = pytest.mark.slow
 
 PORT = 22722
-"""Of the SSH servers of these tests; those of the fake clouds listen at another one."""
+"""Port of these tests' SSH servers; the fake clouds' machines listen at another port."""
 BOOT_S = 12
 CONSOLE_CALL = {"oci": "CaptureConsoleHistory", "aws": "GetConsoleOutput"}
 
@@ -124,7 +124,7 @@ def launched(kind: Kind, folder: Path, count: int) -> Iterator[tuple[CloudGpuctl
             "ssh_cidr": "127.0.0.1/32",
             "python": sys.executable,
             "network": {"ssh_port": PORT},
-            # The fake clouds' machines have none of the GPUs of their shapes.
+            # The fake clouds' machines lack the GPUs of their shapes.
             "driver": "none",
         }
         gpuctl.script("cloud.yaml", yaml.safe_dump(spec))
@@ -281,7 +281,7 @@ def node(machine: Machine, folder: ClusterFolder) -> Iterator[Node]:
 
 
 def place(host: Host, program: str, text: str) -> None:
-    """Put a program into the host, before those of its system."""
+    """Install a program in the host, ahead of the system's own in PATH."""
     path = f"/usr/local/bin/{program}"
     host.root(f"cat > {path} <<'END'\n#!/bin/sh\n{text}\nEND\nchmod 755 {path}")
 
@@ -345,7 +345,7 @@ def test_facts_after_reboot_waits_for_new_boot_id(
             deadline_s=60,
             say=lambda _: None,
         )
-        # It looks twice at a machine that goes on as it was.
+        # The machine stays as it is and is polled twice.
         wait_for(lambda: logins(host) >= had + 2, what="the second look")
         assert not waiting.done()
         host.reboot()

@@ -1,4 +1,4 @@
-"""Two real hosts fill up, and are cleaned: what goes, what stays, and what is refused."""
+"""Test `clean` on two real hosts with full disks: the files removed, retained and refused."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def node_home(gpuctl: Gpuctl, rank: int) -> Path:
 
 
 def removable(document: dict[str, Any]) -> set[tuple[str, str, str]]:
-    """Where, kind and name of what goes."""
+    """Return place, kind and name of each removable item."""
     return {(item["where"], item["kind"], item["name"]) for item in document["items"] if item["removes"]}
 
 

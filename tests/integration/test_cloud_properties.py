@@ -1,7 +1,7 @@
-"""Random sequences of commands and of what goes wrong with them, on both clouds: what holds whatever happens.
+"""Test random sequences of commands and faults on both clouds for properties that always hold.
 
-Never more machines than were asked for; what is not ours stays as it is; what was begun can be removed whole; a
-command ends in time; and it only says that something is done when it is.
+Never more machines than requested; foreign resources stay unchanged; every begun creation can be removed whole; a
+command ends in time; and it reports success only for work that is done.
 """
 
 import os
@@ -35,7 +35,7 @@ LONG = ("drop_before", "drop_after", "broken")
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What somebody does, and what goes wrong meanwhile."""
+    """A command of a user, and the faults during it."""
 
     what: Literal["up", "up_with_another_shape", "down", "reap"]
     name: str
@@ -51,7 +51,9 @@ class Step:
 
 
 def sequence(seed: int) -> tuple[Step, ...]:
-    """Hypothesis by itself favours what is small and alike: here an `up` of one machine without any trouble."""
+    """Return the steps for a seed. Hypothesis alone favours small equal cases, here an `up` of one machine without
+    faults.
+    """
     draw = Random(seed)
     return tuple(
         Step(

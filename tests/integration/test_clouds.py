@@ -1,4 +1,4 @@
-"""OCI and AWS from end to end, over fakes of their APIs: what is made, what it costs, and that it goes away."""
+"""Test OCI and AWS from end to end against fakes of their APIs: resources made, costs, and their removal."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def test_up_train_and_down_complete_on_fake_cloud(kind: Kind, tmp_path: Path) ->
             "ssh_cidr": "127.0.0.1/32",
             "python": sys.executable,
             "network": {"ssh_port": gpuctl.cloud.settings()["ssh_port"]},
-            # The fake clouds' machines have none of the GPUs of their shapes.
+            # The fake clouds' machines lack the GPUs of their shapes.
             "driver": "none",
         }
         gpuctl.script("cloud.yaml", yaml.safe_dump(spec))
@@ -312,7 +312,7 @@ def find_client(kind: Kind) -> str:
 
 
 def client_json(client: str, gpuctl: CloudGpuctl, *words: str) -> Any:
-    """What the cloud's own command line answers."""
+    """Return the parsed answer of the cloud's own command line."""
     env = {
         **gpuctl.env,
         "OCI_CLI_SUPPRESS_FILE_PERMISSIONS_WARNING": "True",
@@ -601,7 +601,7 @@ def killed(gpuctl: CloudGpuctl, operation: str, phase: str, *words: str) -> None
 
 @pytest.mark.parametrize("phase", ["hold_before", "hold_after"])
 def test_private_up_and_down_killed_at_calls_resume(gpuctl: CloudGpuctl, phase: str) -> None:
-    """Each command goes on where the one before was killed; in the end all is there once, and then nothing."""
+    """Each command resumes where the previous was killed; finally everything exists once, then nothing."""
     provider = gpuctl.kind.provider
     if provider == "aws":
         gpuctl.cloud.settings(nat_ready_s=1, nat_gone_s=1)

@@ -24,10 +24,10 @@ from lanes import commits_so_far
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SIDE_BY_SIDE = 3
-"""Clouds at work at once: a kill is mostly waiting."""
+"""Number of clouds run at once: a kill is mostly waiting."""
 
 APART, SAMPLE_APART = 9, 7
-"""One point of so many is killed at; whatever the day, the sample has two at least."""
+"""Spacing of the kill points: every 9th call, or every 7th in the sample, so at least two on any day."""
 PRIVATE_LIST_LAG_S = 0.4
 
 
@@ -121,7 +121,7 @@ def test_private_cluster_commands_killed_at_each_call_recover(
 def test_commands_of_cluster_with_scheduled_end_killed_at_each_call_recover(
     killed: str, afterwards: str, clouds: Clouds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """OCI's has an instance pool, which makes machines of its own in place of those that end without it."""
+    """On OCI an instance pool replaces machines that end without it."""
     kind = replace(KINDS["oci"], up_options=("--ttl", "4h"))
     prepare = None if killed == "up" else lambda gpuctl: gpuctl.ok(*gpuctl.up_words)
     title = f"scheduled end, {killed}, then {afterwards}"
@@ -129,7 +129,7 @@ def test_commands_of_cluster_with_scheduled_end_killed_at_each_call_recover(
 
 
 def due(points: list[Point], apart: int) -> list[Point]:
-    """All points with GPUCTL_TEST_SWEEPS=all; else one of so many, others with each number of commits."""
+    """Return every point with GPUCTL_TEST_SWEEPS=all, else a subset that changes with each commit."""
     if os.environ.get("GPUCTL_TEST_SWEEPS") == "all":
         return points
     return points[commits_so_far() % apart :: apart]
@@ -169,9 +169,7 @@ def sweep(
                     prepare(gpuctl)
                 kill(gpuctl, killed_words(gpuctl, prepared=prepare is not None), point)
                 if afterwards is reap_with_files_lost:
-                    time.sleep(
-                        list_lag_s
-                    )  # lists are all that tells then, and nobody is quicker than they are
+                    time.sleep(list_lag_s)  # only lists show the machines then, and no user is faster
                 afterwards(gpuctl)
                 maximum = gpuctl.cloud.state()["most_by_cluster"]
                 assert all(count <= COUNT for count in maximum.values()), maximum

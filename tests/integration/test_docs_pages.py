@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a page is many comm
 
 RUN = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
 ON_A_TERMINAL = ("--yes", "--accept-terms", "--no-wait", "--ssh-cidr", "127.0.0.1/32")
-"""What a person answers when machines are created; and the account's machines have no SSH server."""
+"""A person's answers when machines are created; the account's machines have no SSH server."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ def hosts(folder: Path, *pci: tuple[str, ...]) -> Iterator[Net]:
 
 
 def place(host: Host, program: str, text: str) -> None:
-    """Put a program into the host, before those of its system."""
+    """Install a program in the host, ahead of the system's own in PATH."""
     path = f"/usr/local/bin/{program}"
     host.root(f"cat > {path} <<'END'\n#!/bin/sh\n{text}\nEND\nchmod 755 {path}")
 
@@ -81,7 +81,7 @@ def machine_of(host: Host, rank: int, gpus: int | None) -> Machine:
 
 
 def reboot_when_asked(host: Host) -> bool:
-    """What a machine does that is told to reboot; whether it was told."""
+    """Reboot the host if it was asked to, as a machine does. Return whether it was."""
     if host.root(f"rm {ASKED}", check=False).returncode != 0:
         return False
     host.reboot()
@@ -91,7 +91,7 @@ def reboot_when_asked(host: Host) -> bool:
 def reached(
     folder: Path, net: Net, plan: DriverPlan, limits: Limits, gpus: tuple[int | None, ...]
 ) -> tuple[Reached, dict[str, int]]:
-    """What came of the hosts as new machines of a cluster, and how often each was rebooted."""
+    """Run the setup on the hosts as new machines of a cluster; return its result, and reboots by host."""
     machines = [machine_of(host, rank, gpus[rank]) for rank, host in enumerate(net.hosts)]
     cluster = ClusterFolder(folder / "cluster")
     cluster.make()
@@ -231,7 +231,7 @@ def test_up_installs_driver_despite_kills_and_reboot(gpuctl: Gpuctl, tmp_path: P
         folder = f"/home/{host.user}/.gpuctl-node/driver"
 
         def status() -> dict[str, Any]:
-            """What the installation says of itself on the host."""
+            """Return the status document of the installation on the host."""
             return dict(json.loads(host.root(f"cat {folder}/*/status.json").stdout))
 
         begun = status()

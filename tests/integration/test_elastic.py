@@ -1,4 +1,4 @@
-"""`train --nnodes MIN:MAX`: a job takes the machines that come, and does without those that are lost."""
+"""Test `train --nnodes MIN:MAX`: a job takes new machines and continues without lost ones."""
 
 import json
 import time
@@ -129,7 +129,7 @@ def test_elastic_ray_driver_uses_machines_added_later(two_hosts: Gpuctl, tmp_pat
     )
 
     def ranks(wanted: int, since: int) -> Callable[[], int | None]:
-        """Looks for a step that so many ranks have taken, past the first `since` lines; gives its line's number."""
+        """Return a poll for a step after line `since` taken by `wanted` ranks; it returns that line's number."""
 
         def look() -> int | None:
             assert process.poll() is None, process.communicate()
@@ -146,8 +146,8 @@ def test_elastic_ray_driver_uses_machines_added_later(two_hosts: Gpuctl, tmp_pat
     at = wait_for(ranks(2, 0), what="2 ranks at work", deadline_s=300)
     two_hosts.ok("up", "--provider", "local", "--count", "3")
     at = wait_for(ranks(3, at), what="3 ranks at work", deadline_s=300)
-    # Its daemons are gone and it answers at the same address, as after a boot; nothing is added meanwhile, or it
-    # could be back before Ray goes on without it.
+    # Its daemons are gone and it answers at the same address, as after a boot. No machine is added before
+    # Ray has continued without it, or it could come back too early.
     folder = ClusterFolder(two_hosts.home / "clusters" / "default")
     node = folder.path / "local/default-2/home/.gpuctl-node/ray/default-2/node.json"
     with folder.lock("train"):

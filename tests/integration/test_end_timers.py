@@ -1,4 +1,4 @@
-"""The machines' own power-off at the end of their time: `up` reads the timers, and starts those that do not run."""
+"""Test the machines' scheduled power-off: `up` reads the timers and starts missing ones."""
 
 import json
 import shutil

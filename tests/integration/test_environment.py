@@ -15,12 +15,12 @@ from tests.fakes.vms import Net, lacking, vms
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=lacking() or "")]
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
-"""What the hosts use: they have this machine's files."""
+"""Python of the hosts, which share this machine's files."""
 
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All that the built-in job needs for the hosts' Python, and uv, as pip gets it."""
+    """Download the wheels of the built-in job for the hosts' Python, and of uv, as pip gets them."""
     folder = tmp_path_factory.mktemp("wheels")
     request = subprocess.run(
         [SYSTEM_PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],

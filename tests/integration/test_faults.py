@@ -1,4 +1,4 @@
-"""What goes wrong in the middle: every fault ends in a sentence, a status, and no process left behind."""
+"""Test faults in the middle of a run: each ends in a sentence, a status, and no process left behind."""
 
 import json
 import os
@@ -25,7 +25,7 @@ for step in range(600):
 
 
 def running_train(gpuctl: Gpuctl, *words: str, text: str = STEPS) -> "tuple[subprocess.Popen[str], str]":
-    """`gpuctl train` of a script that takes a minute, when both ranks are at work; with the run's id."""
+    """Start `gpuctl train` with a script of one minute; return once both ranks run, with the run's id."""
     gpuctl.script("steps.py", text)
     before = set((gpuctl.home / "runs").glob("*"))
     process = gpuctl.start("train", "--json", *words, "steps.py")
@@ -107,7 +107,7 @@ def test_train_reports_rank_killed_by_sigkill(two_hosts: Gpuctl) -> None:
 
 
 def test_train_blames_hung_rank_not_the_one_that_timed_out(two_hosts: Gpuctl) -> None:
-    """Of the built-in job: stopped in the middle, so that the other one's time is over first."""
+    """Uses the built-in job, stopped in the middle so that the other rank times out first."""
     words = ("--device", "cpu", "--model", "mlp", "--epochs", "1000", "--timeout-s", "10", "--no-save")
     process = two_hosts.start("train", "--json", "--", *words)
 
@@ -490,7 +490,7 @@ def test_train_names_silent_node_within_a_minute(two_hosts: Gpuctl) -> None:
     error = json.loads(out)["first_error"]
     assert error["node"] == "default-1"
     assert "lost" in error["message"]
-    # The node is back, and its rank still at work: the run is not over until the node says so.
+    # The node is back and its rank is still running: the run is not over until the node reports its end.
     assert processes_with("steps.py", str(two_hosts.home))
     assert two_hosts.ok("status", "--json").json["unheard"] == {json.loads(out)["run"]: ["default-1"]}
     assert two_hosts("down").status == 2, "a run that may be going on is asked about"
@@ -542,7 +542,7 @@ def test_train_reconnects_after_short_link_loss(two_hosts: Gpuctl) -> None:
 
 
 def test_time_in_which_the_command_did_not_run_is_no_silence_of_the_nodes(two_hosts: Gpuctl) -> None:
-    """As after Ctrl-Z, or with a closed lid: the way to one node is back later than the computer itself."""
+    """Same as after Ctrl-Z or a closed lid: the link to one node returns later than the computer itself."""
     machines = two_hosts.ok("status", "--json").json["machines"]
     process, run = running_train(two_hosts)
     server = server_of(machines[1])
@@ -568,7 +568,7 @@ def test_time_in_which_the_command_did_not_run_is_no_silence_of_the_nodes(two_ho
 
 
 def test_stop_of_script_exiting_1_on_sigterm_is_no_failure(two_hosts: Gpuctl) -> None:
-    """It exits 1 on SIGTERM, as many do: nothing failed, and nothing is started again."""
+    """Many scripts exit 1 on SIGTERM: the run has not failed and is not restarted."""
     handler = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit('saved'))\n"
     two_hosts.script("steps.py", STEPS.replace("\nrank =", f"\n{handler}rank ="))
     process = two_hosts.start("train", "--json", "--max-restarts", "1", "steps.py")

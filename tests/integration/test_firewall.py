@@ -291,7 +291,7 @@ class World:
     stranger: Place
 
     def reach(self, *addresses: str) -> list[list[int]]:
-        """What the peers and the stranger reach on the host, at all of its addresses."""
+        """Return the ports that the peers and the stranger reach, for each of the host's addresses."""
         tries = [
             [place.try_ports(address) for address in addresses or ("10.77.0.1", "fd77::1")]
             for place in (*self.peers, self.stranger)

@@ -1,4 +1,4 @@
-"""Ranks that die without a word of their own, on real hosts: the first line of the failure says what it was."""
+"""Test ranks that die silently on real hosts: the first line of the failure names the cause."""
 
 import os
 import subprocess
@@ -64,7 +64,7 @@ elif kind == "shared memory":
 
 
 def first_line(cluster: Gpuctl, kind: str, *words: str) -> Any:
-    """What is told to have failed first."""
+    """Return the reported first failure."""
     cluster.script("dies.py", DIES)
     done = cluster("train", "--json", "dies.py", kind, *words)
     assert done.status == 1, done.err

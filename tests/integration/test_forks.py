@@ -1,4 +1,4 @@
-"""A command that is forked is what the installed command is, but for its imports."""
+"""Test that a forked command equals the installed command, except for its imports."""
 
 import os
 import subprocess

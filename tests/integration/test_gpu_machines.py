@@ -46,7 +46,7 @@ REBOOTED = 'cmp -s /var/boots/first /proc/sys/kernel/random/boot_id && echo "as 
 
 
 def profile(image: str, first_boot: str, **more: Any) -> dict[str, Any]:
-    """What instances of an image are, for tests.fakes.vm_hosts."""
+    """Return the profile of an image's instances, for tests.fakes.vm_hosts."""
     return {"image": image, "pci": TWO_A10, "first_boot": COUNTS_BOOTS + first_boot, **more}
 
 
@@ -81,7 +81,7 @@ def said_by_all(gpuctl: Gpuctl, command: str) -> list[list[str]]:
 
 
 def check_gpus(gpuctl: CloudGpuctl, made: Any, *, user: str, each: int, rebooted: bool) -> None:
-    """All machines are ready, with all their GPUs; then they go."""
+    """Check that all machines are ready with all their GPUs, then end them."""
     assert [(machine["user"], machine["state"]) for machine in made["machines"]] == [(user, "running")] * 2
     assert [machine["gpus"] for machine in made["machines"]] == [each] * 2
     assert [len(lines) for lines in said_by_all(gpuctl, "nvidia-smi")] == [each] * 2
@@ -111,7 +111,7 @@ def test_up_on_oci_ends_with_working_gpus_whichever_image_there_is(tmp_path: Pat
         assert "its driver was installed; rebooting once" in third.err
         check_gpus(gpuctl, third.json, user="ubuntu", each=2, rebooted=True)
 
-        # What its owner breaks later is told before a run, and can be had all the same.
+        # Damage by the owner is reported before a run, and can be accepted.
         gpuctl.script("hello.py", HELLO)
         gpuctl.ok("exec", "--", "sudo", "rm", "/usr/bin/nvidia-smi")
         refused = gpuctl("train", "--json", "hello.py")

@@ -53,7 +53,7 @@ def hanging(cluster: Gpuctl, kind: str, *options: str) -> str:
 
 
 def why(cluster: Gpuctl, run: str, waiting: int) -> Any:
-    """What is known once all the others have waited for a while."""
+    """Return the verdict of `why` after the given number of ranks have waited for a while."""
 
     def told() -> Any:
         hang = cluster("why", "--json", run).json

@@ -1,6 +1,6 @@
-"""Runs that hang, and some that only look like it, on VM-like hosts with 2 and 4 ranks.
+"""Test hung runs, and runs that only look hung, on VM-like hosts with 2 and 4 ranks.
 
-The watch notices them by itself, names the cause, and stops the run.
+The watch detects them automatically, names the cause, and stops the run.
 """
 
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ def words(kind: str, nproc: int) -> tuple[str, ...]:
 
 
 def hang_of(result: Any, err: str) -> Any:
-    """What the watch found, having told it before it stopped the run."""
+    """Return the watch's finding, after checking that it was printed before the stop."""
     hang = result["hang"]
     assert hang is not None, err
     assert (result["status"], hang["verdict"]) == ("stopped", "hung")

@@ -1,4 +1,4 @@
-"""Pods as machines on a real API server: what it takes, what kubectl sees, and the way from `up` to `down`."""
+"""Test pods as machines on a real API server: accepted requests, kubectl's view, each step from `up` to `down`."""
 
 import json
 import os

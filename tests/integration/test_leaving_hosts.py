@@ -1,4 +1,4 @@
-"""Machines that leave an inventory: their firewalls are closed again, and those that stay let them in no more."""
+"""Test machines that leave an inventory: their firewalls are closed again, and the other machines block them."""
 
 import sys
 from collections.abc import Iterator

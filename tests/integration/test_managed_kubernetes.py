@@ -52,18 +52,18 @@ SERVICES = {
 API_SERVERS = {"eks": eks_building.api_server, "oke": oke_building.api_server}
 JOB = ("--device", "cpu", "--", "--model", "cnn", "--epochs", "1", "--batch-size", "64")
 KINDS = {"eks": ("kubernetes-cluster", "node-group"), "oke": ("okecluster", "nodepool")}
-"""What the fakes call a control plane and a group of nodes."""
+"""The fakes' names for a control plane and a node group."""
 GPUS = {"eks": 4, "oke": 2}
 """Of a machine of the shape."""
 A10 = "030200 2236"
 SMI = "/usr/local/bin/nvidia-smi"
 APART = 9
-"""One point of so many is killed at; whatever the day, another one each time."""
+"""Spacing of the kill points; each day tests other points."""
 
 
 @contextmanager
 def managed(service: str, clouds: Clouds, folder: Path) -> Iterator[CloudGpuctl]:
-    """gpuctl with nothing in its account, and the API server that a control plane of it will have."""
+    """Yield gpuctl with an empty account, and the API server for its future control plane."""
     gpuctl = clouds.as_new(SERVICES[service], folder)
     with API_SERVERS[service]() as kube:
         kube.world.install_kuberay()
@@ -132,7 +132,7 @@ def reap_with_files_lost(gpuctl: CloudGpuctl) -> None:
 
 
 def left(gpuctl: CloudGpuctl) -> list[object]:
-    """What is there of ours, or of EKS's for us."""
+    """Return gpuctl's remaining resources, and EKS's for gpuctl."""
     named = [part for part in gpuctl.cloud.state()["resources"] if "eks" in str(part.get("name"))]
     return [*gpuctl.cloud.owned(), *named]
 
@@ -142,7 +142,7 @@ START, END = (
     ("up", *more, "--ssh-cidr", "127.0.0.1/32", "--no-wait", "--yes")
     for more in (("--count", str(COUNT)), ())
 )
-"""What a run has done before it begins, and after it."""
+"""Commands that a run issues before its start and after its end."""
 Words = tuple[str, ...]
 KILLED: dict[str, Callable[[Words], tuple[list[Words], Words]]] = {
     "up": lambda up: ([], up),
@@ -150,7 +150,7 @@ KILLED: dict[str, Callable[[Words], tuple[list[Words], Words]]] = {
     "start of a run": lambda up: ([without_count(up)], START),
     "end of a run": lambda up: ([without_count(up), START], END),
 }
-"""What is killed → the commands before it, and it."""
+"""Killed command → the commands before it, and the command itself."""
 
 
 def without_count(up: Words) -> Words:
@@ -250,7 +250,7 @@ def test_run_starts_its_machines_and_ends_them_after_it(service: str, clouds: Cl
 
         detach = ("train", "--nnodes", "1", "--detach", "--device", "cpu", script_of(gpuctl, "sleep"))
         assert "1 machine stays" in gpuctl.ok(*detach, timeout_s=400).err
-        # A machine of its own for the run that starts beside it.
+        # A separate machine for the run that starts in parallel.
         assert "2 machines stay" in gpuctl.ok(*detach, timeout_s=400).err
         assert gpuctl("up", "--yes").status == 2, "a run is active on them"
         for row in gpuctl.ok("runs", "--json").json["runs"][-2:]:

@@ -1,4 +1,4 @@
-"""A run's checkpoints outlive its first node: they were brought here while it went on."""
+"""Test that a run's checkpoints outlive its first node, as they are downloaded while the run continues."""
 
 import json
 import re
@@ -27,7 +27,7 @@ JOB = (
 
 @pytest.fixture
 def mirrored(two_hosts: Gpuctl) -> "Iterator[tuple[subprocess.Popen[str], Path]]":
-    """`train --max-restarts 1` of the built-in job, when a checkpoint of it is here; with the run's folder."""
+    """Start `train --max-restarts 1` of the built-in job; yield once a checkpoint is local, with the run's folder."""
     process = two_hosts.start("train", "--max-restarts", "1", "--json", "--", *JOB)
 
     def here() -> Path | None:
@@ -68,7 +68,7 @@ def test_train_resumes_from_mirrored_checkpoint_after_node_loss(
     ]
     assert min(step for step in steps if step) >= int(newest.stem[5:])
 
-    # As if all had been lost with the node: only who names the run goes on from what may be older.
+    # As if all had been lost with the node: only a run that is named resumes from a possibly older checkpoint.
     shutil.rmtree(second)
     refused = two_hosts("train", "--resume", "--dry-run")
     assert refused.status == 1

@@ -1,4 +1,4 @@
-"""Runs that nobody watches, nodes that answer and do nothing: what is said of them is so, or said to be unknown."""
+"""Test detached runs and hung nodes: what gpuctl reports is true, or reported as unknown."""
 
 import json
 import signal
@@ -47,7 +47,7 @@ def ended(gpuctl: Gpuctl, run: str) -> None:
 
 
 def detached(gpuctl: Gpuctl) -> str:
-    """A run that nobody watches, at work on both nodes."""
+    """Start a detached run and return its id once it runs on both nodes."""
     gpuctl.script("waits.py", WAITS)
     run = str(gpuctl.ok("train", "--detach", "--json", "waits.py").json["run"])
     at_work(gpuctl, run)
@@ -55,7 +55,7 @@ def detached(gpuctl: Gpuctl) -> str:
 
 
 def launched(gpuctl: Gpuctl) -> str:
-    """The run of a `train` that was just started, at work on both nodes."""
+    """Return the id of the run of a newly started `train`, once it runs on both nodes."""
     [record] = wait_for(lambda: list((gpuctl.home / "runs").glob("*/run.json")), what="the run")
     at_work(gpuctl, record.parent.name)
     return str(record.parent.name)
@@ -63,7 +63,7 @@ def launched(gpuctl: Gpuctl) -> str:
 
 @contextmanager
 def hanging(gpuctl: Gpuctl, name: str) -> Iterator[None]:
-    """Meanwhile nothing that is asked of a node is answered, as where its disk hangs; logging in works."""
+    """Let the node answer no request inside the context, as with a hung disk; logins work."""
     home = home_of(gpuctl, name)
     (home / "hang").touch()
     runners = {json.loads(path.read_text())["pid"] for path in home.glob(".gpuctl-node/runs/*/*/runner.json")}

@@ -110,7 +110,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def node_home(gpuctl: Gpuctl) -> Iterator[dict[str, str]]:
-    """Removes what a run leaves in the home of the user who runs the tests."""
+    """Remove a run's files from the home of the user who runs the tests."""
     folder = Path.home() / ".gpuctl-node"
     before = folder.exists()
     yield {}
@@ -335,7 +335,9 @@ def test_train_logs_and_copies_work_over_openssh(gpuctl: Gpuctl, server: Server,
 def test_up_with_host_and_user_only_uses_own_ssh_keys(
     gpuctl: Gpuctl, server: Server, node_home: object
 ) -> None:
-    """Without a key in the file the user's own are offered; here they have none, which is a sentence."""
+    """Without a key in the inventory the user's own keys are offered; here the user has no key, and gpuctl reports
+    that.
+    """
     text = (
         "all:\n  hosts:\n    box:\n      ansible_host: 127.0.0.1\n"
         f"      ansible_port: {server.port}\n      ansible_user: {getpass.getuser()}\n"
@@ -353,7 +355,7 @@ def test_up_with_host_and_user_only_uses_own_ssh_keys(
 
 
 def test_train_works_on_nodes_that_share_a_home(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
-    """As on clusters with NFS homes: the run's folders are apart, the code is the same."""
+    """Same as on clusters with NFS homes: the runs' folders are separate, the code is shared."""
     item = server.inventory(gpuctl.cwd).read_text()
     block = item[item.index("    box:") :]
     hosts = gpuctl.script("two.yaml", item + block.replace("box:", "box2:").replace("127.0.0.1", "localhost"))

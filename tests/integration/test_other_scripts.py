@@ -1,4 +1,4 @@
-"""Scripts of others, as they are: those of frameworks, and those that their guides have people write."""
+"""Test scripts of frameworks as published, and scripts that their guides have users write."""
 
 import subprocess
 from pathlib import Path
@@ -18,7 +18,7 @@ def python() -> str:
 
 
 def test_accelerates_own_test_script_passes_on_two_ranks(cluster: Gpuctl, python: str) -> None:
-    """On one node: its ranks write into one file. Without the variable each is alone where there is no GPU."""
+    """On one node, as its ranks write into one file. Without the variable, ranks without a GPU are alone."""
     where = ("--nnodes", "1", "--nproc-per-node", "2", "--env", "ACCELERATE_USE_CPU=true")
     local = ("-m", "accelerate.test_utils.scripts.test_script")
     done = cluster.ok("train", "--python", python, *where, *local, timeout_s=400)
@@ -164,5 +164,5 @@ def example(cluster: Gpuctl, name: str) -> None:
 
 
 def log_of(cluster: Gpuctl, result: dict[str, object]) -> str:
-    """What rank 0 printed."""
+    """Return the output of rank 0."""
     return (cluster.run_folder(str(result["run"])) / "logs" / "rank-0.log").read_text()

@@ -1,4 +1,4 @@
-"""Files that a script writes into its working folder on real hosts: told, and brought back or named."""
+"""Test files that a script writes into its working folder on real hosts: reported, and downloaded or named."""
 
 import shlex
 import subprocess

@@ -22,7 +22,7 @@ PACKAGES = ("gpuctl", "inventories", "provision", "remote", "train")
 
 
 def done(*words: str | Path, **env: str) -> str:
-    """Run a command that must succeed; what it printed."""
+    """Run a command that must succeed, and return its output."""
     ran = subprocess.run(
         words,
         env={**clean_env(), **env},
@@ -44,7 +44,7 @@ def test_version_and_requirements_are_those_of_the_distribution() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of what it is made of."""
+    """Build the wheel from a copy of its sources."""
     if importlib.util.find_spec("setuptools") is None:
         pytest.skip("setuptools, which builds the wheel, is not installed here")
     source = tmp_path_factory.mktemp("source")

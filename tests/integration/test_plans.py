@@ -1,8 +1,7 @@
-"""The plan of `up` against the fake clouds: what is used and what is created, and the pages in `docs/` that show it.
+"""Test the plan of `up` against the fake clouds: used and created resources, and the pages in `docs/` that show it.
 
-    GPUCTL_WRITE_DOCS=1 pytest tests/integration/test_plans.py -k pages
-
-writes the plans of the samples in `docs/plans.md` and `docs/plans/` anew.
+Run `GPUCTL_WRITE_DOCS=1 pytest tests/integration/test_plans.py -k pages` to rewrite the samples' plans in
+`docs/plans.md` and `docs/plans/`.
 """
 
 import json

@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def findings(gpuctl: Gpuctl, net: Any) -> list[dict[str, Any]]:
-    """What `doctor --cluster` finds wrong with the hosts."""
+    """Return the problems that `doctor --cluster` reports for the hosts."""
     hosts, known_hosts = net.inventory()
     gpuctl.ok("up", "--hosts", str(hosts), "--known-hosts", str(known_hosts))
     rows = gpuctl("doctor", "--cluster", "--json").json["findings"]
@@ -39,7 +39,7 @@ def test_doctor_names_oci_firewall_and_working_fix(gpuctl: Gpuctl, tmp_path: Pat
         assert result["ok"] is False
         assert "they can't reach each other on the rendezvous port 2" in result["detail"]
         assert result["detail"].endswith("a firewall rejects it (EHOSTUNREACH at once)")
-        # What it says by hand is what mends it.
+        # The printed manual command repairs the fault.
         command = result["fix"].partition("by hand: ")[2]
         assert command == f"sudo iptables -I INPUT -p tcp -s {a.address},{b.address} -j ACCEPT"
         for host in net.hosts:

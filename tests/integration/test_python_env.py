@@ -117,7 +117,7 @@ def home_of(node: Node) -> Path:
 
 
 class Said(list[str]):
-    """What `say` was told."""
+    """Collect the lines passed to `say`."""
 
     def __call__(self, text: str) -> None:
         self.append(text)
@@ -272,7 +272,7 @@ def test_missing_uv_is_reported_with_advice(
 
 
 def slow(tmp_path: Path, wheels: Path) -> tuple[Requirements, Path, Path]:
-    """A wish whose build, once it has begun, goes on until it is let go; then it fails."""
+    """Yield requirements whose build blocks until released and then fails."""
     started, go = tmp_path / "started", tmp_path / "go"
     source = tmp_path / "slow-1.0"
     source.mkdir()
@@ -336,7 +336,7 @@ def test_interrupted_build_leaves_no_process_and_next_recovers(
             lambda: not [p for p in processes_in(home) if p.name() == "uv"], what="uv's end", deadline_s=15
         )
         for left in processes_in(tmp_path / "slow-1.0"):
-            left.kill()  # uv ends with its parent; what it had started does not
+            left.kill()  # uv ends with its parent; the build that uv started does not
     wait_for(lambda: not processes_in(home), what="the build's end", deadline_s=15)
     wait_for(
         lambda: not processes_in(tmp_path / "slow-1.0"), what="the end of what uv started", deadline_s=15
@@ -359,7 +359,7 @@ def test_interrupted_build_leaves_no_process_and_next_recovers(
 
 
 def test_environment_build_ends_when_stdin_closes(wheels: Path, uv_wheel: Path, tmp_path: Path) -> None:
-    """As behind OpenSSH's server, which sends no signal: it closes the pipes. uv is the user's own here."""
+    """OpenSSH's server sends no signal but closes the pipes. The user's own uv is used here."""
     home = tmp_path / "node"
     uv_tool.unpack(uv_wheel, home / ".local" / "bin" / "uv")
     wish, started, _go = slow(tmp_path, wheels)

@@ -1,4 +1,4 @@
-"""`--mode ray` on local hosts: real daemons, workers and drivers, beside a Ray that is somebody else's."""
+"""Test `--mode ray` on local hosts: real daemons, workers and drivers, next to another user's Ray."""
 
 import http.client
 import json
@@ -93,7 +93,7 @@ def node_home(gpuctl: Gpuctl, rank: int) -> Path:
 
 
 def daemons(gpuctl: Gpuctl, rank: int) -> dict[str, Any]:
-    """What the node knows of its Ray."""
+    """Return the node's record of its Ray."""
     known: dict[str, Any] = json.loads(
         (node_home(gpuctl, rank) / "ray" / f"default-{rank}" / "node.json").read_text()
     )
@@ -101,13 +101,13 @@ def daemons(gpuctl: Gpuctl, rank: int) -> dict[str, Any]:
 
 
 def keeper_pid(gpuctl: Gpuctl, rank: int) -> int:
-    """What started the node's daemons, and ends when they have."""
+    """Return the pid of the process that started the node's daemons and ends after them."""
     pid: int = json.loads((Path(daemons(gpuctl, rank)["run_dir"]) / "runner.json").read_text())["pid"]
     return pid
 
 
 def content(path: Path) -> bytes:
-    """What is in a plain file; nothing where it is none, or is gone by now."""
+    """Return the bytes of a plain file. Empty: not a plain file, or deleted by now."""
     try:
         return path.read_bytes() if path.is_file() else b""
     except OSError:
@@ -483,7 +483,7 @@ def test_ray_stop_leaves_ray_of_others_running(gpuctl: Gpuctl, tmp_path: Path) -
 
 
 def belongs(process: psutil.Process, known: list[dict[str, Any]]) -> bool:
-    """Whether it is one of these daemons or descends from them."""
+    """Return whether the process is one of these daemons or their descendant."""
     keepers = {json.loads((Path(item["run_dir"]) / "runner.json").read_text())["pid"] for item in known}
     try:
         return bool(keepers & {process.pid, *(parent.pid for parent in process.parents())})

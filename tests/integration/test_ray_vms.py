@@ -66,7 +66,7 @@ def listening(host: Host) -> set[int]:
 
 
 def left_of_ray(host: Host) -> list[str]:
-    """What a Ray has left on a host: processes of its user's, folders, its token."""
+    """Return Ray's leftovers on a host: its user's processes, folders, its token."""
     folders = "-name '*ray*' -o -name 'pymp-*'"
     polls = (
         f"ps -u {host.user} -o args= | grep -v ^sshd: || true",
@@ -125,7 +125,7 @@ def test_ray_run_is_closed_to_others_and_down_restores_hosts(gpuctl: Gpuctl, net
 
 
 def assert_needs_the_token(head: Host, worker: Host, ports: dict[str, int]) -> None:
-    """Who is let in by the firewall gets no further without the token, nor with another."""
+    """Check that a host behind the firewall is refused without the token, or with another token."""
     tried = " ".join(str(ports[name]) for name in ("gcs", "agent", "client", "dashboard"))
     reached = worker.root(f"{sys.executable} -c '{REACHED}' {head.address} {tried}").stdout.split()
     assert reached == [str(ports[name]) for name in ("gcs", "agent", "client")], (

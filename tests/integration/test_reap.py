@@ -1,4 +1,4 @@
-"""`reap` over both clouds at once, and what it says where it can't look or remove; what machines have cost."""
+"""Test `reap` over both clouds at once, its reports on failed lists and deletions, and the machines' costs."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def oci(clouds: Clouds, tmp_path: Path) -> CloudGpuctl:
 
 @pytest.fixture
 def aws(clouds: Clouds, tmp_path: Path) -> FakeCloud:
-    """An AWS account beside it."""
+    """Return an AWS account as the second cloud."""
     return clouds.as_new(KINDS["aws"], tmp_path / "aws").cloud
 
 
@@ -238,13 +238,13 @@ def test_up_prints_cron_command_that_finds_the_cluster(oci: CloudGpuctl) -> None
 
 
 def networks_end(gpuctl: CloudGpuctl) -> list[str]:
-    """The last event that each network's journal tells of."""
+    """Return the last event in each network's journal."""
     paths = (gpuctl.home / "networks").glob("*.jsonl")
     return [json.loads(path.read_text().splitlines()[-1])["event"] for path in paths]
 
 
 def test_network_journal_records_removal_by_reap_and_down(gpuctl: CloudGpuctl) -> None:
-    """Who makes it anew has not to wait for what was removed."""
+    """A user who creates the network again does not wait for the removed resources."""
     gpuctl.ok(*gpuctl.up_words)
     assert networks_end(gpuctl) == ["made"]
     assert reaped(gpuctl, env=alone(gpuctl)).status == 0
@@ -255,7 +255,7 @@ def test_network_journal_records_removal_by_reap_and_down(gpuctl: CloudGpuctl) -
 
 
 def test_reap_expired_removes_network_without_cluster(clouds: Clouds, tmp_path: Path) -> None:
-    """`down` was killed after the cluster's own parts: what is left is billed, and has no time limit."""
+    """`down` was killed after it removed the machines: the rest is billed and has no time limit."""
     gpuctl = clouds.as_new(replace(KINDS["aws"], up_options=PRIVATE), tmp_path)
     gpuctl.ok(*gpuctl.up_words)
     gpuctl.cloud.fault(operation="DeleteNatGateway", nth=1, kind="hold_before")
@@ -296,7 +296,7 @@ def test_reap_finds_and_removes_cluster_in_compartment(oci: CloudGpuctl) -> None
 
 
 def inner_compartment(cloud: FakeCloud) -> str:
-    """One that is not the tenancy's root, as Oracle's own client lists it."""
+    """Return a compartment below the tenancy's root, as Oracle's own client lists it."""
     config = oci_sdk.config.from_file(cloud.env["OCI_CONFIG_FILE"])
     identity = oci_sdk.identity.IdentityClient(config, service_endpoint=cloud.url)
     return next(

@@ -1,4 +1,4 @@
-"""Runs that go on from an earlier one's checkpoints: by hand, and by themselves after a failure."""
+"""Test runs that resume from an earlier run's checkpoints: by hand, and automatically after a failure."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def run_record(gpuctl: Gpuctl, run: str) -> Any:
 
 
 def at_step(gpuctl: Gpuctl, step: int, *, runs: int = 1) -> str:
-    """Wait until the newest of so many runs has taken so many steps; its id."""
+    """Wait until the newest of `runs` runs has taken `step` steps; return its id."""
 
     def there() -> str | None:
         folders = sorted((gpuctl.home / "runs").glob("*"))
@@ -90,7 +90,7 @@ def stopped_run(gpuctl: Gpuctl, *words: str) -> str:
 
 
 def steps_seen(gpuctl: Gpuctl) -> int:
-    """How many steps of the newest run's rank 0 have arrived here."""
+    """Return the number of downloaded steps of rank 0 in the newest run."""
     folders = sorted((gpuctl.home / "runs").glob("*"))
     path = folders[-1] / "metrics" / "rank-0.jsonl" if folders else Path()
     return len(path.read_text().splitlines()) if path.is_file() else 0
@@ -120,7 +120,7 @@ def test_resume_starts_run_from_checkpoint_of_earlier_run(two_hosts: Gpuctl, tmp
     assert left
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    # What is typed now is put after the arguments of then; the script is found where it was.
+    # New arguments follow the arguments of the earlier run; the script is found in its old folder.
     shown = two_hosts.ok("train", "--resume", "--dry-run", "--json", cwd=elsewhere).json
     assert shown["resumed_from"] == first
     assert shown["nodes"][0]["argv"][-3:] == ["my.py", "1000", "0.1"]
@@ -144,7 +144,7 @@ def test_resume_moves_checkpoints_and_survives_down(gpuctl: Gpuctl) -> None:
     gpuctl.ok("up", "--provider", "local", "--count", "2")
     first = stopped_run(gpuctl, "--nnodes", "1")
     left = steps_on(gpuctl, "default-0", first)
-    # default-0 can't take part: the cluster's other machine goes on, over this computer.
+    # default-0 is excluded: the cluster's other machine continues, through this computer.
     give_ranks(gpuctl, 1, 0)
     moved = gpuctl.ok("train", "--resume-from", first, "--json", "my.py", str(left[-1] + 1), "0")
     assert begun(gpuctl, moved.json["run"]) == left[-1]
@@ -389,7 +389,7 @@ def test_resume_gives_first_nodes_checkpoint_to_every_rank(two_hosts: Gpuctl) ->
     run = second.json["run"]
     assert second.json["nnodes"] == 2
     assert f"run {run} (every.py) resumes from ck.pt of run " in second.err
-    # A run that failed before it wrote one is passed over, with its arguments; also where all of it moved.
+    # A failed run without a checkpoint is skipped with its arguments, also after the ranks moved.
     give_ranks(two_hosts, 1, 0)
     failed = two_hosts("train", "--resume", "--json", "--", "--bad", "nothing,0,0")
     assert (failed.json["resumed_from"], failed.json["exit_code"]) == (run, 3), failed.err

@@ -39,7 +39,7 @@ def ask(gpuctl: Gpuctl, *steps: str, count: int = 2) -> tuple[str, ...]:
 
 
 def ran(gpuctl: Gpuctl) -> dict[str, list[str]]:
-    """What the lines have written on each machine."""
+    """Return the text that the setup lines have written on each machine."""
     nodes = gpuctl.ok("exec", "--json", "--", "cat ran.txt").json["nodes"]
     return {node["node"]: node["stdout"].split() for node in nodes}
 

@@ -1,4 +1,4 @@
-"""Two hosts on links of 100 Mbit/s: what goes over them, and what a forecast makes of them."""
+"""Test two hosts on links of 100 Mbit/s: the bytes sent, and the forecast from them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +50,7 @@ def trained(gpuctl: Gpuctl, *words: str) -> Any:
 
 
 def sent_bytes(host: Host) -> int:
-    """What the host has sent since it came up."""
+    """Return the number of bytes sent by the host since its start."""
     return int(host.root(f"cat /sys/class/net/{INTERFACE}/statistics/tx_bytes").stdout)
 
 
@@ -72,7 +72,7 @@ def test_gradient_compression_reduces_bytes_sent(slow_link: tuple[Gpuctl, Net]) 
 
 
 def measured(gpuctl: Gpuctl, *words: str) -> Any:
-    """What `bench` measures; again where it refuses its figures, as others were at work on this machine."""
+    """Return the result of `bench`, repeated if it refuses figures disturbed by other load on this machine."""
     for _ in range(3):
         done = gpuctl("bench", *words, timeout_s=200)
         if "no forecast is made: the figures contradict themselves" not in done.err:

@@ -239,7 +239,7 @@ def test_certificate_of_the_configuration_logs_in(server: Server, home: Path, tm
 def test_aliases_and_proxies_of_the_configuration_are_followed(
     server: Server, home: Path, tmp_path: Path
 ) -> None:
-    """As `ssh gpu` finds it: an alias, behind a bastion that is itself behind another."""
+    """Same as `ssh gpu` would resolve it: an alias behind a bastion that is itself behind another."""
     key = new_key(tmp_path / "id")
     server.authorize(key)
     (home / "known_hosts").write_text(f"[127.0.0.1]:{server.port} {server.host_key}\nbox {server.host_key}\n")

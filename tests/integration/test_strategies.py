@@ -1,4 +1,4 @@
-"""Ranks of the built-in job that fail on real hosts, and what is told of them."""
+"""Test failing ranks of the built-in job on real hosts, and the reports on them."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def pid_of(gpuctl: Gpuctl, run: str, rank: int) -> int:
 
 
 def test_rank_of_a_middle_stage_is_named_with_its_stage(hosts: Gpuctl) -> None:
-    """While it is stopped, and when it was killed: the stages beside it only lose a peer."""
+    """Stopped first and then killed: its neighbour stages only lose a peer."""
     process, run = start_job(hosts, 4, "--strategy", "pp", "--pp", "4")
     pid = pid_of(hosts, run, 1)
     os.kill(pid, signal.SIGSTOP)
@@ -90,7 +90,7 @@ def test_rank_of_a_middle_stage_is_named_with_its_stage(hosts: Gpuctl) -> None:
 def test_rank_without_memory_is_named_with_what_helps(hosts: Gpuctl) -> None:
     large = ("--synthetic", "512,3,64,64,4", "--global-batch-size", "256", "--precision", "fp32")
     process, run = start_job(hosts, 2, *large)
-    # Of what the rank has by now nothing is taken; what it asks the kernel for from here on it does not get.
+    # The rank keeps its present memory, but further requests to the kernel fail.
     resource.prlimit(pid_of(hosts, run, 1), resource.RLIMIT_AS, (1 << 29, 1 << 29))
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
@@ -111,7 +111,7 @@ LIMIT_BYTES = 700_000_000
 
 @pytest.fixture
 def small_host(hosts: Gpuctl) -> Iterator[None]:
-    """The second host may have little memory, as a container may: what is started there is in a group of its own."""
+    """Limit the second host's memory as in a container: its processes run in a separate cgroup."""
     group = MEMORY / f"gpuctl-test-{os.getpid()}"
     try:
         group.mkdir()

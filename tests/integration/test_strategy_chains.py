@@ -49,7 +49,7 @@ LAUNCHERS = ("torchrun", "ray", "torchrun", "ray")
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """One run of a chain."""
+    """A run of a chain."""
 
     launcher: str
     nnodes: int
@@ -90,7 +90,7 @@ def chain(seed: int) -> list[Link]:
 
 
 def seeds() -> list[int]:
-    """Those that are asked for, else two that are others with each number of commits."""
+    """Return the requested seeds, else two seeds that change with each commit."""
     if request := os.environ.get("GPUCTL_TEST_CHAINS"):
         return [int(word) for word in request.split()]
     if os.environ.get("GPUCTL_TEST_SWEEPS") == "all":
@@ -99,7 +99,7 @@ def seeds() -> list[int]:
 
 
 def losses(gpuctl: Gpuctl, run: str, world_size: int) -> dict[int, float]:
-    """The mean loss of all ranks at each step that all of them have told of."""
+    """Return the mean loss of all ranks at each step that every rank has reported."""
     steps: dict[int, list[float]] = {}
     for path in (gpuctl.run_folder(run) / "metrics").glob("rank-*.jsonl"):
         for line in map(json.loads, path.read_text().splitlines()):
@@ -109,7 +109,7 @@ def losses(gpuctl: Gpuctl, run: str, world_size: int) -> dict[int, float]:
 
 
 def stopped(gpuctl: Gpuctl, link: Link, words: Sequence[str], resume: Sequence[str], steps: int) -> str:
-    """A run that was stopped after at least so many steps."""
+    """Start a run, stop it after at least `steps` steps, and return its id."""
     job = (*words, *link.strategy.split(), "--epochs", str(ENDLESS))
     before = {folder.name for folder in (gpuctl.home / "runs").glob("*")}
     process = gpuctl.start("train", "--json", *link.words, *resume, "--", *job)

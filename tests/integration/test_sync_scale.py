@@ -61,7 +61,7 @@ def node(folder: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with what is awkward: small files, and some that are large enough for rsync."""
+    """Create a project with awkward files: many small ones, and some large enough for rsync."""
     root = tmp_path / "project it's"
     for name in ("a.py", "with space/b.txt", "späße/ü.txt", "empty"):
         path = root / name
@@ -109,7 +109,7 @@ def test_sync_sends_large_files_by_rsync(node: Node, folder: Path, project: Path
     check(project, there)
     assert syncing.sync(node, tree_of(project), str(there)).files == 0
     for name in LARGE:
-        # Same size, same second: what rsync by itself would take for unchanged.
+        # Same size, same second: rsync with default options would consider the file unchanged.
         times = (project / name).stat()
         (project / name).chmod(0o644)
         (project / name).write_bytes(os.urandom(times.st_size))
@@ -134,7 +134,7 @@ def test_push_by_rsync_follows_links_to_folders_only(
     (tmp_path / "other").write_text("other")
     (there / "big.bin").symlink_to(tmp_path / "other")
     done = syncing.sync(node, tree_of(project), str(there), follow_deletions=False)
-    # An rsync of today does not go through the link; what is beyond it comes over the connection.
+    # A current rsync does not follow the link; files beyond the link come over the connection.
     assert done.rsync_files in (len(LARGE) - 1, len(LARGE))
     assert (there / "späße").is_symlink()
     assert not (there / "big.bin").is_symlink()
@@ -192,7 +192,7 @@ def test_sync_completes_after_killed_rsync(node: Node, folder: Path, project: Pa
 
 
 def test_sync_completes_after_kill_of_its_process_on_the_node(node: Node, project: Path, there: Path) -> None:
-    """What it could not tidy up, the next sync does; a folder that is in use is not touched."""
+    """The next sync deletes the files that the killed sync left; a folder in use is not touched."""
     enlarge(project)
     failed: list[RemoteError] = []
 
@@ -217,7 +217,7 @@ def test_sync_completes_after_kill_of_its_process_on_the_node(node: Node, projec
 def test_concurrent_syncs_into_one_folder_succeed(
     node: Node, folder: Path, project: Path, there: Path
 ) -> None:
-    """As nodes with one home do."""
+    """Same as on nodes that share one home."""
     clients = [start(folder, project, there, "stream") for _ in range(2)]
     ends = [client.communicate(timeout=60)[1] for client in clients]
     assert [client.returncode for client in clients] == [0, 0], ends

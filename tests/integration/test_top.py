@@ -1,4 +1,4 @@
-"""`top`: one sample as a document or as text, a live table that outlives a lost node, and what a run keeps of it."""
+"""Test `top`: one sample as a document or text, a live table that outlives a lost node, and a run's usage log."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
-"""Every trap between a script and a run on several machines: each alone, then as many as there can be at once.
+"""Test every trap between a script and a run on several machines: each alone, then as many as possible at once.
 
-What a person sees is compared: the node, what is wrong, what to do, the exit status.
+Compared is what a person sees: the node, the fault, the remedy, the exit status.
 """
 
 import os
@@ -87,7 +87,7 @@ with open("/var/lib/dpkg/lock-frontend", "w") as lock:
 
 
 def refused(gpuctl: Gpuctl, *words: str) -> str:
-    """What `gpuctl train` says where it must not launch anything."""
+    """Return the error of a `gpuctl train` that must not launch any process."""
     before = runs_of(gpuctl)
     done = gpuctl("train", *words)
     assert done.status == 1, done.err
@@ -262,7 +262,7 @@ def test_train_works_without_sudo_if_nothing_is_filtered(gpuctl: Gpuctl, tmp_pat
 def test_exec_succeeds_despite_ssh_server_limits(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=1, sshd=("MaxStartups 10:30:100", "MaxSessions 2")) as net:
         (host,) = net.hosts
-        with ExitStack() as strangers:  # so many that have not logged in that others are hung up on
+        with ExitStack() as strangers:  # enough connections without a login that the server refuses new ones
             for _ in range(10):
                 strangers.enter_context(socket.create_connection((host.address, host.port), timeout=10))
             started = [gpuctl.start("exec", "--", "echo", "there") for _ in range(CROWD)]
@@ -313,12 +313,12 @@ def test_train_reports_packets_dropped_between_nodes(gpuctl: Gpuctl, tmp_path: P
 
 
 def test_train_reports_lost_large_packets_and_mtu_mismatch(gpuctl: Gpuctl, tmp_path: Path) -> None:
-    """Host 1's interface takes 9000 bytes at once, what it is plugged into 1500; so do all others."""
+    """Host 1's interface sends 9000 bytes at once but its switch port takes 1500; the same for all other hosts."""
     with cluster(gpuctl, tmp_path, count=2, each={0: {"mtu": 9000}}) as net:
         other = net.hosts[1]
         other.root("ip link set ens3 mtu 9000")
         for host in net.hosts:
-            # As a network card does: what is sent is cut to size before the bridge sees it.
+            # A network card, too, segments packets before the bridge sees them.
             host.root("ip link set ens3 gso_max_segs 1")
         output = refused(gpuctl, "hello.py")
         assert (
@@ -352,7 +352,7 @@ def test_train_names_node_that_rebooted_during_the_run(gpuctl: Gpuctl, tmp_path:
 
 
 def failure_of_the_node(done: Done) -> str:
-    """What is said of node 1, which brought the run down."""
+    """Return the report on node 1, which caused the run's failure."""
     assert done.status == 1
     assert done.json["status"] == "failed"
     error = done.json["first_error"]

@@ -28,7 +28,7 @@ SEEN = "import os\nprint('sees', repr(os.environ.get('CUDA_VISIBLE_DEVICES')), o
 
 
 def untouched(host: Host) -> bool:
-    """Whether nothing of a run is there: no code, no environment, no folder of a run."""
+    """Return whether the host has no code, environment or folder of a run."""
     saved = host.root(f"ls /home/{host.user}/.gpuctl-node").stdout.split()
     return not {"code", "env", "runs", "ray"} & set(saved)
 

@@ -1,4 +1,4 @@
-"""A user's own script: its environment, its arguments, its folder, and what it leaves behind."""
+"""Test a user's own script: its environment, arguments and folder, and the files it leaves."""
 
 import json
 import os
@@ -55,7 +55,7 @@ if "NCCL_DEBUG_FILE" in os.environ:
 else:
     print(line, end="")
 """
-"""Writes as NCCL would, where NCCL would: there is no GPU to make it speak."""
+"""Writes NCCL's line to NCCL's log file or stdout, as no GPU is available for NCCL itself."""
 
 
 COUNTS = """
@@ -69,7 +69,7 @@ with open(os.environ["GPUCTL_METRICS"], "w") as metrics:
         time.sleep(0.05)
 print(190 / (ended - began))
 """
-"""Tells no times; prints its own speed, without the two seconds of its start."""
+"""Reports no times; prints its own speed, without the two seconds of its start."""
 
 
 def test_script_speed_excludes_start_time(cluster: Gpuctl) -> None:

@@ -1,6 +1,6 @@
-"""Machines as clouds ship them: two hosts of their own kernel namespaces, with the traps of real images.
+"""Test machines as clouds ship them: two hosts with separate kernel namespaces and the traps of real images.
 
-Each trap is shown twice: what it does to torchrun by hand, or to a run, and what gpuctl makes of it.
+Each trap is shown twice: its effect on torchrun by hand or on a run, and gpuctl's handling.
 """
 
 import json
@@ -84,7 +84,7 @@ def torchrun_by_hand(net: Net, deadline_s: int) -> list[tuple[int, str]]:
 
 
 def closed_ports(net: Net, host: Host) -> list[int]:
-    """Those of PORTS, each with something that listens there, that a machine outside the cluster can't reach."""
+    """Return the ports of PORTS that a machine outside the cluster can't reach though a process listens there."""
     listening = ssh(net, host, sys.executable, "-uc", LISTEN, *map(str, PORTS))
     assert listening.stdout is not None
     with listening:
@@ -98,7 +98,7 @@ def closed_ports(net: Net, host: Host) -> list[int]:
 
 
 def test_train_works_behind_firewall_that_blocks_torchrun(gpuctl: Gpuctl, oci: Net) -> None:
-    for host in oci.hosts:  # what is tried at the end is no connection's meanwhile
+    for host in oci.hosts:  # no connection may take the ports that are tried at the end
         host.root(f"sysctl -w net.ipv4.ip_local_reserved_ports={','.join(map(str, PORTS))}")
     before = [host.root("iptables-save").stdout for host in oci.hosts]
     saved = [host.root("cat /etc/iptables/rules.v4").stdout for host in oci.hosts]
@@ -234,5 +234,5 @@ def test_run_goes_on_while_this_computer_has_no_network(gpuctl: Gpuctl, tmp_path
 
 
 def ip(*words: str) -> str:
-    """Run iproute2 on this machine, and return what it prints."""
+    """Run iproute2 on this machine, and return its output."""
     return subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout

@@ -44,7 +44,7 @@ def start_python(tmp_path: Path) -> Iterator[StartPython]:
 
 @pytest.fixture
 def ansible_list(tmp_path: Path) -> Callable[[Path], dict[str, Any]]:
-    """What the real `ansible-inventory --list` makes of a file. It may not complain."""
+    """Return a function that parses a file with the real `ansible-inventory --list`, without warnings."""
 
     def run(path: Path) -> dict[str, Any]:
         home = tmp_path / "ansible"

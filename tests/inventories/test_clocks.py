@@ -13,7 +13,7 @@ from inventories.clocks import AWAY_S, TICK_S, AwakeClock, Watch, retry_if_away
 
 
 class Time:
-    """Passes as it is told to."""
+    """A clock that advances only when set."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

@@ -1,4 +1,4 @@
-"""How API servers are trusted: one as EKS makes it, whose authority names no key."""
+"""Test the trust in an API server with a certificate as EKS makes it, whose authority has no key identifier."""
 
 import ssl
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def url(files: Path) -> Iterator[str]:
 
 
 def test_authority_without_a_key_identifier_is_taken_where_python_is_strict(url: str, files: Path) -> None:
-    """As Python is from 3.13 on."""
+    """Python is strict since 3.13."""
     strict = create_urllib3_context()
     strict.verify_flags |= ssl.VERIFY_X509_STRICT
     strict.load_verify_locations(files / "ca.crt")

@@ -1,4 +1,4 @@
-"""The credential plug-in of a kubeconfig: its time, what it is told, and what it prints."""
+"""Test the credential plug-in of a kubeconfig: its time limit, its environment, and its output."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Which provider a spec means, and that it is imported only when it is used."""
+"""Test the provider chosen for a spec, and that it is imported only on use."""
 
 import json
 import subprocess

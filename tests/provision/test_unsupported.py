@@ -1,4 +1,4 @@
-"""What a provider can't honour is refused by every provider that this build has."""
+"""Test that every provider in this build refuses options that it does not support."""
 
 from dataclasses import fields
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where the file of a job is, and which cluster it is about."""
+"""Test the search for a job's file, and its cluster."""
 
 from pathlib import Path
 

@@ -63,7 +63,7 @@ class User:
 
     def __init__(self, home: Path, cloud: AwsCloud | None = None, *, say: Say = quiet) -> None:
         self.clock = FastClock()
-        # botocore takes half a second to read what it knows of EC2.
+        # botocore needs half a second to read its EC2 model.
         self.cloud = cloud or AwsCloud(Target(provider="aws"), clock=self.clock)
         home.mkdir(parents=True, exist_ok=True)
         self.ensure = JournaledEnsure(

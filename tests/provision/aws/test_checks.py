@@ -1,4 +1,4 @@
-"""What `doctor` finds on AWS: that all is well, and each thing that is not."""
+"""Test the checks of `doctor` on AWS: all passing, and each failing alone."""
 
 from dataclasses import replace
 from pathlib import Path

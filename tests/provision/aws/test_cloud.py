@@ -1,4 +1,4 @@
-"""The machines of the AWS back end against a fake EC2 over HTTP: launches, ends, and what the account says."""
+"""Test the machines of the AWS back end against a fake EC2 over HTTP: launches, terminations, account checks."""
 
 import threading
 from pathlib import Path
@@ -213,7 +213,7 @@ def tagged(*names: str) -> None:
 
 
 def test_parts_lists_resources_attached_to_a_foreign_instance(user: User, fake: FakeCloud) -> None:
-    """What is attached to a machine of ours goes with it."""
+    """Resources attached to a gpuctl machine are deleted with the machine."""
     ec2 = boto3.client("ec2")
     (own,) = user.launch(a_cluster(), 1)
     running(user, 1)
@@ -300,7 +300,7 @@ def test_connect_refuses_an_unknown_or_missing_region(
 def test_connect_without_credentials_and_region_names_both(
     fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the credentials that are told of, as a dry run goes on without them."""
+    """The message names the credentials, as a dry run continues without them."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name)
     with pytest.raises(
@@ -371,7 +371,7 @@ def test_renewed_credentials_are_picked_up(fake: FakeCloud, monkeypatch: pytest.
 def test_renewed_credentials_are_picked_up_by_parallel_calls(
     fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them have failed before the first one looks for newer credentials."""
+    """All calls have failed before the first call looks for newer credentials."""
     cloud = AwsCloud(Target(provider="aws"), clock=FastClock())
     together = threading.Barrier(4)
     client = cloud.api._client("ec2")

@@ -45,7 +45,7 @@ def up(tmp_path: Path, fake: FakeCloud) -> Up:
 
 
 def groups() -> list[str]:
-    """The placement group of each machine that lives; empty for none."""
+    """Return the placement group of each living machine. Empty: no group."""
     found = boto3.client("ec2").describe_instances()["Reservations"]
     machines = [machine for reservation in found for machine in reservation["Instances"]]
     alive = [machine for machine in machines if machine["State"]["Name"] in ("pending", "running")]

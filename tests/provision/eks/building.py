@@ -30,7 +30,7 @@ def signed_for(token: str) -> dict[str, str]:
 
 
 def is_ours(token: str) -> bool:
-    """Whether EKS would take the token."""
+    """Return whether EKS would accept the token."""
     if not token.startswith(PREFIX):
         return False
     signed = signed_for(token)
@@ -65,7 +65,7 @@ class User:
 
     @property
     def provider(self) -> ManagedKubernetes:
-        """One as new, as a command has it."""
+        """Create a new provider, as each command does."""
         return provider(self.folder, clock=FastClock())
 
     def plan(self, count: int | None = 2, **spec: Any) -> Plan:

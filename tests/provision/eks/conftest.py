@@ -1,4 +1,4 @@
-"""One fake AWS for each file of tests, emptied before each."""
+"""Share one fake AWS within a file of tests, emptied before each test."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -111,7 +111,7 @@ def test_cluster_that_is_only_known_by_its_files_is_no_leftover(tmp_path: Path, 
 
 @pytest.mark.slow
 def test_another_address_is_let_in(user: User, fake: FakeCloud) -> None:
-    """The API server does not answer it before: the inventory tells the machines."""
+    """The API server would not answer this computer before, so the inventory supplies the machines."""
     made = user.up(2)
     fake.forget_calls()
     plan = user.plan(2, ssh_cidr="203.0.113.9/32")
@@ -124,7 +124,7 @@ def test_another_address_is_let_in(user: User, fake: FakeCloud) -> None:
 
 @pytest.mark.slow
 def test_who_is_let_in_is_found_again_after_an_interrupt(user: User, fake: FakeCloud) -> None:
-    """EKS refuses a change to what it has already."""
+    """EKS refuses a change to the present value."""
     made = user.up(1)
     fake.settings(eks_cluster_s=400.0)
 

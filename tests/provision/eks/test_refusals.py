@@ -1,4 +1,4 @@
-"""What is refused, before anything is made where that can be known; and whose things are left alone."""
+"""Test refusals, if possible before any resource is created; foreign resources stay untouched."""
 
 import boto3
 import pytest
@@ -139,7 +139,7 @@ def test_reap_finds_it_without_files_and_removes_what_controllers_left(user: Use
 
     removed = remove(cloud, None, clock=FastClock(), say=user.said.append, blocked_timeout_s=20.0)
 
-    # Somebody else's interface is in the network, which is told, and stays.
+    # A foreign interface in the network is reported and stays.
     assert {one.kind for one in removed.leftovers} <= {"subnet", "vpc", "route-table", "internet-gateway"}
     assert [one["kind"] for one in fake.state()["resources"] if one["kind"] == "volume"] == []
     left = ec2.describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["SecurityGroups"]

@@ -221,7 +221,7 @@ def test_growth_that_fails_ends_no_node_where_it_is_not_known_which_are_at_work(
 def test_growth_that_fails_ends_the_node_of_no_machine_that_stays(
     user: User, fake: FakeCloud, kube: KubeApi
 ) -> None:
-    """Of whichever rank: here the first was lost, and the second is on the newest node."""
+    """Applies to any rank: here the first is lost, and the second is on the newest node."""
     user.up(2)
     machines = instances()
     (newest,) = surplus([one["InstanceId"] for one in machines], machines, 1, ())
@@ -234,7 +234,7 @@ def test_growth_that_fails_ends_the_node_of_no_machine_that_stays(
 
 @pytest.mark.slow
 def test_group_that_has_no_machine_for_one_growth_has_them_for_the_next(user: User, fake: FakeCloud) -> None:
-    """EKS calls it degraded, with the issue of then, and takes no change of it until machines come."""
+    """EKS reports it as degraded, with the old issue, and refuses changes until machines come."""
     user.up(None, min_count=1, max_count=2)
     fake.settings(capacity={"g5.12xlarge": {f"us-east-1{letter}": 1 for letter in "abcdef"}})
     with pytest.raises(NoCapacity):
@@ -248,7 +248,7 @@ def test_group_that_has_no_machine_for_one_growth_has_them_for_the_next(user: Us
 
 @pytest.mark.slow
 def test_end_reaches_machines_that_eks_does_not_know_to_be_wanted(user: User, fake: FakeCloud) -> None:
-    """As where a degraded group grew by its scaling group: EKS's own number is still none."""
+    """A degraded group grew through its scaling group: EKS's desired size is still 0."""
     user.up(None, **LIMITS)
     user.up(1)
     user.up(None)
@@ -263,7 +263,7 @@ def test_end_reaches_machines_that_eks_does_not_know_to_be_wanted(user: User, fa
 
 @pytest.mark.slow
 def test_group_that_is_going_is_waited_for_and_made_anew(user: User, fake: FakeCloud) -> None:
-    """As where a command was killed while it removed the group."""
+    """Same as after a command that was killed while it removed the group."""
     user.up(None, **LIMITS)
     eks = boto3.client("eks")
     (cluster,) = eks.list_clusters()["clusters"]
@@ -293,7 +293,7 @@ def test_group_that_eks_could_not_make_is_ended_and_made_anew(user: User, fake: 
 
 @pytest.mark.slow
 def test_no_group_is_made_once_the_clusters_time_is_over(user: User, fake: FakeCloud) -> None:
-    """As where the control plane took longer than --ttl: no action would end the machines."""
+    """The control plane took longer than --ttl, so no scheduled action would end the machines."""
     plan = user.plan(1, ttl_s=3600.0)
     assert isinstance(plan.details, ServicePlan)
     cluster = replace(plan.details.cluster, expires_at="2026-01-01T00:00:00Z")

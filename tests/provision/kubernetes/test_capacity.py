@@ -1,4 +1,4 @@
-"""Which nodes pods can run on."""
+"""Test the choice of nodes on which pods can run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a pod waits for, told from its status."""
+"""Test the stage of a waiting pod, read from its status."""
 
 from typing import Any
 

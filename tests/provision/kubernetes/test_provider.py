@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> ClusterFolder:
 
 
 def provider(folder: ClusterFolder) -> KubernetesProvider:
-    """As a new process has it, in which time passes at once."""
+    """Create a provider as a new process has it, with a clock that never waits."""
     clock = StepClock()
     return KubernetesProvider(folder, clock=clock, connect=partial(connect, clock=clock))
 
@@ -76,7 +76,7 @@ def up(folder: ClusterFolder, spec: Spec = SPEC, said: list[str] | None = None) 
 
 
 def ours(api: KubeApi) -> list[str]:
-    """What is there of gpuctl's."""
+    """Return the names of gpuctl's namespaces."""
     namespaces = [one["metadata"]["name"] for one in api.objects("namespaces")]
     return [name for name in namespaces if name.startswith("gpuctl-")]
 
@@ -179,7 +179,7 @@ def test_reply_that_is_lost_makes_nothing_twice(api: KubeApi, folder: ClusterFol
 
 
 class Killed(BaseException):
-    """As a process's end in the middle of a call."""
+    """The end of a process in the middle of a call."""
 
 
 def dies_at(api: KubeApi, folder: ClusterFolder, call: int, broken: str) -> bool:
@@ -371,7 +371,7 @@ def workers(api: KubeApi, namespace: str) -> set[str]:
 def test_growth_that_was_cut_off_is_put_right_and_machines_at_work_stay(
     api: KubeApi, folder: ClusterFolder
 ) -> None:
-    """KubeRay takes any worker where there are too many, unless it is told which."""
+    """KubeRay removes any surplus worker unless the request names the workers."""
     first, second = up(folder)
     (namespace,) = ours(api)
     grown = provider(folder).plan(replace(SPEC, count=3), folder.load())

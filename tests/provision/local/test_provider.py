@@ -420,7 +420,7 @@ class TestInterrupted:
 
     @pytest.fixture
     def interrupt(self, cluster, script, wrapped_python, tmp_path):
-        """Kills `up --count 3` while the last of its servers starts slowly; what it leaves."""
+        """Kill `up --count 3` while the last of its servers starts slowly; return the state left behind."""
         python = wrapped_python('case "$3" in *default-2/*) exec sleep 300;; esac')
         program = script(f"""
 from pathlib import Path
@@ -491,7 +491,7 @@ def listening(cluster) -> int:
 
 
 class TestGang:
-    """All or none."""
+    """Test that either all machines start or no machine is left."""
 
     def test_create_undoes_all_when_one_host_exits(self, make_cluster, wrapped_python, tmp_path):
         python = wrapped_python('case "$3" in *default-1/*) echo "no room for me" >&2; exit 3;; esac')

@@ -19,7 +19,7 @@ AD = "Uocm:EU-FRANKFURT-1-AD-"
 
 
 class FastClock:
-    """The system's own, so much faster that waits between tries cost nothing."""
+    """The system's clock, sped up so that waits between tries cost no time."""
 
     def now(self) -> float:
         return time.monotonic() * SPEED

@@ -15,7 +15,7 @@ def volumes(fake: FakeCloud) -> list[dict[str, str]]:
 
 
 def end_from_outside(cloud: OciCloud, machine_id: str) -> None:
-    """As in the console, with the volume kept."""
+    """End a machine as the console does, with the volume preserved."""
     cloud.api.call("compute.terminate_instance", machine_id, preserve_boot_volume=True)
 
 

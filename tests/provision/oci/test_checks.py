@@ -1,4 +1,4 @@
-"""What `doctor` finds on OCI."""
+"""Test the checks of `doctor` on OCI."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -134,7 +134,7 @@ def test_check_says_that_nothing_would_end_the_machines(
 
 
 def test_check_says_where_oci_has_no_autoscaling(builder: Builder, cloud: OciCloud) -> None:
-    """Realms of the US Government have none."""
+    """Realms of the US Government have no autoscaling."""
     government = connect(replace(cloud.target, region="us-gov-ashburn-1"), clock=FastClock())
     found = {finding.what: finding for finding in government.check(replace(builder.cluster, ttl_s=3600.0), 2)}
     assert found["permission for --ttl"].ok is None
@@ -145,7 +145,7 @@ def test_check_stops_at_bad_credentials(builder: Builder, cloud: OciCloud, fake:
     fake.fault(kind="error", status=401, code="NotAuthenticated", message="The clock is off", times=0)
     found = {finding.what: finding for finding in cloud.check(builder.cluster, 2)}
     assert found["credentials"].ok is False
-    assert found["clock"].ok is True  # the refusal tells the time as well
+    assert found["clock"].ok is True  # the refusal includes the server's time as well
     assert "service limits" not in found
 
 

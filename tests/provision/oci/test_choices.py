@@ -1,4 +1,4 @@
-"""Which image, which disk, which zones, at which price: pure choices from what OCI lists."""
+"""Test pure choices from OCI's lists: image, disk, zones, price."""
 
 from dataclasses import replace
 from typing import Any

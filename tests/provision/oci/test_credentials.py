@@ -1,4 +1,4 @@
-"""Where credentials for OCI are looked for, and what is said where they can't be used."""
+"""Test the search for OCI credentials, and the errors for unusable ones."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def test_auth_find_reads_a_session_token_profile(config: Path) -> None:
     assert (found.kind, found.profile) == ("security_token", "TOKEN")
     assert found.signer().api_key.startswith("ST$")
     assert "oci session refresh --profile TOKEN" in found.advice
-    # What is asked for comes before what the environment says.
+    # A requested profile comes before the environment's settings.
     assert credentials.find(Target(provider="oci", profile="DEFAULT"), env).kind == "api_key"
 
 

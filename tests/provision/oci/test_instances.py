@@ -1,4 +1,4 @@
-"""Launching and ending machines on OCI, and what is said where that does not work."""
+"""Test launching and ending machines on OCI, and the errors of failed launches."""
 
 import itertools
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_limit_is_quota_when_room_elsewhere_is_unknown(
 
 def test_offer_keeps_all_domains_when_the_quota_is_0(builder: Builder, fake: FakeCloud) -> None:
     fake.settings(quota={"VM.GPU.A10.2": 0})
-    assert len(builder.offer().zones) == 12  # a hint only: none is left out
+    assert len(builder.offer().zones) == 12  # a hint only: no domain is left out
 
 
 def test_failure_reports_a_late_capacity_error(builder: Builder, fake: FakeCloud) -> None:

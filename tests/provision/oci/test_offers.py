@@ -1,4 +1,4 @@
-"""What OCI says of a cluster before anything is made: shape, image, zones, price."""
+"""Test OCI's offer for a cluster before any resource is created: shape, image, zones, price."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ def signed_for(token: str) -> dict[str, str]:
 
 
 def is_ours(token: str) -> bool:
-    """Whether OKE would take the token, but for the signature, which nobody here can check."""
+    """Return whether OKE would accept the token, except for the signature, which cannot be checked here."""
     try:
         signed = signed_for(token)
     except ValueError:
@@ -64,7 +64,7 @@ class User:
 
     @property
     def provider(self) -> ManagedKubernetes:
-        """One as new, as a command has it."""
+        """Create a new provider, as each command does."""
         return provider(self.folder, clock=FastClock())
 
     def plan(self, count: int | None = 2, **spec: Any) -> Plan:

@@ -1,4 +1,4 @@
-"""One fake OCI for each file of tests, emptied before each."""
+"""Share one fake OCI within a file of tests, emptied before each test."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The plan of a service that can't be asked: what would be made, and what it costs."""
+"""Test the plan of a service that cannot be contacted: the resources it would create, and their costs."""
 
 from pathlib import Path
 

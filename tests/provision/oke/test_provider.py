@@ -29,7 +29,7 @@ def nodes_with_gpus(fake: FakeCloud) -> list[str]:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Those of all node pools, as OKE shows them."""
+    """Return the nodes of all node pools, as OKE shows them."""
     api = connect(Target(provider="oke"), clock=FastClock()).api
     pools = api.listed("container.list_node_pools")
     return [node for pool in pools for node in api.call("container.get_node_pool", pool["id"])["nodes"]]
@@ -104,7 +104,7 @@ def test_no_mechanism_ends_the_machines_and_nobody_is_asked(user: User, fake: Fa
 
 @pytest.mark.slow
 def test_next_domain_is_taken_where_the_first_has_no_machines(user: User, fake: FakeCloud) -> None:
-    """Which one that is no report tells: with one, the first that has them is tried first."""
+    """No capacity report names the domain; with a report, `up` would start with a domain that has machines."""
     fake.settings(refused_by_policy=["CreateComputeCapacityReport"])
     first = user.plan(2).details.offer.zones[0].name  # type: ignore[attr-defined]
     fake.settings(capacity={SHAPE: {first: 0}})
@@ -264,7 +264,7 @@ def test_nodes_of_growth_whose_pods_fail_are_ended_and_not_the_one_at_work(
 
 @pytest.mark.slow
 def test_each_node_is_told_to_end_once(user: User, fake: FakeCloud) -> None:
-    """OKE shows a node that is to end as one at work for a while."""
+    """For a while OKE shows a node as running though its deletion is requested."""
     user.up(None, min_count=1, max_count=3)
     user.up(3)
     fake.settings(oke_cluster_s=600.0)
@@ -279,7 +279,7 @@ def test_each_node_is_told_to_end_once(user: User, fake: FakeCloud) -> None:
 def test_growth_that_fails_ends_the_node_of_no_machine_that_stays(
     user: User, fake: FakeCloud, kube: KubeApi
 ) -> None:
-    """Of whichever rank: here the first was lost, and the second is on the newest node."""
+    """Applies to any rank: here the first is lost, and the second is on the newest node."""
     user.up(1)
     (oldest,) = nodes_with_gpus(fake)
     user.up(2)

@@ -1,4 +1,4 @@
-"""Prices: those that are shipped, those that were asked for, and the vendors' lists on real web servers."""
+"""Test prices: built-in ones, downloaded ones, and the vendors' lists on real web servers."""
 
 import json
 import tracemalloc

@@ -1,4 +1,4 @@
-"""What a serial console sent, as text that can be read and printed."""
+"""Test the conversion of a serial console's output into printable text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Exactly as many machines as were asked for, or none, whatever the cloud answers and wherever `up` is stopped."""
+"""Test that `up` ends with exactly the requested machines or no machine, whatever the cloud answers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ from provision.rented.launch.single_launch import ENDED_TIMEOUT_S, LaunchContext
 from provision.rented.state import CloudState, Launch
 
 LATE_S = 40.0
-"""How late lists can be, and still within what the cloud promises."""
+"""Delay of lists that the cloud still promises to stay within."""
 ONE_BY_ONE = pytest.mark.parametrize("together", [False], ids=["one-by-one"])
 
 
@@ -41,7 +41,7 @@ class Killed(BaseException):
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A state of a launch as it came on the disk, and which of its machines there were then."""
+    """A state of a launch as saved on disk, and the ids of its living machines at that time."""
 
     launch: str
     state: str
@@ -124,12 +124,12 @@ class Scene:
         self.world.calm()
 
     def add(self, rank: int, **fields: Any) -> StubMachine:
-        """A machine of the cluster that no launch on the disk tells of."""
+        """Add a machine of the cluster that no launch on disk records."""
         of = tags.of_cluster(self.cluster.name, self.cluster.id, self.cluster.owner)
         return self.world.add_machine(of, rank=rank, **fields)
 
     def check(self, count: int = 3, peak: int | None = None) -> None:
-        """There are exactly `count` machines, all of them run, and there were never more at once."""
+        """Check that exactly `count` machines exist, all run, and never more existed at once."""
         living = self.world.living()
         assert sorted(machine.rank or 0 for machine in living) == list(range(count))
         assert {self.world.state(machine) for machine in living} <= {"running"}
@@ -138,14 +138,14 @@ class Scene:
         self.check_undone()
 
     def check_undone(self) -> None:
-        """No launch was called undone while there was a machine of it, nor has one come up since."""
+        """Check that no launch was marked undone while one of its machines existed, and none appeared later."""
         assert [saved for saved in self.saved if saved.state == "undone" and saved.living] == []
         undone = {launch.id for launch in self.folder.launches() if launch.state == "undone"}
         assert [m.id for m in self.world.living() if m.tags.get(tags.LAUNCH) in undone] == []
 
 
 class WatchedFolder(CloudState):
-    """Tells its scene what is written."""
+    """Records each saved launch in the scene."""
 
     scene: Scene
 
@@ -160,7 +160,7 @@ class WatchedFolder(CloudState):
 
 @pytest.fixture(params=[False, True], ids=["one-by-one", "together"])
 def together(request: pytest.FixtureRequest) -> bool:
-    """Whether a launch is one request."""
+    """Return whether a launch is one request."""
     return bool(request.param)
 
 
@@ -184,7 +184,7 @@ def of_rank(rank: int, zone: str | None = None) -> Callable[[Any], bool]:
 
 
 def all_made(scene: Scene, count: int = 3) -> Callable[..., bool]:
-    """Whether the cloud has accepted so many machines, whatever it is asked with."""
+    """Return a trigger that fires once the cloud has accepted `count` machines, at any call."""
     return lambda *_: len(scene.world.machines) >= count
 
 
@@ -206,7 +206,7 @@ def test_launch_creates_all_ranks_and_is_idempotent(scene: Scene, together: bool
     scene.check(4)
 
 
-# What a reply does not tell, and what a list does not tell yet.
+# Facts missing from a reply, and facts missing from a late list.
 
 
 @ONE_BY_ONE
@@ -422,7 +422,7 @@ def test_killed_launch_that_lost_one_machine_is_completed(scene: Scene, lag_s: f
     scene.world.list_lag_s = lag_s
     scene.kill_at("instances", all_made(scene))
     scene.killed()
-    # Its token is spent, which tells nothing of the others, and no list has them yet.
+    # Its token is spent, which says nothing about the other machines, and no list shows them yet.
     scene.world.end(next(m for m in scene.world.living() if m.rank == 0))
     scene.fill()
     scene.check()

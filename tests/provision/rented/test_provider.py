@@ -1,4 +1,4 @@
-"""A rented cluster in its account and region: what is there is never lost sight of, nor made a second time."""
+"""Test a rented cluster in its account and region: existing resources are never lost or created twice."""
 
 import json
 import threading
@@ -110,7 +110,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def ends(scene: Scene) -> set[str | None]:
-    """When the living machines end by themselves."""
+    """Return the scheduled end times of the living machines."""
     return {machine.tags.get(tags.EXPIRES) for machine in scene.world.living()}
 
 
@@ -315,7 +315,7 @@ def test_up_keeps_the_end_time_of_living_machines(scene: Scene) -> None:
     assert scene.record.expires_at == soon
 
 
-# What an inventory tells of.
+# Machines that an inventory lists.
 
 
 @pytest.mark.parametrize("seconds", [20.0, 50.0])
@@ -556,7 +556,7 @@ def test_plan_refuses_max_cost_for_spot_without_an_upper_bound(scene: Scene) -> 
 
 
 class TellsAddress(BaseHTTPRequestHandler):
-    """Answers as the service does that tells callers their address."""
+    """Answers callers with their address, as the real service does."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -580,7 +580,7 @@ def address_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("address_service")
 def test_plan_notes_the_default_ssh_cidr_when_a_bastion_is_used(scene: Scene) -> None:
-    """Not from this computer's own address, which is let in where nobody says another."""
+    """This computer's address, the usual default, is useless behind a bastion."""
 
     def told(**asked: Any) -> list[str]:
         return [note for note in scene.plan(1, **asked).notes if "SSH is let in" in note]

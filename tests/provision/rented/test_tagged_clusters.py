@@ -1,4 +1,4 @@
-"""What `reap` finds by tags, where it looks, and what it says of where it could not."""
+"""Test the clusters that `reap` finds by tags, the places it searches, and its notes on places it cannot read."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,7 +79,7 @@ class Region:
 
 @dataclass(kw_only=True)
 class World:
-    """Clouds by provider, region and compartment; a configured region each; what is not set up."""
+    """Clouds by provider, region and compartment, the configured regions, and the providers without a setup."""
 
     zones: dict[tuple[str, str, str | None], Region] = field(default_factory=dict)
     homes: dict[str, str] = field(default_factory=lambda: {"oci": "fra", "aws": "iad"})

@@ -242,7 +242,7 @@ def test_teardown_names_a_blocked_nat_while_the_network_is_shared(scene: Scene) 
 
 @pytest.mark.parametrize("why", [Denied("No permission."), Blocked("Used.")], ids=["denied", "blocked"])
 def test_teardown_removes_nat_though_a_security_group_stays(scene: Scene, why: CloudError) -> None:
-    """What may cost money does not wait for what is free."""
+    """Resources that may be billed do not wait for free ones."""
     nat = scene.world.add_resource("gateway", PRIVATE_NETWORK)
     scene.world.on("delete", why, match=is_part(scene.nsg), times=1e9)
     assert [left.id for left in scene.down().leftovers] == [scene.nsg.id]
@@ -305,7 +305,7 @@ def test_teardown_keeps_nat_only_of_the_other_clusters_network(scene: Scene, kno
 
 
 def test_teardown_removes_an_address_freed_by_its_nat(scene: Scene) -> None:
-    """An address has no network of its own: it is told while its gateway has it."""
+    """An address has no network itself: it is reported as long as its gateway uses it."""
     nat = in_network(scene, scene.world.add_resource("gateway", PRIVATE_NETWORK), "vcn-1")
     address = in_network(scene, scene.world.add_resource("subnet", PRIVATE_NETWORK), "vcn-1")
     in_network(scene, scene.world.add_resource("nsg", THEIRS_PRIVATE), "vcn-2")

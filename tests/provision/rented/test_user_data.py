@@ -142,14 +142,14 @@ FIRST_FILTER_RULE = RULES.splitlines().index("-A INPUT -m state --state RELATED,
 
 
 def stub(folder: Path, tool: str, body: str = "") -> None:
-    """A tool that writes down what it is asked."""
+    """Create a tool that records its arguments."""
     folder.mkdir(exist_ok=True)
     (folder / tool).write_text(f'#!/bin/sh\necho {tool} "$@" >> {folder.parent}/calls\n{body}\n')
     (folder / tool).chmod(0o755)
 
 
 def run(tmp_path: Path, script: str) -> list[str]:
-    """Run a script with the stubs alone beside the system's own tools; returns what they were asked."""
+    """Run a script with only the stubs and the system's tools in PATH. Return the stubs' calls."""
     script = script.replace("/etc/iptables/rules.v4", str(tmp_path / "rules.v4"))
     script = script.replace("/etc/ssh/sshd_config", str(tmp_path / "sshd_config"))
     (tmp_path / "calls").write_text("")

@@ -1,4 +1,4 @@
-"""Which image machines get that ask for none, and where the driver of their GPUs comes from."""
+"""Test the default image of machines, and the source of their GPU driver."""
 
 from typing import Any
 

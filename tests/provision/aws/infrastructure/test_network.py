@@ -1,4 +1,4 @@
-"""What AWS offers, and what machines stand on there: made once, whatever goes wrong in between."""
+"""Test the AWS resources below machines: created once, whatever fails in between."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ from tests.provision.aws.building import NEW, PUBLIC_KEY, User, a_cluster, opera
 
 
 def kinds(fake: FakeCloud) -> Counter[str]:
-    """What there is of ours, by kind, without what goes with an instance."""
+    """Count gpuctl's resources by kind, without those of instances."""
     found = Counter(entry.get("kind", "instance") for entry in fake.owned())
     return Counter({kind: n for kind, n in found.items() if kind not in ("volume", "network-interface")})
 
@@ -325,7 +325,7 @@ CHANGING = (
 def test_prepare_survives_lost_replies_with_lagging_lists(
     fake: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a call is told when it is made again, the lists can't explain yet."""
+    """The errors of repeated calls cannot be explained by the lists yet."""
     monkeypatch.setenv("GPUCTL_CONSISTENCY_S", "60")
     user = User(tmp_path / "home")
     fake.settings(list_lag_s=40)
@@ -348,7 +348,7 @@ def test_launch_survives_throttling(user: User, fake: FakeCloud) -> None:
 
 
 def test_launch_by_two_users_at_once_works_and_is_removable(fake: FakeCloud, tmp_path: Path) -> None:
-    """Nothing is shared between them but the account: both get a network that works, and all of it goes."""
+    """Only the account is shared: both users get a working network, and all of it is removed."""
     users = [User(tmp_path / name) for name in ("one", "two")]
     clusters = [a_cluster(name=name, id=name * 5) for name in ("aaa", "bbb")]
 

@@ -27,7 +27,7 @@ from tests.provision.aws.infrastructure.test_network import INFRASTRUCTURE, kind
 PRIVATE = Counter(
     {"natgateway": 1, "elastic-ip": 1, "vpc-endpoint": 1, "subnet": 1, "route-table": 1},
 )
-"""What a private cluster needs beside what a public one has."""
+"""Resources of a private cluster that a public cluster does not have."""
 
 
 def a_private(name: str = "demo", **changes: Any) -> Any:
@@ -108,7 +108,7 @@ def remove(user: User, *clusters: Any) -> teardown.Removed:
 
 
 def test_nat_gateway_is_removed_with_the_last_private_cluster(user: User, fake: FakeCloud) -> None:
-    """What costs money goes with the last private cluster, whoever else is there."""
+    """Billed resources are deleted with the last private cluster, even if public clusters remain."""
     public, private, second = a_cluster(), a_private("private"), a_private("second")
     prepared = [
         user.infrastructure(cluster, user.cloud.offer(cluster)) for cluster in (public, private, second)
@@ -156,7 +156,7 @@ def test_private_launch_with_a_lost_reply_creates_nothing_twice(
 ) -> None:
     fake.fault(operation=operation, kind=kind, nth=nth)
     user.launch(a_private())
-    # Of a request without a token that the network repeats, nobody knows; `down` finds what it made.
+    # The reply to a request without a token is lost and the network repeats it; `down` finds the extra resource.
     stray = Counter({"elastic-ip": 1} if (operation, kind) == ("AllocateAddress", "duplicate") else {})
     assert kinds(fake) == INFRASTRUCTURE + PRIVATE + stray + Counter({"instance": 2})
     running(user, 2)
@@ -174,7 +174,7 @@ def test_private_launch_with_lagging_lists_creates_nothing_twice(user: User, fak
 def test_prepare_private_survives_lost_replies_with_lagging_lists(
     fake: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a call is told when it is made again, the lists can't explain yet."""
+    """The errors of repeated calls cannot be explained by the lists yet."""
     monkeypatch.setenv("GPUCTL_CONSISTENCY_S", "60")
     user = User(tmp_path / "home")
     fake.settings(list_lag_s=40)
@@ -190,7 +190,7 @@ def test_prepare_private_survives_lost_replies_with_lagging_lists(
 
 @pytest.mark.slow
 def test_private_launch_by_two_users_at_once_is_removable(fake: FakeCloud, tmp_path: Path) -> None:
-    """Nothing is shared between them but the account: both get a network that works, and all of it goes."""
+    """Only the account is shared: both users get a working network, and all of it is removed."""
     users = [User(tmp_path / name) for name in ("one", "two")]
     clusters = [a_private("aaa"), a_private("bbb")]
     fake.settings(nat_ready_s=20)
@@ -253,7 +253,7 @@ def way_out_of(infrastructure: Infrastructure) -> Any:
 def test_prepare_by_two_users_at_once_keeps_one_nat_gateway(
     user: User, fake: FakeCloud, tmp_path: Path
 ) -> None:
-    """One looked before the other's was there; machines use the other's by the time that the late one works."""
+    """One looked before the other created its gateway; machines use that gateway when the slower user continues."""
     early, late = a_private("aaa"), a_private("bbb")
     offer = user.cloud.offer(early)
     public = a_cluster(name="ccc", id="c" * 16)
@@ -383,7 +383,7 @@ def test_prepare_without_any_nat_zone_suggests_region_or_subnet(user: User, fake
 
 @pytest.mark.slow
 def test_teardown_removes_nat_though_a_foreign_interface_remains(user: User, fake: FakeCloud) -> None:
-    """What is billed goes though the security group is used by something that nobody removes."""
+    """Billed resources are deleted although the security group is used by a foreign interface that remains."""
     cluster = a_private()
     infrastructure = user.infrastructure(cluster, user.cloud.offer(cluster))
     ec2 = boto3.client("ec2")

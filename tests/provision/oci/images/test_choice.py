@@ -1,4 +1,4 @@
-"""Which image machines get that ask for none, where its driver comes from, and who accepts its terms."""
+"""Test the default image of machines, the source of its driver, and who accepts its terms."""
 
 from dataclasses import replace
 from pathlib import Path

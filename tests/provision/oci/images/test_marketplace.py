@@ -1,4 +1,4 @@
-"""Terms and images from plan to machines: who accepts, what is made of it, what joins later."""
+"""Test Marketplace terms and images from plan to machines: acceptance, launches, and machines added later."""
 
 from dataclasses import replace
 from pathlib import Path

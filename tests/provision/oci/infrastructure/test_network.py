@@ -62,7 +62,7 @@ def test_prepare_private_shares_the_vcn_and_uses_its_own_subnet(
         "subnet",
         "vcn",
     ]
-    # A public cluster beside it uses the same VCN, with a subnet of its own.
+    # A public cluster in the same account uses the same VCN, with a separate subnet.
     beside = Builder(cloud, tmp_path, name="beside").infrastructure()
     assert kinds(cloud).count("vcn") == 1
     assert kinds(cloud).count("subnet") == 2

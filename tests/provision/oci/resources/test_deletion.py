@@ -1,4 +1,4 @@
-"""Deleting parts of OCI's networks: what stands in the way is named, what is gone is gone."""
+"""Test deleting OCI network resources: blockers are named, deleted resources count as deleted."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a plan for rented machines shows: prices that add up, machines by what is done with them, their end."""
+"""Test the plan for rented machines: prices that add up, machines grouped by action, their scheduled end."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
