@@ -32,7 +32,7 @@ class FakeCloud:
     url: str
     pid: int
     env: dict[str, str]
-    """What a client of this cloud needs in its environment."""
+    """Environment variables for a client of this cloud."""
     log: Path
 
     def settings(self, **changes: Any) -> dict[str, Any]:
@@ -49,16 +49,16 @@ class FakeCloud:
         self._ask("DELETE", "faults")
 
     def held(self, wait_s: float = 10) -> dict[str, Any] | None:
-        """The call that is held; waits for one; `None`: there was none."""
+        """Return the held call; wait for a call if necessary. `None`: no call came."""
         result: dict[str, Any] | None = self._ask("GET", f"held?wait_s={wait_s}", timeout_s=wait_s)["held"]
         return result
 
     def release(self) -> int:
-        """Drop all calls that are held; how many there were."""
+        """Drop all held calls, and return their number."""
         return int(self._ask("POST", "release")["released"])
 
     def calls(self, operation: str | None = None, *, mutating: bool | None = None) -> list[dict[str, Any]]:
-        """The log; only some operation's calls, only those that change something."""
+        """Return the log; optionally only some operation's calls, or only calls that change something."""
         return [
             call
             for call in self._ask("GET", "calls")["calls"]
@@ -70,7 +70,7 @@ class FakeCloud:
         self._ask("DELETE", "calls")
 
     def state(self) -> dict[str, Any]:
-        """What there is, and how many instances there were at once."""
+        """Return the fake's state, with the maximum number of instances at any time."""
         result: dict[str, Any] = self._ask("GET", "state")
         return result
 
@@ -79,7 +79,7 @@ class FakeCloud:
         return [entry for entry in self.state()["instances"] if _state(entry) not in GONE | GOING]
 
     def owned(self) -> list[dict[str, Any]]:
-        """What carries our tag and is not gone, and all instances that are not gone."""
+        """Return existing resources with our tag, and all existing instances."""
         state = self.state()
         instances = [entry for entry in state["instances"] if _state(entry) not in GONE]
         tagged = [entry for entry in state["resources"] if "gpuctl" in (entry.get("tags") or {})]
@@ -90,7 +90,7 @@ class FakeCloud:
         self._ask("POST", "advance", {"seconds": seconds})
 
     def reset(self) -> None:
-        """All as in the beginning."""
+        """Restore the initial state."""
         self._ask("POST", "reset")
 
     def _ask(self, method: str, path: str, body: Any = None, *, timeout_s: float = 0.0) -> Any:

@@ -1,4 +1,4 @@
-"""What an instance's first boot makes of its user-data: as much of cloud-init as decides who can log in."""
+"""Apply user-data as an instance's first boot does: the part of cloud-init that decides who can log in."""
 
 import gzip
 import zlib
@@ -15,7 +15,7 @@ IMAGE_USER = "ubuntu"
 
 @dataclass(frozen=True, kw_only=True)
 class FirstBoot:
-    """What an instance takes from its user-data."""
+    """The settings that an instance takes from its user-data."""
 
     user: str
     authorized_keys: tuple[str, ...]
@@ -28,10 +28,10 @@ class FirstBoot:
 def read_user_data(
     user_data: bytes, *, authorized_keys: Sequence[str] = (), image_user: str = IMAGE_USER
 ) -> FirstBoot:
-    """What cloud-init makes of user-data: what it can't read it ignores, and the instance boots nevertheless.
+    """Parse user-data as cloud-init does: ignore unreadable parts; the instance boots nevertheless.
 
-    `authorized_keys` are those that the cloud's own API was given. They and the document's top-level ones go
-    to the image's user. Only one user can log in: the image's, or where it has no key, the first that has one.
+    `authorized_keys` are the keys given to the cloud's own API. They and the document's top-level ones go to the
+    image's user. Only one user can log in: the image's, or if it has no key, the first user with a key.
     """
     config, problem = _cloud_config(user_data)
     users: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
-"""What both fake clouds share: settings, faults, held calls and the log of calls, and `/_fake/*` to steer them.
+"""Control a fake cloud: settings, faults, held calls and the log of calls, all reachable by `/_fake/*`.
 
-A fake passes each request through `begin`, `before`, `after` and `end`; tests steer it over HTTP. Nothing in
-here knows a cloud. All times in settings are simulated seconds, of which `speed` pass in a real one.
+Both fake clouds use it. A fake passes each request through `begin`, `before`, `after` and `end`; tests steer it over
+HTTP. This module knows no cloud. All times in settings are simulated seconds, of which `speed` pass in a real one.
 """
 
 import json
@@ -51,7 +51,7 @@ class Call:
     code: str | None = None
 
     def entry(self) -> dict[str, Any]:
-        """As the log shows it."""
+        """Return the call's entry in the log."""
         kind = self.fault.kind if self.fault else None
         shown = {key: getattr(self, key) for key in ("n", "operation", "mutating", "at", "status", "code")}
         return shown | {"fault": kind}
@@ -98,16 +98,15 @@ class Control:
 
     @property
     def settings(self) -> Settings:
-        """As they are now."""
         return self._settings
 
     def now(self) -> float:
-        """Simulated seconds since the fake began; goes on when `speed` changes."""
+        """Return the simulated seconds since the fake began; the count continues when `speed` changes."""
         real, simulated = self._clock_base
         return simulated + (time.monotonic() - real) * self._settings.speed
 
     def real_s(self, simulated_s: float) -> float:
-        """Real seconds that so many simulated ones last."""
+        """Convert simulated seconds to real ones."""
         return simulated_s / self._settings.speed
 
     def calendar_s(self) -> float:
@@ -141,7 +140,7 @@ class Control:
         return call
 
     def before(self, call: Call) -> None:
-        """What goes wrong before the call is performed. Raises Dropped or Injected; blocks for a hold."""
+        """Apply faults before the call is performed. Raises Dropped or Injected; blocks for a hold."""
         if call.fault is None:
             return
         if call.fault.kind == "error":
@@ -152,7 +151,7 @@ class Control:
             self._drop(call)
 
     def after(self, call: Call) -> None:
-        """What goes wrong after it was performed. Raises Dropped; blocks for a hold."""
+        """Apply faults after the call was performed. Raises Dropped; blocks for a hold."""
         if call.fault is None:
             return
         if call.fault.kind == "hold_after":
@@ -178,7 +177,7 @@ class Control:
         self.end(call, None, "Dropped")
         raise Dropped(f"call {call.n}, {call.operation}")
 
-    # How many instances there were at once.
+    # Count the instances, for their maximum at any time.
 
     def launched(self, instance: str, cluster: str | None) -> None:
         """An instance exists from now on; `cluster` is its tag `gpuctl-cluster-id`."""
@@ -268,7 +267,7 @@ class Control:
         return {}
 
     def state(self) -> dict[str, Any]:
-        """What the fake says of itself, and how many instances there were at once."""
+        """Return the fake's state, with the maximum number of instances at any time."""
         shown = self.snapshot() if self.snapshot else {"instances": [], "resources": []}
         with self._changed:
             peaks = {"most_instances": self._most_instances, "most_by_cluster": dict(self._most_by_cluster)}
@@ -283,7 +282,7 @@ class Control:
         return asdict(changed)
 
     def reset(self) -> dict[str, Any]:
-        """All as in the beginning, in the fake as well."""
+        """Restore the initial state, in the fake as well."""
         self.clear_faults()
         self.release()
         if self.on_reset:

@@ -18,7 +18,7 @@ def add_host_options(parser: argparse.ArgumentParser) -> None:
 
 
 def hosts_of(options: argparse.Namespace, home: Path, ssh_port: int) -> HostsLike | None:
-    """What the options ask for."""
+    """Return the hosts that the options request."""
     if options.vms:
         return VmHosts(home, options.vms, options.mirror)
     return Hosts(home / "hosts", ssh_port) if options.hosts else None

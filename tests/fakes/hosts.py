@@ -73,7 +73,7 @@ class HostsLike(Protocol):
         """Start one; it accepts connections a little later. `image`: its name."""
 
     def said(self, instance_id: str) -> str:
-        """What it wrote into its log."""
+        """Return the host's log."""
 
     def stop(self, instance_id: str, *, wait: bool = False) -> None:
         """End one; with `wait`, return when it is gone."""
@@ -140,23 +140,23 @@ class Hosts:
             return self._hosts.get(instance_id)
 
     def said(self, instance_id: str) -> str:
-        """What an instance's host wrote into its log, which stands for a serial console; also of a stopped one."""
+        """Return the log of an instance's host, also of a stopped one; it stands for a serial console."""
         log = HostFolder(self.home / instance_id).log_path
         return log.read_text(errors="replace") if log.exists() else ""
 
     def stop(self, instance_id: str, *, wait: bool = False) -> None:
         """End one host and all its processes, and remove its home; its log stays.
 
-        Without `wait` it happens in the background. Nothing happens where there is no such host.
+        Without `wait` this happens in the background. An unknown host is ignored.
         """
         with self._lock:
             stopped = [self._hosts.pop(instance_id)] if instance_id in self._hosts else []
         self._end(stopped, wait=wait)
 
     def stop_all(self) -> None:
-        """End all hosts, also those whose ending goes on in the background; blocks until they are gone.
+        """End all hosts, and wait until all are gone, including hosts that end in the background.
 
-        Addresses that were given out are free again.
+        Their addresses are free again.
         """
         with self._lock:
             stopped = list(self._hosts.values())

@@ -39,7 +39,7 @@ while True:
 
 
 def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "NamespaceTransport":
-    """Find the host's first process. Raises Unreachable where there is none."""
+    """Find the host's first process. Raises Unreachable if the host is off."""
     pid = int(machine.id)
     if not Path(f"/proc/{pid}").exists():
         raise Unreachable(f"{machine.name}: there is no process {pid}, so the host is off.")
@@ -66,7 +66,7 @@ class NamespaceTransport:
         return NamespaceProcess([*self._enter(), sys.executable, "-c", RELAY, host, str(port)])
 
     def is_open(self) -> bool:
-        """Whether the host is on."""
+        """Return whether the host is on."""
         return Path(f"/proc/{self._pid}").exists()
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class NamespaceTransport:
 
 
 def enter_argv(pid: int, user: str) -> list[str]:
-    """What is put in front of a command to run it in the namespaces of a process, as that user."""
+    """Return the prefix of a command that runs it in the namespaces of a process, as that user."""
     env = ["env", "-i", f"HOME=/home/{user}", f"USER={user}", f"PATH={PATH}", "LANG=C.UTF-8"]
     return [*boot.enter_argv(pid), "runuser", "-u", user, "--", *env]
 
@@ -97,7 +97,7 @@ class NamespaceProcess:
         self._timeout_s = timeout_s
 
     def send(self, data: bytes, /) -> int:
-        """Write some of it to the standard input."""
+        """Write a part of the data to the standard input, and return its length."""
         stdin = _open(self._process.stdin)
         if not select.select([], [stdin], [], self._timeout_s)[1]:
             raise TimeoutError("timed out")

@@ -1,6 +1,6 @@
-"""A launcher as mpirun is one: plain processes, told their numbers by the environment. The template for another one.
+"""A launcher like mpirun: plain processes that get their numbers from the environment. The template for others.
 
-Imported by a gpuctl before its commands, it is there as `--mode plain`.
+Imported by gpuctl before its commands, it adds `--mode plain`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What tests can set in a fake cloud: how it behaves, and what goes wrong in it."""
+"""Settings of a fake cloud: its behaviour and its faults."""
 
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
@@ -16,7 +16,7 @@ _ATTACH_REFUSED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How the cloud behaves, changed by PATCH /_fake/settings."""
+    """The behaviour of the cloud, changed by PATCH /_fake/settings."""
 
     latency_s: float = 0.0
     """Of every call."""
@@ -35,7 +35,7 @@ class Settings:
     place_quota: dict[str, dict[str, int]] = field(default_factory=dict)
     """Instances at once, by shape and place, where an account's quota counts by place; `*` and absent as above."""
     late_failure: dict[str, str] = field(default_factory=dict)
-    """By place: a launch there is accepted and fails later, with this message."""
+    """By zone: a launch is accepted and fails later, with this message."""
     refused_by_policy: list[str] = field(default_factory=list)
     """Globs of operations that the caller has no permission for."""
     absent_images: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Settings:
     oke_gone_s: float = 0.2
     """OKE: until a control plane or a node pool is gone."""
     oke_tells_capacity: bool = True
-    """OKE: a machine that can't be launched is told as a node with an error; else by a work request alone."""
+    """OKE: report a machine that can't be launched as a node with an error; else only by a work request."""
     oke_end_failure: str = ""
     """OKE: the end of a node is accepted and fails later, with this message; empty: it does not."""
 
@@ -63,11 +63,11 @@ class Settings:
             raise ValueError("page_size must be at least 1")
 
     def refuses(self, operation: str) -> bool:
-        """Whether the caller has no permission for an operation."""
+        """Return whether the caller has no permission for an operation."""
         return any(fnmatchcase(operation, glob) for glob in self.refused_by_policy)
 
     def lacks_image(self, name: str) -> bool:
-        """Whether the region does not have an image of that name."""
+        """Return whether the region lacks an image of that name."""
         return any(fnmatchcase(name, glob) for glob in self.absent_images)
 
     def capacity_at(self, shape: str, place: str) -> int | None:
@@ -98,7 +98,7 @@ def _at(tables: dict[str, dict[str, int]], shape: str, place: str) -> int | None
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What is to go wrong with the `nth` matching call, and with the `times` - 1 after it (0: all)."""
+    """A fault of the `nth` matching call, and of the `times` - 1 calls after it (0: all)."""
 
     operation: str = "*"
     """A glob."""
@@ -117,11 +117,11 @@ class Fault:
             raise ValueError("nth begins at 1, times at 0")
 
     def matches(self, operation: str, *, mutating: bool) -> bool:
-        """Whether a call counts."""
+        """Return whether a call counts."""
         return self.mutating in (None, mutating) and fnmatchcase(operation, self.operation)
 
     def fires(self, seen: int) -> bool:
-        """Whether the matching call of this number is hit."""
+        """Return whether the matching call of this number fails."""
         return seen >= self.nth and (self.times == 0 or seen < self.nth + self.times)
 
 

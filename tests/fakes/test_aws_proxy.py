@@ -1,4 +1,4 @@
-"""The fake EC2: its protocol, its permissions, its faults, its images, and the services beside it."""
+"""The fake EC2: its protocol, its permissions, its faults, its images, and the other services."""
 
 import json
 import os

@@ -84,7 +84,7 @@ def test_instances_are_real_ssh_hosts_until_terminated(tmp_path: Path) -> None:
 
 
 def _says(address: str, port: int, key: KeyPair) -> str | None:
-    """What a command says there; `None`: nobody lets us in."""
+    """Return the output of a command on the host; `None`: no login."""
     pkey = paramiko.Ed25519Key.from_private_key(io.StringIO(key.private))
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.AutoAddPolicy())

@@ -1,4 +1,4 @@
-"""The fake EC2: launches, their client tokens, the room there is for them, and what they may ask for."""
+"""The fake EC2: launches, their client tokens, the capacity for them, and their permitted parameters."""
 
 import base64
 import json

@@ -32,7 +32,7 @@ class TestDeletion:
         aws.cloud.settings(terminate_s=600, speed=1000)
         aws.end(name)
         aws.cloud.settings(speed=1)
-        # The instance is gone, and what it was attached to can't be deleted for a while.
+        # The instance is gone, but its network interface's subnet and group can't be deleted for a while.
         _still_in_use(aws, net)
         aws.cloud.settings(speed=1000)
         until(lambda: not aws.ec2.describe_network_interfaces()["NetworkInterfaces"])

@@ -1,4 +1,4 @@
-"""The fake EC2: tags from the create call on, and lists that lack what is new."""
+"""The fake EC2: tags from the create call on, and lists that lack new resources."""
 
 import time
 from collections.abc import Callable

@@ -107,7 +107,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 def sleepers(host: Host) -> list[psutil.Process]:
-    """What `sleep 300` runs below a host's server."""
+    """Return the processes of `sleep 300` below a host's server."""
     below = psutil.Process(host.pid).children(recursive=True) if host.pid else []
     return [process for process in below if process.cmdline() == ["sleep", "300"]]
 

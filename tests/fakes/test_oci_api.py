@@ -1,4 +1,4 @@
-"""What is the same for all operations: bodies, queries, pages, retry tokens, injected faults."""
+"""Behaviour common to all operations: bodies, queries, pages, retry tokens, injected faults."""
 
 import base64
 import json

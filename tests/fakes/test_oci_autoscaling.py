@@ -15,7 +15,7 @@ HOUR_S = 3600
 
 
 def once(seconds: float) -> str:
-    """Return an expression for one time, at most a minute after so many seconds."""
+    """Return an expression for one time, at most a minute after `seconds` have passed."""
     return cron_of(datetime.now(UTC) + timedelta(seconds=seconds + 60))
 
 
@@ -56,7 +56,7 @@ class Autoscaling(Pools):
         ).data
 
     def with_members(self, count):
-        """The OCID of a pool that launched so many machines."""
+        """Return the OCID of a pool that launched `count` machines."""
         return self.create(count).id
 
 

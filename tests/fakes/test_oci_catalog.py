@@ -1,4 +1,4 @@
-"""What the region offers through the SDK: shapes, platform images, and images of the marketplace."""
+"""The region's offer through the SDK: shapes, platform images, and images of the marketplace."""
 
 from oci.core import models
 from oci.pagination import list_call_get_all_results as every

@@ -53,7 +53,7 @@ def cloud(running):
 
 
 class Clients:
-    """The SDK with nothing but what the fake said."""
+    """Clients of the SDK, configured only with the fake's own files."""
 
     def __init__(self, cloud):
         self.config = dict(oci.config.from_file(cloud.env["OCI_CONFIG_FILE"]))

@@ -1,4 +1,4 @@
-"""Networks through the SDK: what a VCN brings, what goes before what, what the rules may say."""
+"""Networks through the SDK: the parts that a VCN brings, the order of deletions, the limits of rules."""
 
 import pytest
 from oci.core import models

@@ -1,4 +1,4 @@
-"""Who may ask: signatures by API key and by session token, and what is wrong with those that are refused."""
+"""Signatures by API key and by session token, and the reasons for which they are refused."""
 
 import datetime as dt
 from email.utils import format_datetime

@@ -48,7 +48,7 @@ with socket.socket() as client:
 
 
 def ssh(net: Net, host: Host, *words: str, options: tuple[str, ...] = (), data: bytes = b"") -> str:
-    """What a command printed that the user ran through the real client; it has to succeed."""
+    """Return the output of a command that the user ran through the real client; the command must succeed."""
     done = try_ssh(net, host, *words, options=options, data=data)
     assert done.returncode == 0, done.stderr
     return done.stdout.decode()
@@ -75,7 +75,7 @@ def try_ssh(
 
 
 def connect(host: Host, address: str, port: int) -> str:
-    """What becomes of a connection from a host: `connected`, `timed out`, or the name of an error."""
+    """Return the result of a connection from a host: `connected`, `timed out`, or the name of an error."""
     return host.root(f"/usr/bin/env python3 -c '{CLIENT}' {address} {port}").stdout.strip()
 
 
@@ -94,7 +94,7 @@ def listening(host: Host) -> Iterator[None]:
 
 
 def names_of(processes: list[psutil.Process]) -> set[str]:
-    """Of those that still run: what a boot has started may end by itself."""
+    """Return the names of processes that still run: some that a boot has started may have ended."""
     result = set()
     for process in processes:
         with suppress(psutil.NoSuchProcess):

@@ -27,7 +27,7 @@ REBOOT = f"#!/bin/sh\\ntouch {REBOOT_ASKED}\\n"
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What instances of an image are. In `first_boot` `{mirror}` is the mirror's URL, `{subnet}` as `10.77.0`."""
+    """Properties of an image's instances. In `first_boot` `{mirror}` is the mirror's URL, `{subnet}` as `10.77.0`."""
 
     image: str = "*"
     name: str = "*"
@@ -119,13 +119,13 @@ class VmHosts:
         return host
 
     def said(self, instance_id: str) -> str:
-        """What stands for an instance's serial console; also of a stopped one."""
+        """Return the text of an instance's serial console; also of a stopped one."""
         with self._lock:
             console = self._consoles.get(instance_id)
         return console.read_text(errors="replace") if console and console.exists() else ""
 
     def stop(self, instance_id: str, *, wait: bool = False) -> None:
-        """Cut the power of one host. Nothing happens where there is no such host."""
+        """Cut the power of one host. An unknown host is ignored."""
         with self._lock:
             instance = self._instances.pop(instance_id, None)
         if instance is None:

@@ -15,7 +15,7 @@ from tests.fakes.host_options import add_host_options, hosts_of
 
 
 def client_env(url: str, home: Path) -> dict[str, str]:
-    """What a client needs in its environment; nothing of the user's own accounts is read."""
+    """Return the environment of a client; it reads nothing of the user's own accounts."""
     empty = home / "empty"
     empty.touch()
     return {
@@ -54,7 +54,7 @@ def serve(options: argparse.Namespace, home: Path) -> None:
         threading.Thread(target=server.shutdown).start()
 
     def end_with_stdin() -> None:
-        # Not through sys.stdin: a thread that waits in there is in the way of the interpreter's end.
+        # Not through sys.stdin: a thread blocked in its read delays the interpreter's end.
         while os.read(0, 4096):
             continue
         end()

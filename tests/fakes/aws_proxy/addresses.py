@@ -64,7 +64,7 @@ def associate(world: World, region: str, params: Params) -> dict[str, Any]:
         )
     if old:
         _dissolve(world, address)
-    # With a real SSH server behind it, the only address that leads there is its own.
+    # With a real SSH server behind it, only the instance's own address leads to it.
     instance = world.things.get(interface.instance_id or "")
     public_ip = getattr(instance, "address", None) or address.body["PublicIp"]
     return {"AssociationId": give(address, interface, public_ip)}
@@ -86,7 +86,7 @@ def give(address: Thing, interface: Interface, public_ip: str) -> str:
 
 
 def is_taken(world: World, region: str, address: Thing) -> bool:
-    """Whether something has the address."""
+    """Return whether the address is in use."""
     _all(world, region)
     return "AssociationId" in address.body
 
@@ -181,7 +181,7 @@ def describe(world: World, region: str, params: Params) -> dict[str, Any]:
 
 
 def _all(world: World, region: str) -> list[Thing]:
-    """Those of interfaces that are gone are free again."""
+    """Return all addresses, after releasing the addresses of deleted interfaces."""
     result: list[Thing] = list(world.of("elastic-ip", region))
     for address in result:
         interface = address.body.get("NetworkInterfaceId")

@@ -1,4 +1,4 @@
-"""One request: who asks, of which service, for what; then the proxy's own answer, or moto's."""
+"""Answer one request, by the proxy's own code or by moto: the caller, the service, the operation."""
 
 import json
 import re
@@ -65,7 +65,7 @@ class Request:
 
     @property
     def mutating(self) -> bool:
-        """Whether it may change anything."""
+        """Return whether the request may change anything."""
         return not self.operation.startswith(READING) and self.form.get("DryRun", "").lower() != "true"
 
 
@@ -99,7 +99,7 @@ def read(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Req
 
 
 def perform(world: World, request: Request) -> Reply:
-    """Do what is asked. Raises ApiError."""
+    """Perform the request. Raises ApiError."""
     _authenticate(request)
     with world.lock:
         world.advance()
@@ -285,8 +285,8 @@ OWN: dict[str, Callable[[World, str, Params], dict[str, Any]]] = {
     "StopInstances": instance_calls.stop,
     "TerminateInstances": instance_calls.terminate,
 }
-"""What moto is not asked about. Those that change something look at DryRun
-themselves, after their checks."""
+"""Operations that moto does not see. Operations that change something check DryRun themselves, after their other
+checks."""
 
 
 QUERY = {

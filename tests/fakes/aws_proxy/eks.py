@@ -41,12 +41,12 @@ def answer(world: World, region: str, operation: str, params: Params) -> Params:
 
 
 def gone(what: str, name: str) -> ApiError:
-    """There is no such thing."""
+    """Return the error for a missing resource."""
     return ApiError("ResourceNotFoundException", f"No {what} found for name: {name}.", 404)
 
 
 def in_use(text: str) -> ApiError:
-    """It can't be done as it is."""
+    """Return the error for a resource in use."""
     return ApiError("ResourceInUseException", text, 409)
 
 
@@ -61,7 +61,7 @@ def check_role(arn: str, trusted: str) -> None:
 
 
 def cluster_of(world: World, region: str, name: str) -> Thing:
-    """A cluster. Raises ApiError where there is none."""
+    """Return a cluster. Raises ApiError if it does not exist."""
     result = next((item for item in world.of(CLUSTER, region) if item.body["name"] == name), None)
     if result is None:
         raise gone("cluster", name)
@@ -123,7 +123,7 @@ def _create_cluster(world: World, region: str, params: Params) -> Params:
 
 
 def _interface(world: World, region: str, name: str, subnet: str, groups: list[str]) -> str:
-    """What the control plane has in a subnet."""
+    """Create the control plane's interface in a subnet, and return its id."""
     planned = InterfacePlan(
         device=0,
         card=0,
@@ -191,7 +191,10 @@ def _describe_cluster(world: World, region: str, params: Params) -> Params:
 
 
 def _update_cluster(world: World, region: str, params: Params) -> Params:
-    """Its addresses alone are played. EKS refuses a second change beside the first, and what changes nothing."""
+    """Change the ranges that may reach a cluster.
+
+    EKS refuses a second change during the first, and a change without effect.
+    """
     thing = cluster_of(world, region, params["name"])
     if thing.body["status"] != "ACTIVE":
         raise in_use(f"Cluster {params['name']} has its {thing.body['status']} in progress")

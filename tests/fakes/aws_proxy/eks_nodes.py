@@ -33,7 +33,7 @@ AMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04)"
 
 
 def group_of(world: World, region: str, cluster: str, name: str) -> Thing:
-    """A node group. Raises ApiError where there is none."""
+    """Return a node group. Raises ApiError if it does not exist."""
     clusters.cluster_of(world, region, cluster)
     for item in world.of(GROUP, region):
         if (item.body["clusterName"], item.body["nodegroupName"]) == (cluster, name):
@@ -105,7 +105,7 @@ def machines_of(world: World, thing: Thing) -> Iterator[Instance]:
 
 
 def stay_of(world: World, thing: Thing) -> list[Instance]:
-    """The machines of a node group that are not told to end."""
+    """Return the machines of a node group that are not ending."""
     return [
         item
         for item in machines_of(world, thing)
@@ -136,7 +136,7 @@ def scaling_group_of(thing: Thing) -> str:
 
 
 def _scale(world: World, thing: Thing) -> None:
-    """Start or end machines until there are as many as are wanted; a refusal is told, and tried again."""
+    """Start or end machines until the desired count is reached; record a refusal, and retry later."""
     if thing.body["status"] == "DELETING":
         return
     live = stay_of(world, thing)
@@ -165,7 +165,7 @@ def _try_again(world: World, thing: Thing) -> None:
 
 
 def want(world: World, thing: Thing, count: int) -> None:
-    """Have the scaling group want so many."""
+    """Set the desired count of the scaling group."""
     thing.body["_wanted"] = count
     _scale(world, thing)
 
@@ -216,7 +216,7 @@ def _with_own_tags(thing: Thing, specifications: list[Params]) -> list[Params]:
 
 
 def _look(world: World, thing: Thing) -> None:
-    """What has become of a group since it was looked at."""
+    """Update the group's status from its machines."""
     if thing.body["status"] == "UPDATING":
         if world.control.now() >= thing.body["_updated_at"]:
             thing.body["status"] = "ACTIVE"  # EKS waits for no machine then

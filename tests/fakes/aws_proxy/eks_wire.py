@@ -1,4 +1,4 @@
-"""The protocol of EKS, REST with JSON, by botocore's own description of it: what EKS does not have is refused."""
+"""The protocol of EKS, REST with JSON as botocore describes it; refuse unknown operations and parameters."""
 
 import functools
 import json
@@ -24,7 +24,7 @@ def service(name: str = "eks") -> ServiceModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """One operation, and the paths that mean it."""
+    """An operation, and its paths."""
 
     method: str
     pattern: re.Pattern[str]
@@ -43,7 +43,7 @@ def _routes() -> tuple[Route, ...]:
 
 
 def operation_of(method: str, path: str) -> str:
-    """The operation of a request; empty where EKS has none there."""
+    """Return the operation of a request; empty: EKS has no such path."""
     return next(
         (route.operation for route in _routes() if route.method == method and route.pattern.fullmatch(path)),
         "",
@@ -51,7 +51,7 @@ def operation_of(method: str, path: str) -> str:
 
 
 def parse(operation: str, method: str, path: str, query: str, body: bytes) -> Params:
-    """The parameters as boto3 takes them. Raises ApiError for what the operation does not take."""
+    """Parse the parameters into boto3's form. Raises ApiError for an unknown parameter."""
     route = next(item for item in _routes() if item.operation == operation and item.method == method)
     result = route.pattern.fullmatch(path)
     assert result

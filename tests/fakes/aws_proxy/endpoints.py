@@ -73,7 +73,7 @@ def modify(world: World, region: str, params: Params) -> dict[str, Any]:
 
 
 def delete(world: World, region: str, params: Params) -> dict[str, Any]:
-    """DeleteVpcEndpoints: what it can't do is in the answer, which is none of an error."""
+    """DeleteVpcEndpoints: report failures in the response, without an error status."""
     names = params.get("VpcEndpointIds")
     if not names:
         raise missing("VpcEndpointId")
@@ -110,7 +110,7 @@ def describe(world: World, region: str, params: Params) -> dict[str, Any]:
 
 
 def add_routes(world: World, found: dict[str, Any]) -> None:
-    """What moto does not know of route tables: the route that an endpoint has in each of its tables."""
+    """Add each endpoint's route to its route tables, which moto does not do."""
     for table in found["RouteTables"]:
         for endpoint in world.things.values():
             if endpoint.kind == KIND and table["RouteTableId"] in endpoint.body["RouteTableIds"]:

@@ -13,12 +13,12 @@ from tests.fakes.aws_proxy.errors import ApiError, combination
 T = TypeVar("T")
 M = TypeVar("M", bound=Mapping[str, Any])
 Names = Mapping[str, str]
-"""By the name of a filter: the path of what it looks at, such as `Placement.GroupName`. A list on the way
-stands for each of its members."""
+"""By the name of a filter: the path of the compared value, such as `Placement.GroupName`. A list on the way stands
+for each of its members."""
 
 
 def matching(items: Iterable[M], filters: Sequence[Mapping[str, Any]], names: Names) -> list[M]:
-    """The items that pass all filters. Raises ApiError for a filter that there is not."""
+    """Return the items that pass all filters. Raises ApiError for an unknown filter."""
     tests = [_test(entry, names) for entry in filters]
     return [item for item in items if all(test(item) for test in tests)]
 
@@ -67,8 +67,9 @@ def _texts(value: Any, path: Sequence[str]) -> Iterable[str]:
 def page(
     items: Sequence[T], params: Mapping[str, Any], *, ids: str | None = None, most: int | None = None
 ) -> tuple[list[T], str | None]:
-    """One page, and the token of the next. `ids`: the parameter that goes with no MaxResults; `most`: the
-    size of a page that nobody asked to be smaller."""
+    """Return one page, and the token of the next. `ids`: the parameter that excludes MaxResults; `most`: the size of
+    a page without MaxResults.
+    """
     size = params.get("MaxResults")
     if size is not None and ids and params.get(ids):
         raise combination(f"The parameter {ids} cannot be used with the parameter maxResults")

@@ -9,7 +9,7 @@ from tests.fakes.aws_proxy.user import Aws, Net, fake_aws
 
 @pytest.fixture(scope="session")
 def shared_aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
-    """A fake without hosts, and a user of it."""
+    """Yield a user of a fake without hosts."""
     with fake_aws(tmp_path_factory.mktemp("aws")) as aws:
         yield aws
 

@@ -55,7 +55,7 @@ def image_id(region: str, name: str) -> str:
 
 
 def of_region(region: str) -> list[Image]:
-    """All images, as boto3 shows them."""
+    """Return the region's images in boto3's form."""
     return [
         {
             "ImageId": image_id(region, name),

@@ -68,7 +68,7 @@ def find(world: World, region: str, ids: list[str], *, visible_only: bool = Fals
 
 
 def _chosen(world: World, region: str, params: Params) -> list[Instance]:
-    """Those named, or all that lists show; then the filters."""
+    """Return the named instances, or all that lists show; then apply the filters."""
     if ids := params.get("InstanceIds"):
         result = find(world, region, ids, visible_only=True)
     else:
@@ -130,7 +130,7 @@ def _status(world: World, instance: Instance) -> dict[str, Any]:
 
 
 def terminate(world: World, region: str, params: Params) -> dict[str, Any]:
-    """TerminateInstances: all or none of them."""
+    """TerminateInstances: all or nothing."""
     result = find(world, region, params["InstanceIds"])
     for instance in result:
         if instance.attributes["DisableApiTermination"] and not instance.gone:

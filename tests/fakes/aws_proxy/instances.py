@@ -36,7 +36,7 @@ class Instance(Thing):
     reason: str = ""
     state_reason: dict[str, str] | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
-    """What DescribeInstanceAttribute tells and ModifyInstanceAttribute changes."""
+    """Attributes of DescribeInstanceAttribute and ModifyInstanceAttribute."""
     metadata: dict[str, Any] = field(default_factory=dict)
     spot_request_id: str | None = None
 
@@ -48,11 +48,11 @@ class Instance(Thing):
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the instance has ended."""
         return self.state == "terminated"
 
     def shown(self) -> dict[str, Any]:
-        """As DescribeInstances shows it."""
+        """Return the view of DescribeInstances."""
         fields = self.body | {
             "State": {"Code": CODES[self.state], "Name": self.state},
             "StateTransitionReason": self.reason,
@@ -151,7 +151,7 @@ def _runs(world: World, instance: Instance) -> None:
 
 
 def public_address() -> str:
-    """One that belongs to nobody."""
+    """Return an unused address."""
     number = next(_public_numbers)
     return f"{('203.0.113', '198.51.100', '192.0.2')[number // 250 % 3]}.{number % 250 + 1}"
 

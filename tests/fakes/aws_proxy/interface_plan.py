@@ -92,7 +92,7 @@ def _check_cards(asked: list[Params], facts: Mapping[str, Any]) -> None:
 
 
 def plan_one(world: World, region: str, entry: Params, subnet: Any, *, single: bool) -> InterfacePlan:
-    """One interface. `single`: the launch has no other."""
+    """Plan one interface. `single`: the launch has no other."""
     if "NetworkInterfaceId" in entry:
         raise ApiError("UnsupportedOperation", "This fake launches with new network interfaces only.")
     local = lookup.subnet(world, region, entry["SubnetId"]) if "SubnetId" in entry else subnet

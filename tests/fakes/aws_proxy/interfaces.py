@@ -35,7 +35,7 @@ class Interface(Thing):
         return {"IpOwnerId": owner, "PublicDnsName": name, "PublicIp": self.public_ip}
 
     def shown(self) -> dict[str, Any]:
-        """As DescribeNetworkInterfaces shows it, where tags have another name."""
+        """Return the view of DescribeNetworkInterfaces, which names the tags differently."""
         owner = ACCOUNT if self.instance_id else "amazon-aws"
         attachment = self.attachment and self.attachment | {
             "InstanceId": self.instance_id,

@@ -1,6 +1,6 @@
-"""What was just made is not in lists as yet, and those who ask for it by its id are told that it is unknown.
+"""Hide new resources for a while: lists lack them, and calls by their id answer that the id is unknown.
 
-For resources of moto's; those of the proxy's own know when they show.
+This covers moto's resources; the proxy's own know when they show.
 """
 
 from collections.abc import Iterator
@@ -48,11 +48,11 @@ CREATED = {
     "CreateKeyPair": ("key-pair", "KeyName"),
     "ImportKeyPair": ("key-pair", "KeyName"),
 }
-"""What a call makes, and where its answer has the name of it."""
+"""The kind of resource that a call creates, and the place of its name in the response."""
 
 
 def created(world: World, operation: str, data: bytes) -> None:
-    """Note what a call has made."""
+    """Record the resource that a call has created."""
     lag_s = world.control.settings.list_lag_s
     if (lag_s <= 0 and world.extra.use_lag_s <= 0) or operation not in CREATED:
         return
@@ -65,7 +65,7 @@ def created(world: World, operation: str, data: bytes) -> None:
 
 
 def check_use(world: World, operation: str, params: Params) -> None:
-    """Raises ApiError where a call that changes something names what it does not know as yet."""
+    """Raise ApiError if a call that changes something names a resource too new to be known."""
     if not world.unusable or operation.startswith(("Describe", "Import")):
         return
     now = world.control.now()
@@ -87,7 +87,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def check(world: World, region: str, operation: str, params: Params) -> None:
-    """Raises ApiError where a describe call names what there is not, or what does not show as yet."""
+    """Raise ApiError if a describe call names a missing resource, or a new one that does not show yet."""
     listing = LISTINGS.get(operation)
     request = params.get(listing.asked, []) if listing else []
     if listing and request:

@@ -1,4 +1,4 @@
-"""RunInstances, its parameters: checked against what there is, as EC2 does before it starts anything."""
+"""Check the parameters of RunInstances against existing resources, as EC2 does before it starts anything."""
 
 import base64
 import binascii
@@ -36,7 +36,7 @@ class LaunchPlan:
 
 
 def zone_asked_for(world: World, region: str, params: Params) -> str | None:
-    """The zone that a request names, by itself or by its subnet. Client tokens count for each zone."""
+    """Return the zone that a request names, directly or by its subnet. Client tokens count for each zone."""
     inputs = [
         params.get("SubnetId"),
         *(entry.get("SubnetId") for entry in params.get("NetworkInterfaces", [])),

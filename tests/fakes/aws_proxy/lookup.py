@@ -9,13 +9,13 @@ from tests.fakes.aws_proxy.world import World
 
 
 def find_subnet(world: World, region: str, name: str) -> Any:
-    """moto's subnet, or `None`."""
+    """Return moto's subnet, or `None`."""
     by_zone = world.moto.backend(region).subnets.values()
     return next((subnets[name] for subnets in by_zone if name in subnets), None)
 
 
 def subnet(world: World, region: str, name: str) -> Any:
-    """moto's subnet. Raises ApiError where there is none."""
+    """Return moto's subnet. Raises ApiError if it does not exist."""
     result = find_subnet(world, region, name)
     if result is None:
         raise not_found("subnet", name)
@@ -23,7 +23,7 @@ def subnet(world: World, region: str, name: str) -> Any:
 
 
 def group(world: World, region: str, name: str) -> Any:
-    """moto's security group, by its id. Raises ApiError where there is none."""
+    """Return moto's security group by its id. Raises ApiError if it does not exist."""
     result = world.moto.backend(region).get_security_group_from_id(name)
     if result is None:
         raise not_found("security-group", name)
@@ -31,7 +31,7 @@ def group(world: World, region: str, name: str) -> Any:
 
 
 def group_named(world: World, region: str, name: str, vpc_id: str) -> Any:
-    """moto's security group, by its name within a VPC. Raises ApiError where there is none."""
+    """Return moto's security group by its name within a VPC. Raises ApiError if it does not exist."""
     for result in world.moto.backend(region).groups.get(vpc_id, {}).values():
         if result.name == name:
             return result
@@ -39,7 +39,7 @@ def group_named(world: World, region: str, name: str, vpc_id: str) -> Any:
 
 
 def groups(world: World, region: str) -> list[Any]:
-    """All of moto's security groups."""
+    """Return moto's security groups."""
     by_vpc = world.moto.backend(region).groups.values()
     return [result for by_id in by_vpc for result in by_id.values()]
 
@@ -51,7 +51,7 @@ def subnets(world: World, region: str, vpc_id: str) -> list[Any]:
 
 
 def key_pair(world: World, region: str, name: str) -> Any:
-    """moto's key pair, by its name. Raises ApiError where there is none."""
+    """Return moto's key pair by its name. Raises ApiError if it does not exist."""
     result = world.moto.backend(region).key_pairs.get(name)
     if result is None:
         raise not_found("key-pair", name)
@@ -59,7 +59,7 @@ def key_pair(world: World, region: str, name: str) -> Any:
 
 
 def placement_group(world: World, region: str, name: str) -> Any:
-    """One by its name. Raises ApiError where there is none."""
+    """Return a placement group by its name. Raises ApiError if it does not exist."""
     for result in world.of("placement-group", region):
         if result.body["GroupName"] == name:
             return result
@@ -83,7 +83,7 @@ def names(world: World, region: str, kind: str) -> set[str]:
 
 
 def free_addresses(world: World, region: str, subnet_id: str) -> Iterator[str]:
-    """Those of a subnet that no interface has; the first four and the last are the cloud's."""
+    """Iterate over a subnet's free addresses; the first four and the last belong to the cloud."""
     result = subnet(world, region, subnet_id)
     values = {
         address

@@ -26,7 +26,7 @@ Reply = tuple[int, dict[str, str], bytes]
 
 
 class Moto:
-    """Not thread-safe: callers hold a lock."""
+    """moto's application. Callers hold a lock: it is not thread-safe."""
 
     def __init__(self) -> None:
         self._app = DomainDispatcherApplication(create_backend_app)
@@ -78,7 +78,7 @@ class Moto:
         return data
 
     def result(self, operation: str, data: bytes) -> dict[str, Any]:
-        """What an answer says, as boto3 shows it."""
+        """Parse a response into boto3's form."""
         shape = wire.operation(operation).output_shape
         reply = {"status_code": 200, "headers": {}, "body": data}
         result: dict[str, Any] = self._parser.parse(reply, cast(Shape, shape))

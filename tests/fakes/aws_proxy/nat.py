@@ -136,7 +136,7 @@ FILTERS = {
 
 
 def describe(world: World, region: str, params: Params) -> dict[str, Any]:
-    """DescribeNatGateways: those that are gone, too, for an hour."""
+    """DescribeNatGateways: also deleted ones, for an hour."""
     ids = params.get("NatGatewayIds", [])
     chosen = [world.get(KIND, region, name) for name in ids] if ids else world.of(KIND, region)
     shown = [gateway.shown() for gateway in chosen if ids or world.visible(gateway)]
@@ -145,7 +145,7 @@ def describe(world: World, region: str, params: Params) -> dict[str, Any]:
 
 
 def check_route(world: World, region: str, params: Params) -> None:
-    """Raises ApiError where a route is to lead to a gateway that there is not."""
+    """Raise ApiError if a route is to lead to a missing gateway."""
     name = params.get("NatGatewayId")
     if name is None:
         return
@@ -155,7 +155,7 @@ def check_route(world: World, region: str, params: Params) -> None:
 
 
 def mark_blackholes(world: World, found: dict[str, Any]) -> None:
-    """What moto does not know of route tables: routes to NAT gateways that are gone lead nowhere."""
+    """Mark routes to deleted NAT gateways as blackholes, which moto does not do."""
     for table in found["RouteTables"]:
         for route in table["Routes"]:
             gateway = world.things.get(route.get("NatGatewayId", ""))

@@ -1,4 +1,4 @@
-"""What moto lets happen to networks and EC2 does not: deleting what something still hangs on, for one."""
+"""Checks of networks that EC2 makes and moto does not, such as refusing to delete a resource in use."""
 
 import ipaddress
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def _delete_group(world: World, region: str, params: Params) -> None:
 
 
 def _interfaces(world: World, region: str, key: str, value: str) -> bool:
-    """Whether an interface is in a group, a subnet or a VPC."""
+    """Return whether an interface is in a group, a subnet or a VPC."""
     for interface in world.of("network-interface", region):
         result = interface.body[key]
         if value in ([group["GroupId"] for group in result] if key == "Groups" else [result]):
@@ -203,11 +203,11 @@ GUARDS: dict[str, Callable[[World, str, Params], None]] = {
     "DetachInternetGateway": _detach_gateway,
     "ReplaceRoute": _create_route,
 }
-"""What is checked before moto is asked."""
+"""Checks to run before moto."""
 
 
 def tidy(world: World, region: str, operation: str, params: Params) -> None:
-    """What moto forgets to do afterwards: a subnet's end is the end of its tie to a route table."""
+    """Clean up after moto: deleting a subnet also removes its association with a route table."""
     if operation == "DeleteRouteTable":
         endpoints.table_gone(world, params["RouteTableId"])
     if operation == "DeleteSubnet":

@@ -1,4 +1,4 @@
-"""For how many instances of a launch there is room: addresses, quotas, capacity."""
+"""Compute the number of instances of a launch that fit: addresses, quotas, capacity."""
 
 import itertools
 from collections import Counter
@@ -12,7 +12,7 @@ from tests.fakes.aws_proxy.world import World
 
 
 def for_launch(world: World, region: str, planned: LaunchPlan) -> int:
-    """How many there will be, at most as many as asked for. Raises ApiError where that is less than the least."""
+    """Return the number of instances to launch, at most the maximum requested. Raises ApiError below the minimum."""
     live = [result for result in world.of("instance", region) if not result.gone]
     return min(
         planned.most,

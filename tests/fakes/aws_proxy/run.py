@@ -1,4 +1,4 @@
-"""RunInstances: client tokens, capacity and quotas, and what a launch makes."""
+"""RunInstances: client tokens, capacity and quotas, and the resources that a launch creates."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """What a client token was used for. Without a reservation: for a request that found no capacity."""
+    """The use of a client token. Without a reservation: by a request that had no capacity."""
 
     fingerprint: str
     reservation_id: str | None
@@ -51,7 +51,7 @@ def run_instances(world: World, region: str, params: Params) -> dict[str, Any]:
 
 
 def fingerprint(params: Params) -> str:
-    """What must be the same for a client token to be used again."""
+    """Return a digest of the parameters that must be equal when a client token is used again."""
     saved = {key: value for key, value in params.items() if key not in ("ClientToken", "DryRun")}
     return json.dumps(saved, sort_keys=True, default=repr)
 
@@ -81,7 +81,7 @@ def _again(world: World, region: str, reservation_id: str) -> dict[str, Any]:
 
 
 def reservations(found: list[Instance]) -> list[dict[str, Any]]:
-    """As DescribeInstances groups instances."""
+    """Group instances into the view of DescribeInstances."""
     grouped: dict[str, list[Instance]] = {}
     for instance in found:
         grouped.setdefault(instance.reservation_id, []).append(instance)

@@ -66,7 +66,9 @@ def _activities(world: World, region: str, params: Params) -> Params:
 
 
 def _terminate(world: World, region: str, params: Params) -> Params:
-    """One that goes, and the group wants one less: nothing else is played."""
+    """TerminateInstanceInAutoScalingGroup: end a machine and lower the group's desired count; no other form works
+    here.
+    """
     assert params["ShouldDecrementDesiredCapacity"] is True
     machine = params["InstanceId"]
     for thing in world.of(eks_nodes.GROUP, region):

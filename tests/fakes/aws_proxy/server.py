@@ -31,7 +31,7 @@ class Fake:
         self.world.moto.ask(REGION, "DescribeVpcs")
 
     def answer(self, request: api.Request) -> api.Reply:
-        """Answer a request to a service. Raises Dropped where there is to be no answer."""
+        """Answer a request to a service. Raises Dropped if the answer is to be lost."""
         call = self.control.begin(request.operation, request.mutating)
         try:
             self.control.before(call)
@@ -102,7 +102,7 @@ class Fake:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handle a connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True

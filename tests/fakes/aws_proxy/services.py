@@ -1,4 +1,4 @@
-"""The other services: SSM's public parameters, quotas, prices; what is not answered here is moto's."""
+"""Answer requests to other services: SSM's public parameters, quotas, prices; moto answers the rest."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ VERSION_1 = "2026-07-01T08:00:00Z"
 
 
 def answer(world: World, service: str, operation: str, region: str, params: Params) -> Params | None:
-    """The answer to a call in JSON; `None`: moto is to be asked."""
+    """Answer a call in JSON; `None`: moto has to answer it."""
     if (service, operation) in (("ssm", "GetParameter"), ("ssm", "GetParameters")):
         return _parameters(region, operation, params)
     if service == "servicequotas" and operation in ("GetServiceQuota", "GetAWSDefaultServiceQuota"):

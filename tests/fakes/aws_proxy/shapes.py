@@ -67,7 +67,7 @@ def zones(region: str) -> dict[str, str]:
 
 
 def facts(name: str) -> Mapping[str, Any]:
-    """What there is to know of a type. Raises ApiError for one that does not exist."""
+    """Return the description of an instance type. Raises ApiError if it does not exist."""
     if name not in INSTANCE_TYPES:
         raise ApiError("InvalidParameterValue", f"Invalid value '{name}' for InstanceType.")
     result: Mapping[str, Any] = INSTANCE_TYPES[name]
@@ -75,7 +75,7 @@ def facts(name: str) -> Mapping[str, Any]:
 
 
 def vcpus(name: str) -> int:
-    """As quotas count them."""
+    """Return the vCPUs that count for quotas."""
     return int(facts(name)["VCpuInfo"]["DefaultVCpus"])
 
 
@@ -92,7 +92,7 @@ def quota_code(name: str, *, spot: bool) -> str:
 
 @functools.cache
 def _listed(kind: str, region: str) -> dict[str, list[Mapping[str, Any]]]:
-    """What moto lists, by type: of `region`, `availability-zone` or `availability-zone-id`."""
+    """Return moto's offerings, by type: of `region`, `availability-zone` or `availability-zone-id`."""
     result: dict[str, list[Mapping[str, Any]]] = {}
     for entry in INSTANCE_TYPE_OFFERINGS.get(kind, {}).get(region, []):
         result.setdefault(entry["InstanceType"], []).append(entry)
@@ -117,7 +117,7 @@ def describe_offerings(world: World, region: str, params: dict[str, Any]) -> dic
     request: list[str] = next(
         (entry.get("Values", []) for entry in filters if entry.get("Name") == "instance-type"), []
     )
-    # There are thousands, and mostly one is asked for.
+    # There are thousands of types, and most requests name only one.
     exact = request and not any("*" in value or "?" in value for value in request)
     offerings = [entry for name in (request if exact else listed) for entry in listed.get(name, [])]
     names = {zone_id: zone for zone, zone_id in zones(region).items()}

@@ -1,4 +1,4 @@
-"""GET /_fake/state: all that there is, in all regions that were asked for anything."""
+"""GET /_fake/state: all resources, in all regions used so far."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from tests.fakes.aws_proxy.world import Thing, World
 
 
 def snapshot(world: World) -> dict[str, Any]:
-    """As tests see it: without any lag, and with what a launch asked for."""
+    """Return the state for tests: without any lag, and with the parameters of launches."""
     with world.lock:
         world.advance()
         things = list(world.things.values())
@@ -97,7 +97,7 @@ def _resources(backend: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_implicit(kind: str, found: Any) -> bool:
-    """Whether it came with its VPC, and goes with it."""
+    """Return whether the resource was created with its VPC, and is deleted with it."""
     if kind == "security-group":
         return bool(found.name == "default")
     return kind == "route-table" and bool(found.main_association_id)

@@ -1,4 +1,4 @@
-"""Tags: their limits, and changing and listing those of moto's resources and of our own alike."""
+"""Tags: their limits; change and list the tags of moto's resources and of our own alike."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ TAGGABLE = {
     "ImportKeyPair": ("key-pair",),
     "RunInstances": ("instance", "volume", "network-interface", "spot-instances-request", "elastic-gpu"),
 }
-"""What a call can tag."""
+"""Kinds of resources that a call can tag."""
 
 
 def check(operation: str, params: Params) -> None:

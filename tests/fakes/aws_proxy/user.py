@@ -98,7 +98,7 @@ def until(done: Callable[[], bool], timeout_s: float = 10.0) -> None:
 
 @contextmanager
 def refused(code: str, status: int = 400, text: str = "") -> Iterator[None]:
-    """What is done within is refused by the service, with this code, status, and part of the message."""
+    """Expect that the service refuses the body's call, with this code, status, and part of the message."""
     with pytest.raises(ClientError) as caught:
         yield
     error = caught.value.response["Error"]

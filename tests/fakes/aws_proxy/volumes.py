@@ -1,4 +1,4 @@
-"""EBS volumes: those that a launch asks for, and those that are made by themselves."""
+"""EBS volumes, created by a launch or by CreateVolume."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

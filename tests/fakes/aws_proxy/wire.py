@@ -34,7 +34,7 @@ def service() -> ServiceModel:
 
 @functools.cache
 def operation(name: str) -> OperationModel:
-    """One operation. Raises ApiError for a name that EC2 does not have."""
+    """Return an operation. Raises ApiError for a name that EC2 does not have."""
     if name not in service().operation_names:
         raise ApiError("InvalidAction", f"The action {name} is not valid for this web service.")
     return service().operation_model(name)
@@ -65,7 +65,7 @@ def _insert(tree: Tree, key: str, value: str) -> None:
 
 
 def query_name(name: str, shape: Shape) -> str:
-    """What a member is called in a form."""
+    """Return the name of a member in a form."""
     inputs = shape.serialization
     if "queryName" in inputs:
         return str(inputs["queryName"])
@@ -137,7 +137,7 @@ def _unknown(path: str) -> ApiError:
 
 
 def result_xml(model: OperationModel, result: Mapping[str, Any]) -> bytes:
-    """A result, which is given as boto3 would show it; `None` leaves a member out."""
+    """Encode a result, given in boto3's form; `None` omits a member."""
     parts = [
         f'<?xml version="1.0" encoding="UTF-8"?>\n<{model.name}Response xmlns="{XMLNS}">',
         f"<requestId>{uuid.uuid4()}</requestId>",

@@ -1,4 +1,4 @@
-"""What EC2 allows in names and descriptions of security groups, and moto does not look at."""
+"""Check names and descriptions of security groups by EC2's rules, which moto does not check."""
 
 import re
 from typing import Any

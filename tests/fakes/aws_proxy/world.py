@@ -1,4 +1,4 @@
-"""What the proxy itself keeps beside moto: things with tags, what happens later, and settings of its own."""
+"""State of the proxy that moto lacks: resources with tags, scheduled actions, and extra settings."""
 
 import datetime as dt
 import heapq
@@ -41,7 +41,7 @@ class Extra:
     reply_page_size: int | None = None
     """Instances in a reply that nobody asked to be smaller."""
     use_lag_s: float = 0.0
-    """How long a call that changes something does not know what was just made."""
+    """Delay until calls that change something accept a new resource."""
     eks_cluster_s: float = 0.2
     """From the call until a control plane works."""
     eks_cluster_failure: str = ""
@@ -64,7 +64,7 @@ class Extra:
 
 @dataclass(kw_only=True, eq=False)
 class Thing:
-    """A resource of the proxy's own. `body` is what boto3 shows of it, but for its tags."""
+    """A resource of the proxy's own. `body` is boto3's view without its tags."""
 
     kind: str
     id: str
@@ -77,12 +77,12 @@ class Thing:
     """The cloud does not know it any more; only /_fake/state does."""
 
     def shown(self) -> Body:
-        """As boto3 shows it."""
+        """Return boto3's view."""
         return self.body | {"Tags": tag_list(self.tags)}
 
 
 class World:
-    """All that there is. Whoever touches it holds `lock`."""
+    """The proxy's whole state. Callers hold `lock`."""
 
     def __init__(self, control: Control, hosts: HostsLike | None) -> None:
         self.control = control
@@ -103,7 +103,7 @@ class World:
         self._numbers = itertools.count()
 
     def reset(self) -> None:
-        """As in the beginning."""
+        """Restore the initial state."""
         with self.lock:
             if self.hosts:
                 self.hosts.stop_all()
@@ -125,7 +125,7 @@ class World:
         heapq.heappush(self._due, (self.control.now() + simulated_s, next(self._numbers), action))
 
     def advance(self) -> None:
-        """Do what is due. To be called before anything is looked at."""
+        """Run due actions. Call it before each access to the state."""
         while self._due and self._due[0][0] <= self.control.now():
             heapq.heappop(self._due)[2]()
 
@@ -141,7 +141,7 @@ class World:
             self.unusable[name] = kind, self.control.now() + self.extra.use_lag_s
 
     def of(self, kind: str, region: str) -> Iterator[Any]:
-        """All things of a kind in a region, oldest first."""
+        """Iterate over the resources of a kind in a region, oldest first."""
         return (
             thing
             for thing in list(self.things.values())
@@ -149,14 +149,14 @@ class World:
         )
 
     def get(self, kind: str, region: str, name: str) -> Any:
-        """One by its id. Raises ApiError where there is none."""
+        """Return a resource by its id. Raises ApiError if it does not exist."""
         thing = self.things.get(name)
         if thing is None or (thing.kind, thing.region) != (kind, region) or thing.forgotten:
             raise not_found(kind, name)
         return thing
 
     def visible(self, thing: Thing) -> bool:
-        """Whether lists have it."""
+        """Return whether lists show the resource."""
         return self.control.now() >= thing.visible_at
 
     def hidden_in_moto(self) -> set[str]:
@@ -172,7 +172,7 @@ def extra_names() -> set[str]:
 
 
 def extra_settings(world: World) -> dict[str, Any]:
-    """As they are now."""
+    """Return the current extra settings."""
     return asdict(world.extra)
 
 
@@ -187,12 +187,12 @@ def utc_now() -> dt.datetime:
 
 
 def tag_list(tags: Tags) -> list[dict[str, str]]:
-    """As boto3 shows them."""
+    """Convert tags to boto3's form."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def tags_for(params: Body, kind: str) -> Tags:
-    """Those of a call's TagSpecifications for one kind of resource."""
+    """Return the tags of a call's TagSpecifications for one kind of resource."""
     return {
         tag["Key"]: tag.get("Value", "")
         for entry in params.get("TagSpecifications", [])
