@@ -1,4 +1,4 @@
-"""The library: its names, what it accepts, and how it tells and asks without printing."""
+"""Test the library: its names, its arguments, and its events and questions, without printing."""
 
 import io
 import json
@@ -473,7 +473,7 @@ def test_leaving_the_block_stops_no_run_of_others(store: Store, work: Inventory)
     assert [run in note for note in raised.value.__notes__] == [True]
     assert not store.run(run).stopped_path.exists()
     assert [cluster.name for cluster in store.clusters()] == ["work"]
-    with pytest.raises(gpuctl.Attention, match="Not all of the cluster"):  # it is told to stop, and can't be
+    with pytest.raises(gpuctl.Attention, match="Not all of the cluster"):  # the stop is requested, and fails
         gpuctl.cluster("work").down()
     assert store.run(run).stopped_path.exists()
 

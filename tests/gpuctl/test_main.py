@@ -1,4 +1,4 @@
-"""The start of the program: what it answers without importing, and whose modules it imports."""
+"""Test the start of the program: answers that need no imports, and the modules imported."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ HOSTILE = (
 )
 STARTS = {
     "module": ["-m", "gpuctl"],
-    # What an installed console script does.
+    # Same code as an installed console script.
     "script": ["-c", "import sys; from gpuctl.__main__ import main; sys.exit(main())"],
 }
 IMPORTED = """
@@ -110,7 +110,7 @@ def test_help_exits_0_when_stdout_is_closed_by_reader() -> None:
     ],
 )
 def test_help_imports_nothing_heavy(words: list[str], unwanted: set[str]) -> None:
-    # -I: without what the test's own environment puts on the path, and without an editable install's hooks.
+    # -I: without the test environment's own path entries, and without an editable install's hooks.
     code = f"import sys; sys.path.append({str(ROOT)!r})\n"
     code += f"sys.path.append({str(Path(pytest.__file__).parents[1])!r})\n{IMPORTED}"
     done = subprocess.run(

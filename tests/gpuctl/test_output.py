@@ -1,4 +1,4 @@
-"""What goes where: stdout, stderr, colours, the one document, the question."""
+"""Test the destinations of output: stdout, stderr, colours, the one document, the question."""
 
 import io
 import json

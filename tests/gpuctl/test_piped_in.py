@@ -1,4 +1,4 @@
-"""Standard input of `gpuctl train`: what is piped in is noticed, as no rank will read it."""
+"""Test standard input of `gpuctl train`: piped input is noticed, as no rank reads it."""
 
 import os
 from pathlib import Path

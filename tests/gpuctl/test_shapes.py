@@ -1,4 +1,4 @@
-"""`gpuctl shapes`: what is listed, in which order, and today's prices from real web servers."""
+"""Test `gpuctl shapes`: the listed shapes, their order, and today's prices from real web servers."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What `train` says of a run that it has seen to its end."""
+"""Test the report of `train` on a run that it followed to its end."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from inventories.runs.run import Result, Run, RunNode, Seconds, TrainSummary
 
 @pytest.fixture
 def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
-    """Of a run that was stopped by a person, and left a checkpoint here."""
+    """Return the result of a run stopped by a person, with a local checkpoint."""
     monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     part = RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/r")

@@ -1,4 +1,4 @@
-"""Which files make one checkpoint of several ranks' parts, and which parts are missing."""
+"""Test which files form one checkpoint of several ranks' parts, and which parts are missing."""
 
 import warnings
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fabfiles: found, listed, and their arguments read; what is wrong with one is a sentence."""
+"""Test fabfiles: their discovery, tasks and arguments; errors are sentences."""
 
 import sys
 from collections.abc import Iterator

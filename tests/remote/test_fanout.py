@@ -1,4 +1,4 @@
-"""Work on all nodes at once: what comes of it where somebody interrupts it, or where it fails."""
+"""Test parallel work on all nodes, when interrupted and when it fails."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What each kind of firewall needs, from what hosts of that kind answered."""
+"""Test the rules for each kind of firewall, from the answers of such hosts."""
 
 import json
 from pathlib import Path

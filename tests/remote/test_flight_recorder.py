@@ -1,4 +1,4 @@
-"""What torch's flight recorder tells, and the files that it writes: they come from a node, and run no code here."""
+"""Test parsing torch's flight recorder, whose files come from a node and must run no code here."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""The project that a script is part of: which one it is, what a node is asked for, what a person is told."""
+"""Test the project of a script: its root, the request to a node, and the messages."""
 
 import subprocess
 import sys

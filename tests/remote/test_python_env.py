@@ -1,4 +1,4 @@
-"""What is wanted, the key that stands for it, the build of torch, and uv's command lines."""
+"""Test the requirements of an environment, its key, the build of torch, and uv's command lines."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""One sentence for each reason, from its facts."""
+"""Test the sentence for each reason, from its facts."""
 
 import pytest
 

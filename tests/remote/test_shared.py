@@ -1,4 +1,4 @@
-"""What nodes, client and the built-in job agree on."""
+"""Test the constants and formats shared by nodes, client and the built-in job."""
 
 import ast
 import io

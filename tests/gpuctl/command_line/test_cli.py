@@ -232,7 +232,7 @@ def test_doctor_reports_missing_cloud_sdk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "oci", None)  # Python's own way to say that there is none
+    monkeypatch.setitem(sys.modules, "oci", None)  # Python then raises ImportError for oci
     assert cli.main(["doctor", "--shape", "VM.GPU.A10.2"]) == 1
     assert capsys.readouterr().err.endswith(
         "✗ cloud: Provider oci needs the Python package 'oci'\n"

@@ -19,7 +19,7 @@ from inventories.machine import Inventory, Machine
 
 
 def complete(line: str, home: Path) -> tuple[list[str], str]:
-    """What would be offered at the end of the line, and the modules that were imported for it."""
+    """Return the completions at the end of the line, and the names of the imported modules."""
     words = line.split(" ")
     code = "import sys\nsys.argv[1:] = []\nfrom gpuctl.__main__ import main\ntry:\n    main()\n"
     code += "finally:\n    sys.stderr.write(' '.join(sys.modules))"

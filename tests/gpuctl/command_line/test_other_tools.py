@@ -1,4 +1,4 @@
-"""What people type who know other tools, and the line that they are given for it."""
+"""Test the hints for words and options of other tools."""
 
 import importlib
 
@@ -9,7 +9,7 @@ from gpuctl.command_line import cli, other_tools, root_help
 
 
 def answered(line: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What gpuctl says of a line that it refuses."""
+    """Return gpuctl's answer to a refused command line."""
     assert cli.main(line.split()) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -1,4 +1,4 @@
-"""What a search is written as, what is refused, and which trial is the best."""
+"""Test the syntax of a search, refused searches, and the choice of the best trial."""
 
 import pytest
 

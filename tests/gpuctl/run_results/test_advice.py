@@ -1,4 +1,4 @@
-"""What is advised where a run failed or hung of which only some nodes had the files of an earlier run."""
+"""Test the advice on a run that failed or hung because only some nodes had an earlier run's files."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

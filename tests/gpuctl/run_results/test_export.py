@@ -220,7 +220,7 @@ def test_write_plot_draws_trials_of_a_search_against_each_parameter(tmp_path: Pa
 
 
 def saved(run: Result, home: Path) -> Result:
-    """A run with its result in its folder, where those that resume it find it."""
+    """Save a run with its result in its folder, where resuming runs find it."""
     folder = RunFolder(home / run.run)
     folder.path.mkdir()
     run = replace(run, dir=str(folder.path))

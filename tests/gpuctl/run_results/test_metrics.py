@@ -1,4 +1,4 @@
-"""What is made of metrics lines, good ones and bad ones."""
+"""Test parsing metrics lines, good ones and bad ones."""
 
 import json
 import math

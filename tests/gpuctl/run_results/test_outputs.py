@@ -1,4 +1,4 @@
-"""What a run wrote on its nodes, put together."""
+"""Test merging the lists of files that a run wrote on its nodes."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""How far a job is, from its metrics lines."""
+"""Test a job's progress, from its metrics lines."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How busy a run kept its machines, from lines that may hold anything."""
+"""Test how busy a run kept its machines, from lines with arbitrary content."""
 
 import csv
 import io

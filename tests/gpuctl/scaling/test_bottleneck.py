@@ -1,4 +1,4 @@
-"""What limits a job, and the first thing to change. Pure: measured layouts in, sentences out."""
+"""Test a job's bottleneck, and the first thing to change. Pure: measured layouts in, sentences out."""
 
 from dataclasses import replace
 from typing import Any
@@ -107,7 +107,7 @@ RESNET18 = {"parameters": 11_181_642, "gradient_bytes": 44_726_568}
             "First take --compression half, which halves what is sent; one process sends nothing, and can use all of "
             "the node's cores.",
         ),
-        (  # PowerSGD sends less than half of it
+        (  # PowerSGD sends less than half as much
             [ONE, measured(2, 1, communication=0.4, parameters=11_181_642)],
             "network",
             "Communication over the network is the bottleneck of 2x1: 16.0 ms (40.0 %) of a step.",

@@ -100,7 +100,7 @@ def test_steps_an_epoch_divides_samples_by_batch_and_ranks(ranks: int, steps: in
             step(data_ms=15.0, compute_ms=15.0), "2x1", Network(between=link(1.0)),
             Range(fast=30.0, slow=40.0), Range(fast=60.0, slow=70.0), 50,
         ),
-        # The vendor's figure: half of it at the slow end.
+        # The vendor's figure: only half as fast at the slow end.
         (
             step(), "2x1", Network(between=link(1.0, "shape")),
             Range(fast=20.0, slow=80.0), Range(fast=50.0, slow=110.0), 50,
@@ -158,7 +158,7 @@ def test_forecast_is_none_without_bandwidth(to: str, network: Network) -> None:
 
 
 def test_forecast_range_contains_measured_two_node_step() -> None:
-    """One machine of two A10: 391 steps of 21.2 ms. With a second one over 48 Gbps, 38.3 ms were measured."""
+    """A machine with two A10 took 391 steps of 21.2 ms. With a second machine over 48 Gbps, 38.3 ms were measured."""
     item = measured("1x2", 391 * 0.0212, share=Share(compute=1.0, communication=0.0, data=0.0))
     start = step_of(item)
     assert start is not None
@@ -325,7 +325,7 @@ def test_step_of_counts_buckets_by_bucket_size() -> None:
 def line(
     scope: str, size: int, gb_s: float, rank: int = 0, *, ranks: int = 2, latency_s: float = 0.0
 ) -> dict[str, Any]:
-    """Of a link of `gb_s`, with so many seconds before; its bus bandwidth is what `train.allreduce` makes of both."""
+    """Build a metrics line for a link of `gb_s` with a latency; bus bandwidth is computed as in `train.allreduce`."""
     seconds = latency_s + rounds(ranks) * size / (gb_s * 1e9)
     return {
         "event": "allreduce", "scope": scope, "bytes": size, "world_size": ranks, "rank": rank, "seconds": seconds,
@@ -353,7 +353,7 @@ TWO_NODES = [
             None,
             (2.0, "measured"),
             (15.0, "measured"),
-        ),  # the smallest tells the latency
+        ),  # the smallest size measures the latency
         (TWO_NODES, 2, 26_000_000, 1.5, None, (1.5, "given"), (80.0, "measured")),
         (TWO_NODES[:3], 1, 26_000_000, None, 6.0, (6.0, "shape"), (5.0, "measured")),
         (TWO_NODES[:1], 2, 26_000_000, None, 6.0, (2.0, "measured"), None),
@@ -383,7 +383,7 @@ def test_network_of_picks_given_measured_or_nominal_bandwidth(
         ([line("all", 64_000, 1.0, latency_s=0.002), line("all", 4_000_000, 1.0)], 1, None, 0.001),
         # A smallest size that is as fast as the others.
         ([line("all", 64_000, 2.0), line("all", 4_000_000, 1.0)], 2, 0.0, None),
-        # Two nodes of two: the slower node's; of a ring over both nodes the hops between them take all of it.
+        # Two nodes of two: the slower node's; in a ring over both nodes the hops between them take all the time.
         (
             [
                 line("all", 64_000, 1.0, ranks=4, latency_s=0.006), line("all", 4_000_000, 1.0, ranks=4),

@@ -1,4 +1,4 @@
-"""What a bench measured. Pure: results and metrics lines in, figures out."""
+"""Test the figures of a bench. Pure: results and metrics lines in, figures out."""
 
 from dataclasses import replace
 from typing import Any

@@ -49,7 +49,7 @@ NETWORK = Network(between=Bandwidth(gb_s=6.0, source="shape", hop_s=1e-4))
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where output goes to a file: nothing is folded."""
+    """Remove the width limit, as for output to a file: no line is folded."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -193,7 +193,7 @@ def test_write_bench_plot_writes_png_svg_and_pdf(tmp_path: Path, name: str) -> N
 
 
 def of_script(nodes: int, *speeds: float) -> Measured:
-    """A script that told of its steps alone, in runs of 10 s."""
+    """Build a script's measurements that contain only steps, from runs of 10 s."""
     repetitions = tuple(
         Repetition(
             run="R", epoch_s=10.0, samples=speed * 10, step_ms=StepMs(), share=Share(), unit="steps",

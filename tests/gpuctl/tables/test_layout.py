@@ -1,4 +1,4 @@
-"""Tables on terminals of any width: what a row is told by is whole, and what there is no room for is named."""
+"""Test tables on terminals of any width: a row's key is shown whole, and omitted columns are named."""
 
 import io
 

@@ -288,7 +288,7 @@ def test_run_table_of_finished_job_advises_more_epochs() -> None:
 
 
 def test_run_table_names_ray_driver_node() -> None:
-    """What it uses of the cluster is its own matter: it is not one rank on one node."""
+    """The driver may use the whole cluster, so it is not shown as one rank on one node."""
     driver = drawn(draw_run(replace(GOOD, mode="ray", script="mine.py")))
     assert "\nmine.py · ray · driver on node-0 · cluster default\n" in driver
     assert "ray · 2 nodes, 2 ranks" in drawn(draw_run(replace(GOOD, mode="ray")))

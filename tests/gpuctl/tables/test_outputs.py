@@ -1,4 +1,4 @@
-"""What a run's table says of the files that the run wrote on its nodes."""
+"""Test the rows of a run's table on the files that the run wrote on its nodes."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the table of `why` says of each rank's process."""
+"""Test the table of `why` on each rank's process."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What would fail later, found in the facts."""
+"""Test predicting later failures from the nodes' facts."""
 
 import platform
 import sys

@@ -146,7 +146,7 @@ def test_probe_connects_all_nodes_on_every_port(start: Callable[..., Probed]) ->
         assert answer.health is not None
         assert answer.health.interface == "lo"
         assert answer.health.stale == ()
-    # The ranks listen where the probe did: nothing of it may linger on the port.
+    # The ranks listen on the probe's port: no socket of the probe may linger there.
     with socket.socket() as ranks:
         ranks.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         ranks.bind(("127.0.0.11", rendezvous))

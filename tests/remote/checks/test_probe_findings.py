@@ -1,4 +1,4 @@
-"""What the nodes' attempts to reach each other say. Pure: answers in, findings out."""
+"""Test the findings from the nodes' attempts to reach each other. Pure: answers in, findings out."""
 
 import itertools
 

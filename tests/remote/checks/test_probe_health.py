@@ -1,4 +1,4 @@
-"""What a node tells of itself with the probe: who listens, what earlier runs have left."""
+"""Test the health that a node reports with the probe: listeners, and leftovers of earlier runs."""
 
 import os
 import socket

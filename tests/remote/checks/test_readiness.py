@@ -197,7 +197,7 @@ def test_parse_gpus_respects_cuda_visible_devices(visible: str | None, indices: 
 
 
 def test_nvidia_smi_timeout_is_reported_though_its_pipe_stays_open(tmp_path: Path) -> None:
-    """What it has started holds the pipe, as a process would that is stuck in the driver."""
+    """A child process holds the pipe, as a process stuck in the driver would."""
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/pid\nwait\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Which files of a run count as checkpoints, and how a node places them for the next run."""
+"""Test the choice of a run's checkpoint files, and how a node places them for the next run."""
 
 import hashlib
 import io
@@ -32,7 +32,7 @@ RUN = "20261121-054625-3fa9"
 
 
 def checkpoint(folder: Path, at: int, **other: object) -> None:
-    """A whole one, as the built-in job writes it, but for what is said otherwise."""
+    """Write a complete checkpoint as the built-in job does, with changed fields in `other`."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"step-{at:06d}"
     (folder / f"{name}.pt").write_bytes(b"x" * 100)
@@ -142,7 +142,7 @@ def test_checkpoint_staging_keeps_the_earlier_run_unchanged(tmp_path: Path, whol
 
 
 def in_parts(folder: Path, at: int, ranks: Sequence[int], document: bool = True) -> None:
-    """One of three ranks, as far as those of a node have written it."""
+    """Write a checkpoint of three ranks as one node has it: only the parts of `ranks`."""
     name = f"step-{at:06d}"
     (folder / name).mkdir(parents=True)
     for rank in ranks:
@@ -333,7 +333,7 @@ def test_checkpoint_staging_is_undone_when_the_caller_is_gone(tmp_path: Path, wh
 
 
 def other_run(run_dir: Path) -> None:
-    """Another run that is going on: this process stands for its runner."""
+    """Create another active run, with this process as its runner."""
     folder = run_dir.parents[1] / RUN / "gpu-0"
     folder.mkdir(parents=True)
     birth = process.birth(os.getpid())
@@ -371,7 +371,7 @@ def test_launch_that_starts_nothing_removes_staged_checkpoints(
 
 
 def parts_of_script(home: Path, node: str, placed: Sequence[str], written: Sequence[str]) -> Path:
-    """What a node has of a script's run: files that were placed before it began, and files that its ranks wrote."""
+    """Create the files of a script's run on a node: placed before its start, or written by its ranks."""
     folder = home / ".gpuctl-node" / "runs" / RUN / node / "checkpoints" / "dcp"
     folder.mkdir(parents=True)
     for name in placed:
@@ -464,7 +464,7 @@ def test_scripts_parts_of_several_nodes_end_up_together_here(tmp_path: Path, ord
         brought = files.intake.root / "checkpoints" / "dcp"
         brought.mkdir(parents=True)
         names = [ALL[:2], ALL[2:]][at]
-        for name in ALL if at == 0 else names:  # the first node also sends what was placed there
+        for name in ALL if at == 0 else names:  # the first node also sends the placed files
             (brought / name).write_text(f"gpu-{at} __0_0.distcp __1_0.distcp")
         files.wrote_parts(json.dumps([f"dcp/{name}" for name in names]).encode())
         files.keep_checkpoints()

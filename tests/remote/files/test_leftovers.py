@@ -1,4 +1,4 @@
-"""What is left on a node's disk and how it is removed, asked of the node's part with a home of its own."""
+"""Test leftovers on a node's disk and their removal, with the node's part in a separate home."""
 
 import fcntl
 import hashlib

@@ -1,4 +1,4 @@
-"""The command line of rsync, and what is read from it."""
+"""Test the command line of rsync, and the parsing of its output."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The node's side of sync: what is replaced, what is removed, and what is never touched."""
+"""Test the node's side of sync: replaced files, removed files, and files never touched."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from remote.shared import files, frames
 
 
 def sync(root: Path, tree: Tree, *, push: bool = False, cut: bool = False) -> list[dict[str, Any]]:
-    """One sync of a tree into `root`, in this process; with `cut` the connection ends in the middle of a file."""
+    """Sync a tree into `root` in this process; with `cut` the connection ends in the middle of a file."""
 
     def chunks() -> Iterator[frames.Frame]:
         yield {"t": "manifest"}, tree.packed
@@ -157,7 +157,7 @@ def test_sync_replaces_files_of_an_interrupted_sync(here: Path, tmp_path: Path) 
 
 
 def test_sync_removes_the_staging_folder_of_a_killed_sync(here: Path, tmp_path: Path) -> None:
-    """But not that of one that goes on; what rsync had of a file is kept for it."""
+    """A running sync's folder stays; rsync's partial file is saved for it."""
     there = make(tmp_path / "there")
     make(here, a="1")
     with Staging(str(there)) as goes_on:

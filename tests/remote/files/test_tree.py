@@ -1,4 +1,4 @@
-"""What of a folder is sent."""
+"""Test the choice of a folder's files to send."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What is done about the driver of a machine's GPUs, and what is said of one that can't be had."""
+"""Test the decision on the driver of a machine's GPUs, and the message if no driver can be installed."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace

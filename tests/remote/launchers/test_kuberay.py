@@ -1,4 +1,4 @@
-"""What a driver in a pod is given, so that it takes part in the Ray that KubeRay keeps."""
+"""Test the environment of a driver in a pod, by which it joins KubeRay's Ray."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What is started on a node: argv, environment and scripts, compared exactly."""
+"""Test the launch of processes on a node: argv, environment and scripts, compared exactly."""
 
 import shlex
 import subprocess

@@ -1,4 +1,4 @@
-"""What NCCL is told about a node's network, and what it tells of its choice."""
+"""Test the NCCL settings for a node's network, and the choices that NCCL logs."""
 
 from pathlib import Path
 

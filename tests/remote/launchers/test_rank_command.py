@@ -1,4 +1,4 @@
-"""What a person names to be run, looked at before anything is sent."""
+"""Test the check of a requested command before any file is sent."""
 
 from pathlib import Path
 

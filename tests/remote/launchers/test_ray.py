@@ -1,4 +1,4 @@
-"""What is started on a node for Ray, compared exactly; and the node's part of it, with real processes."""
+"""Test the processes that a node starts for Ray, compared exactly, and the node's part with real processes."""
 
 import json
 import os
@@ -359,7 +359,7 @@ class NodeRay:
     keeper: int
     raylet: int
     folder: Path
-    """What the node keeps of it."""
+    """Folder of the node's Ray records."""
 
 
 @pytest.fixture
@@ -397,7 +397,7 @@ def start_watch(run_dir: Path, home: Path, ranks: int, *driver: str) -> "subproc
 
 
 def the_place(run_dir: Path) -> Path:
-    """What the ranks find, once it is there."""
+    """Wait for the file with the place of the ranks; return its path."""
     place = run_dir / "place.json"
     wait_for(place.exists, what="the place")
     assert place.stat().st_mode & 0o777 == 0o600
@@ -472,7 +472,7 @@ DRIVER = [sys.executable, "-c", "import time; time.sleep(300)"]
 
 @pytest.mark.parametrize("driver", [[], DRIVER], ids=["worker", "head"])
 def test_ray_end_fails_the_part_of_the_node(tmp_path: Path, node_ray: NodeRay, driver: list[str]) -> None:
-    """With a rank that goes on: it is ended by who started the part."""
+    """A rank is still running: the starter of the part ends it."""
     run_dir = tmp_path / "run"
     with start_watch(run_dir, tmp_path, 2, *driver) as part, going_on(run_dir, 2, 3) as ranks:
         os.kill(node_ray.raylet, signal.SIGKILL)

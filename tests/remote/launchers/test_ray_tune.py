@@ -1,4 +1,4 @@
-"""What is kept and told of a search's trials, as Ray Tune tells of them."""
+"""Test the records of a search's trials, as Ray Tune reports them."""
 
 import json
 from pathlib import Path

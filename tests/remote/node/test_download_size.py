@@ -1,4 +1,4 @@
-"""How much an environment is to download: what uv is asked, and what its resolution and its cache tell."""
+"""Test an environment's download size: the request to uv, its resolution, and its cache."""
 
 import platform
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_size_is_what_the_cache_lacks_and_zero_where_nothing_can_be_resolved(
 ) -> None:
     class Nobody(build_lock.Caller):
         def __init__(self) -> None:
-            """There is no connection."""
+            """Skip the connection."""
 
         def check(self, what: str) -> None:
             """Nobody waits for long here."""

@@ -1,4 +1,4 @@
-"""Which driver packages are chosen, and what is read out of apt's words."""
+"""Test the choice of driver packages, and the parsing of apt's output."""
 
 import contextlib
 import io
@@ -310,7 +310,7 @@ def test_proxy_is_set_reads_etc_environment_and_variables(
 def test_check_mirrors_tries_the_next_address_after_a_silent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two addresses, as of a machine whose IPv6 leads nowhere: the kernel drops what a full listener gets."""
+    """Two addresses, like a machine with broken IPv6: the kernel drops connections to a full listener."""
     with (
         socket.create_server(("127.0.0.2", 0), backlog=0) as silent,
         socket.create_server(("127.0.0.1", silent.getsockname()[1])) as answers,
@@ -334,7 +334,7 @@ def test_check_mirrors_tries_the_next_address_after_a_silent_one(
 def driver_answer(
     monkeypatch: pytest.MonkeyPatch, folder: Path, attempt: str, status: dict[str, object]
 ) -> object:
-    """The result that a node tells of an attempt, where it finds this status and nothing at work."""
+    """Return the node's answer about an attempt, with this status and no installation in progress."""
     monkeypatch.setattr(node_driver, "STATUS", folder / "status.json")
     node_driver.STATUS.write_text(json.dumps(status))
     output = io.BytesIO()

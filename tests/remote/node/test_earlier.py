@@ -1,4 +1,4 @@
-"""What earlier runs left in the project's folder on a node, as the sync before the next run meets it."""
+"""Test the files of earlier runs in a node's project folder, as the sync before the next run finds them."""
 
 import json
 import os
@@ -27,13 +27,15 @@ class Project:
         self.here.mkdir()
 
     def push(self, folder: Path, where: str) -> None:
-        """Send what is in a folder to a place in the project, as a person does."""
+        """Send a folder's files to a place in the project, as a person does."""
         tree, output = read_everything(folder), BytesIO()
         request = {"root": str(self.there / where), "follow_deletions": False, "project": str(self.there)}
         command_sync(request, output, _chunks(tree, output))
 
     def sync(self, *, fresh: bool = False, share: bool = False, grows: str = "") -> EarlierFiles:
-        """Send it as before a run, in this process; or as files that nodes share. `grows`: a file, meanwhile."""
+        """Send the project as before a run, in this process, or as shared files. `grows`: a file that grows during
+        it.
+        """
         tree = read_everything(self.here)
         if grows:
             with (self.here / grows).open("a") as file:

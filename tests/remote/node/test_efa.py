@@ -1,4 +1,4 @@
-"""What a node reports of the software that NCCL needs on EFA."""
+"""Test a node's report on the software that NCCL needs for EFA."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a node sees around a rank's end: control groups, the kernel's log, NCCL's log."""
+"""Test a node's facts around a rank's end: control groups, the kernel's log, NCCL's log."""
 
 import os
 import subprocess

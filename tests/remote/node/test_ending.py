@@ -1,4 +1,4 @@
-"""How a node ends its part in a run: signals, time to save, and what ranks leave behind. With a real supervisor."""
+"""Test how a node ends its part in a run: signals, time to save, leftovers of ranks. With a real supervisor."""
 
 import json
 import subprocess
@@ -88,7 +88,7 @@ subprocess.Popen(["sh", "-c", "sleep {seconds}; touch {tmp}/uploaded # upload"],
 def ended(
     tmp_path: Path, script: str, *orders: tuple[Any, ...], grace: float = 20.0, launcher: str = ""
 ) -> dict[str, Any]:
-    """End a run of one rank by these orders, and return its state with what was `waited` for.
+    """End a run of one rank by these orders, and return its state with the processes `waited` for.
 
     `launcher`: code that runs before the rank is started.
     """
@@ -159,7 +159,7 @@ def test_interrupt_before_the_ranks_begin_ends_the_run(tmp_path: Path, deaf: boo
 
 
 def test_run_whose_records_cannot_all_be_read_ends_with_its_exit_status(tmp_path: Path) -> None:
-    """As where a network's disk fails for a while."""
+    """A network disk may fail for a while."""
     state = ended(tmp_path, UNREADABLE + SAVES, ("SIGINT",))
     assert (state["ended"], state["ending"]["signal"]) == ({"reason": "stopped"}, "SIGINT")
 

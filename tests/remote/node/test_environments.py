@@ -1,4 +1,4 @@
-"""The node's side of environments: where uv comes from, Pythons of images, dpkg's lock, what is kept of a build."""
+"""Test the node's side of environments: uv's origin, images' Pythons, dpkg's lock, files left by a build."""
 
 import base64
 import hashlib
@@ -23,7 +23,7 @@ LOGIN = "Basic " + base64.b64encode(b"me:s@cret").decode()
 
 
 class Words:
-    """Takes what a build tells."""
+    """Record a build's progress lines."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -102,7 +102,7 @@ def test_find_link_resolves_links_of_an_index_page() -> None:
 
 @pytest.fixture
 def index() -> Iterator[dict[str, bytes]]:
-    """A package index behind a password: what it has, by path; `url` is its address."""
+    """Yield a package index behind a password: its files by path; `url` is its address."""
     files: dict[str, bytes] = {}
 
     class Handler(BaseHTTPRequestHandler):
@@ -256,7 +256,7 @@ ln -s /bin/true $venv/bin/python
 def answers_of(
     home: Path, program: str = "uv", text: str = FAKE_UV, **changed: object
 ) -> list[dict[str, object]]:
-    """What the node's part says of a build with a program that is there."""
+    """Return the node's answers for a build with an existing `program`."""
     (home / ".local" / "bin").mkdir(parents=True)
     (home / ".local" / "bin" / program).write_text(text)
     (home / ".local" / "bin" / program).chmod(0o700)

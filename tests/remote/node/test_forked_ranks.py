@@ -1,4 +1,4 @@
-"""The built-in job's ranks as forks of torchrun: how a fork ends, which signals it gets, what a rank sees."""
+"""Test the built-in job's ranks as forks of torchrun: a fork's end, its signals, and its environment."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The watch on a node: how long a run may be silent, and what is written down when it was so for too long."""
+"""Test the watch on a node: the permitted silence of a run, and the records after a longer silence."""
 
 import json
 import socketserver
@@ -208,7 +208,7 @@ class Recorder(socketserver.StreamRequestHandler):
 
 @pytest.fixture
 def entries(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, object]]]:
-    """What rank 1's flight recorder has."""
+    """Serve the entries of rank 1's flight recorder."""
     monkeypatch.chdir(run_dir)
     with socketserver.ThreadingUnixStreamServer("hangs/rank-1.sock", Recorder) as server:
         server.entries = []  # type: ignore[attr-defined]

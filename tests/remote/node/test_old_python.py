@@ -1,4 +1,4 @@
-"""What a node with Python 3.6 (Oracle Linux 8) is asked before cloud-init has installed a newer one."""
+"""Test requests to a node with Python 3.6 (Oracle Linux 8) before cloud-init has installed a newer Python."""
 
 import ast
 from pathlib import Path

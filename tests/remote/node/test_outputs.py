@@ -1,4 +1,4 @@
-"""Which files of the project's folder a run wrote, and which of them are sent."""
+"""Test which files of the project's folder were written by a run, and which are sent."""
 
 import io
 import json
@@ -67,7 +67,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def arrived(said: list[frames.Frame]) -> dict[str, bytes]:
-    """What was sent whole."""
+    """Return the files that were sent whole."""
     found: dict[str, bytes] = {}
     for header, body in said:
         if header["t"] == frames.CHUNK:

@@ -1,4 +1,4 @@
-"""A project's installation on a node: what its installers are started with, and what is looked at again.
+"""Test a project's installation on a node: the arguments of its installers, and the checks afterwards.
 
 The interpreter and uv are small programs that answer as the real ones do.
 """
@@ -61,7 +61,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def installed(
     home: Path, *, lacking: tuple[str, ...] = (), has_pip: bool = False, **asked: Any
 ) -> dict[str, Any]:
-    """What the node answers, and with it `said`, and `uv`: how installers were started."""
+    """Return the node's answer, with its output `said`, and the installers' calls `uv`."""
     (home / "able.json").write_text(json.dumps({"builds": False, "pip": has_pip}) + "\n")
     told = {"lacking": list(lacking), "names": [], "understood": True}
     (home / "within.json").write_text(json.dumps(told) + "\n")

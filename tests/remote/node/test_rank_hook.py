@@ -1,4 +1,4 @@
-"""The hook in a rank's Python: it comes and goes unnoticed, and tells the stacks when it is asked."""
+"""Test the hook in a rank's Python: it starts and ends unnoticed, and writes the stacks on request."""
 
 import json
 import os
@@ -77,7 +77,7 @@ assert text.count("File ") == 1, text
 
 
 def environment(run_dir: Path, **own: str) -> dict[str, str]:
-    """What a rank gets beside the variables that are there."""
+    """Return the rank's variables: this process's, `own`, and the hook's."""
     given = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | own
     return {**given, **hook_environment(given, run_dir, 0)}
 

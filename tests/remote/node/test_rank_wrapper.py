@@ -1,4 +1,4 @@
-"""What is noted round a rank, by the watcher itself as a process."""
+"""Test the records around a rank, written by the wrapper as a real process."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def tell(*samples, **more):
     print(time.time(), flush=True)
 """
 CLOCK_S = 0.05
-"""A file's times are those of the kernel's last tick."""
+"""Resolution of file times, which are of the kernel's last tick."""
 
 
 def watched(tmp_path: Path, script: str) -> tuple[dict[str, Any], list[float]]:

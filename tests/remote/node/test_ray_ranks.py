@@ -1,4 +1,4 @@
-"""What a node's part in a run on Ray says of its end: in words in the launcher's log, as data in the run's folder."""
+"""Test how a node's part in a run on Ray reports its end: text in the launcher's log, data in the run's folder."""
 
 import errno
 import os

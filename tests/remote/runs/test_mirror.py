@@ -1,4 +1,4 @@
-"""Checkpoints that are brought here while a run goes on: when the node tells of them, and what is kept of them."""
+"""Test checkpoints downloaded during a run: when the node announces them, and which are retained."""
 
 import json
 import os
@@ -92,7 +92,7 @@ SCRIPTS = Run(**{**RUN.__dict__, "script": "my.py"})
 
 
 class Notes:
-    """An observer that keeps what it is told."""
+    """An observer that records its notes."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -139,7 +139,7 @@ class Lost(NodeHere):
 
 
 class Scene:
-    """A run that goes on, its node's folder of checkpoints, and what is here of them."""
+    """A running run, its node's checkpoint folder, and the local copies."""
 
     def __init__(self, folder: Path, run: Run) -> None:
         self.home = folder / "node"

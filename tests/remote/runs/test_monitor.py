@@ -1,4 +1,4 @@
-"""Who leaves a run that goes on leaves nothing behind: no thread that follows it, no connection."""
+"""Test that leaving a running run leaves nothing behind: no following thread, no connection."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ from remote.transport import LOOPBACK, TRANSPORTS
 
 
 class Nobody(Observer):
-    """Watches nothing, and keeps what it is told."""
+    """Ignores the output, and records the notes."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -79,7 +79,7 @@ class Way:
         self.says = says
         self.streaming, self.more, self.closed = Event(), Event(), Event()
         self.later = b""
-        """What is said each time that there is more; empty: that the node's part is alive."""
+        """Output after each `more`; empty: only a sign of life."""
 
     def start(
         self, command: str, *, window_bytes: int | None = None, awaits_input: bool = False
@@ -106,7 +106,7 @@ class Ways(ModuleType):
         self.asked, self.let_in = Event(), Event()
         self.refuses = False
         self.says: list[bytes] = []
-        """What the node's part says before it falls silent, each after the other."""
+        """Outputs of the node's part before it falls silent, in order."""
         self.open: list[Way] = []
 
     def connect(self, machine: Machine, cluster: ClusterFolder, timeout_s: float) -> Way:
@@ -161,7 +161,7 @@ def followers() -> list[Thread]:
 
 
 def followed(watch: RunMonitor) -> tuple[Event, Thread]:
-    """What ends `go` early, and who is in it."""
+    """Start `go` in a thread. Return the event that ends it early, and the thread."""
     left = Event()
     thread = Thread(target=watch.go, kwargs={"left": left}, daemon=True)
     thread.start()

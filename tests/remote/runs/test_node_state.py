@@ -1,4 +1,4 @@
-"""Which nodes are busy, from what they say of their runs."""
+"""Test the detection of busy nodes from their reports on runs."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def node(*runs: str, begun: tuple[str, ...] = (), ray: str | None = None) -> Occ
         ({"a": node("R1"), "b": node(begun=("R0",)), "c": node("R2")}, {"a": "R1", "c": "R2"}),
         # A home folder of both: code and environments of the run are in it.
         ({"a": node("R1"), "b": node(begun=("R1",)), "c": node()}, {"a": "R1", "b": "R1"}),
-        # Tasks of a driver run on each node of its Ray cluster, those of a torchrun run do not.
+        # A driver's tasks run on each node of its Ray cluster; ranks of a torchrun run do not.
         (
             {"a": node("driver", ray="a:1"), "b": node(ray="a:1"), "c": node(ray="c:1")},
             {"a": "driver", "b": "driver"},

@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def bring(folder: RunFolder, listed: object, *came: str, body: bytes = b"new", **header: Any) -> RunFiles:
-    """One node's end: its list, and files."""
+    """Receive a node's list of written files, and the files in `came`."""
     files = RunFiles(folder, NODE, new_incoming(folder))
     files.written({**HEADER, **header}, json.dumps(listed).encode())
     for path in came:

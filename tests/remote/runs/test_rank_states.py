@@ -1,4 +1,4 @@
-"""What a run's rank records say of all its ranks together."""
+"""Test the state of all ranks, from a run's rank records."""
 
 from inventories.runs.run import RankRecord, Run, RunNode
 from remote.runs.rank_states import SHOWN_AFTER_S, RankStates

@@ -1,4 +1,4 @@
-"""What a node sends stays within the run's folder, whatever the node says."""
+"""Test that a node's files stay within the run's folder, whatever the node sends."""
 
 import hashlib
 import json
@@ -315,7 +315,7 @@ def test_rank_record_is_refused_for_a_reason_no_rank_gives(tmp_path: Path, reaso
 
 
 def merged(folder: RunFolder, run: Run, incoming: Path, *brought: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Merge what each node brought: path → content; what the run's artifacts are then."""
+    """Merge the artifacts of each node (path → content); return the run's resulting artifacts."""
     for node, files in zip(run.nodes, brought, strict=True):
         intake = RunFiles(folder, node, incoming).intake
         for name, body in files.items():

@@ -1,4 +1,4 @@
-"""What a node says of a run's end: kept as it is, or refused; nothing in between."""
+"""Test a node's report on a run's end: stored unchanged, or refused."""
 
 from typing import Any
 

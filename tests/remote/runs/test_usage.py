@@ -1,4 +1,4 @@
-"""How busy a node is: what the kernel and nvidia-smi say, and the log of it that a run keeps."""
+"""Test a node's usage figures from the kernel and nvidia-smi, and the usage log of a run."""
 
 import json
 import os
@@ -271,7 +271,7 @@ def test_usage_log_ends_with_the_runner(smi: Path, tmp_path: Path, number: int) 
         sampled = ours.parse(line)
         assert sampled.gpus is not None
         assert [gpu.utilization for gpu in sampled.gpus] == [0.87, None]
-        # The kernel counts in ticks of 10 ms; the line of its end may be shorter, and then knows of none.
+        # The kernel counts in ticks of 10 ms; the last line may cover less and then has no usage.
         if sys.platform == "linux" and line["seconds"] > 0.05:
             assert sampled.cpu_utilization is not None
             assert sampled.received_bytes_per_s is not None

@@ -1,4 +1,4 @@
-"""A node that goes on and on: every conversation with it ends, in time and without filling the memory."""
+"""Test that every conversation with an endlessly talking node ends in time and within the memory limit."""
 
 import socket
 import time
@@ -29,7 +29,7 @@ FRAME = frames.encode({"t": "beat"})
 
 
 class Says:
-    """A channel on which so many bytes come every so many seconds, without end."""
+    """A channel that delivers `at_once` bytes every `every_s` seconds, without end."""
 
     def __init__(self, clock: StepClock, said: bytes, *, at_once: int, every_s: float) -> None:
         self.clock = clock
@@ -54,7 +54,7 @@ class Says:
 
 
 def heard(says: Says, bounds: Bounds, *, silence_s: float = 10.0) -> int:
-    """How many frames came; raises what ends it."""
+    """Return the number of frames before the end; raise the error that ends it."""
     stream = BoundedStream(says, bounds, silence_s=silence_s, now=says.clock.now)
     reader, count = buffered(stream), 0
     for _ in frames.decode(reader.readline, reader.read):
@@ -207,7 +207,7 @@ def test_ask_times_out_when_the_server_takes_no_command(mute: Node) -> None:
 
 @pytest.fixture
 def node(node: Node) -> Iterator[Node]:
-    """Where something goes wrong, the test fails and does not hang."""
+    """Close the node after 60 s, so that a faulty test fails and does not hang."""
     late = Timer(60, node.close)
     late.start()
     yield node
@@ -215,7 +215,7 @@ def node(node: Node) -> Iterator[Node]:
 
 
 def hostile(node: Node, folder: Path, code: str, *, silent: bool = False) -> Node:
-    """The node with another interpreter, which says what it likes, after a greeting unless it is `silent`."""
+    """Replace the node's interpreter by `code`; unless `silent`, it first prints the greeting."""
     path = folder / "python"
     path.write_text(
         f"#!/bin/sh\n{code}\n" if silent else f"#!/bin/sh\nprintf '%s0\\n' '{READY.decode()}'\n{code}\n"

@@ -91,7 +91,7 @@ def test_connection_forwards_a_port(host: Machine, pinned: ClusterFolder) -> Non
 
 
 def connect_once_it_listens(port: int) -> socket.socket:
-    """A socket that is connected to the port: Fabric goes on before its thread listens."""
+    """Return a socket connected to the port, with retries: Fabric continues before its thread listens."""
 
     def connected() -> socket.socket | None:
         with suppress(ConnectionRefusedError):
@@ -113,7 +113,7 @@ peer.close()
 
 
 class Curious(paramiko.ServerInterface):
-    """A server that keeps what it is told of who logs in."""
+    """A server that records the logins."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -267,7 +267,7 @@ def test_one_connection_is_opened_once_by_many_threads(host: Machine, pinned: Cl
 def test_group_runs_on_all_and_keeps_every_outcome(
     host: Machine, pinned: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Machines of one address are told apart by their names, and so are the files got from them."""
+    """Machines with the same address are distinguished by their names, and so are the files downloaded from them."""
     machines = [replace(host, name=f"box-{number}", rank=number) for number in range(3)]
     with PinnedGroup(machines, pinned) as group:
         done = group.run("echo $SSH_CONNECTION", hide=True, in_stream=False)

@@ -21,7 +21,7 @@ for _ in range(2):
     peer.sendall(said.upper())
     peer.close()
 """
-"""A server that answers when it has been told all: it needs the end of what is sent."""
+"""A server that answers after the end of its input."""
 
 
 def asked(port: int, text: bytes) -> bytes:

@@ -216,9 +216,9 @@ def test_pod_without_python_says_so(api: KubeApi, cluster: ClusterFolder) -> Non
 
 
 def program(api: KubeApi, folder: Path, *, fails: int = 0) -> Path:
-    """Have a program give out tokens, which fails at first so many times; the file that tells how often it ran.
+    """Write a token program that fails the first `fails` times; return the file that counts its runs.
 
-    They hold for four minutes, as OKE's, which the client asks for anew with each call.
+    Tokens hold for four minutes, as OKE's, so the client requests a new token for each call.
     """
     version = "client.authentication.k8s.io/v1"
     ends = (datetime.now(UTC) + timedelta(minutes=4)).strftime("%Y-%m-%dT%H:%M:%SZ")

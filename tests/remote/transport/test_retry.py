@@ -1,4 +1,4 @@
-"""Servers that hang up before their banner: how long it is tried again, and what is said then."""
+"""Test servers that disconnect before their banner: the duration of retries, and the final error."""
 
 import itertools
 

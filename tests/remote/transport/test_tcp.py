@@ -1,4 +1,4 @@
-"""Sockets as SSH wants them: what was read ahead is not lost, and names are looked up as they stand."""
+"""Test sockets for SSH: no loss of data that was read ahead, and names resolved unchanged."""
 
 import socket
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The project's file on a command line: it says what was not typed."""
+"""Test the project's job file on a command line: it supplies the options that were not typed."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,7 +45,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def requested(monkeypatch: pytest.MonkeyPatch) -> Requested:
-    """What a command line asks the workflow for, and the cluster that it is about."""
+    """Record the workflow requests of a command line, with their clusters."""
     requests: list[tuple[str, Any]] = []
 
     def train(app: Any, request: Any, *_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""`gpuctl init`: what it finds in a project, and the file that it writes."""
+"""Test `gpuctl init`: the proposal for a project, and the job file that it writes."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ def proposed(project: Path, script: str | None = None) -> Proposal:
 
 
 def written(proposal: Proposal) -> Job:
-    """What the file says, as train reads it."""
+    """Read the proposed file as train does."""
     proposal.path.write_text(proposal.text())
     job = read_job(proposal.path)
     proposal.path.unlink()

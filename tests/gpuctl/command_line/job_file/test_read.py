@@ -1,4 +1,4 @@
-"""What a job's file says, and what is wrong with one."""
+"""Test reading a job's file, and its errors."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The schema of a job's file takes what the reader takes, and refuses misspelt keys."""
+"""Test that the schema of a job's file accepts the reader's keys and refuses misspelt keys."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The losses of scripts that tell none in their metrics."""
+"""Test the losses of scripts whose metrics contain no loss."""
 
 import math
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Which failure came first, told from records as real runs leave them."""
+"""Test which failure came first, from records as real runs leave them."""
 
 from dataclasses import replace
 
@@ -124,7 +124,7 @@ def test_first_failure_blames_earliest_rank_without_exit_code(nodes: tuple[NodeR
     # Ray may end the others as soon as the first is gone; one that had said so by then is no cause.
     report = first(ended(0, None, 10.1), ended(1, None, 10.0), nodes=nodes, tails={1: PEER})
     assert report == (0, "node-0", KILLED, None)
-    # One that only tells of it is not what began it, one that tells of something else is.
+    # A rank that only reports the peer's loss is not the cause; a rank with another error is.
     echo = first(ended(0, 1, 10.3), ended(1, None, 10.4), nodes=nodes, tails={0: PEER})
     assert echo == (1, "node-1", KILLED, None)
     local = first(ended(0, 3, 10.0), ended(1, None, 10.4), nodes=nodes, tails={0: BOOM})
@@ -146,7 +146,7 @@ def test_first_failure_ignores_exit_status_after_stop() -> None:
         "exit status 1: RuntimeError: boom",
         1,
     )
-    # Node 1 hears of it later than its rank does.
+    # Node 1 learns of the stop later than its rank does.
     late = (node(0, stopped_at=10.0), node(1, stopped_at=10.4))
     assert first(ended(0, 1, 10.2), ended(1, 1, 10.3), nodes=late, tails={1: PEER}) is None
 
@@ -262,7 +262,7 @@ def test_first_failure_blames_killed_rank_not_its_peer() -> None:
 
 
 def test_first_failure_says_which_stage_the_rank_is() -> None:
-    """Of a pipeline whose middle stage was killed: those beside it lost their peer a moment before its end."""
+    """A pipeline's middle stage was killed: its neighbours lost their peer a moment before its end."""
     ranks = {
         f"node-{rank}": [ended(rank, code, at)]
         for rank, code, at in ((0, 1, 9.9), (1, -9, 10.0), (2, 1, 9.8))
@@ -368,7 +368,7 @@ def test_first_failure_blames_lost_node_if_no_rank_explains_it() -> None:
     lost = node(1, None, ended=LOST)
     expected = (None, "node-1", "the node was lost", None)
     assert first(ended(0, -15), nodes=(node(0, stopped=True), lost)) == expected
-    # Its peer crashes because of it.
+    # Its peer crashes as a consequence.
     assert first(ended(0, 1), nodes=(node(0), lost), tails={0: PEER}) == expected
 
 
@@ -418,7 +418,7 @@ def four(
     told: dict[int, Line] | None = None,
     nodes: tuple[NodeRecord, ...] = (),
 ) -> tuple[int | None, str | None, str, int | None] | None:
-    """As `first`, of four ranks on as many nodes; those that were not told otherwise are stopped by us."""
+    """Call `first` for four ranks on four nodes; nodes not given in `nodes` are stopped by gpuctl."""
     of = {record.node: record for record in nodes}
     all_of = tuple(
         of.get(f"node-{n}", node(n, stopped_at=10.5 if n else None, why=Reason.PEER_FAILED)) for n in range(4)
@@ -472,7 +472,7 @@ def test_first_failure_names_all_ranks_that_may_have_hung() -> None:
     result = four(ended(0, 1), ended(1, -15, 11.0), ended(2, -9, 20.0), ended(3, -15, 11.0), tails={0: GLOO})
     assert result is not None
     assert result[:2] == (2, "node-2")
-    # Those that lost the one that gave up are none of them either.
+    # Ranks that lost the peer that timed out are not the cause either.
     result = four(ended(0, 1), ended(1, 1, 10.1), ended(2, 1, 10.2), tails={0: GLOO, 1: CLOSED, 2: PEER})
     assert result is not None
     assert result[:2] == (3, "node-3")
@@ -525,7 +525,7 @@ def test_first_failure_blames_ended_rank_others_waited_for() -> None:
     ("record", "stopped_at", "blamed"),
     [
         (ended(0, 0, 9.0), None, 0),
-        (ended(0, 0, 9.0), 8.0, 1),  # it ended so as it was told to
+        (ended(0, 0, 9.0), 8.0, 1),  # it ended so because of the stop
         (ended(0, 0, 20.0), None, 1),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the end of a rank's log says, from logs as Python, torch, NCCL and Ray write them."""
+"""Test finding the error at the end of a rank's log, from logs of Python, torch, NCCL and Ray."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What ended a rank, where its node saw more than its exit status and its log tell."""
+"""Test the cause of a rank's end if its node saw more than its exit status and log show."""
 
 from typing import Any
 

@@ -25,7 +25,7 @@ POOL = 'if __name__ == "__main__":\n    with '
 
 
 def end_of(folder: Path, script: str, *words: str) -> LogEnd:
-    """Run a script where a node has what was sent, and read its log's end."""
+    """Run a script in a node's code folder, and read the end of its log."""
     code = folder / ".gpuctl-node" / "code" / "project-1"
     code.mkdir(parents=True)
     (code / "train.py").write_text(script)
@@ -204,7 +204,7 @@ def test_reason_is_that_of_the_cause(tmp_path: Path) -> None:
 
 
 def test_handled_error_is_not_the_reason(tmp_path: Path) -> None:
-    """An optional module that is missing has nothing to do with what fails in place of it."""
+    """A missing optional module is unrelated to an error in its replacement."""
     failed = "def slow():\n    raise ValueError('no')\ntry:\n    import no_module\nexcept ImportError:\n    slow()\n"
     result = end_of(tmp_path, failed)
     assert (result.reason, result.words[:14]) == (None, "ValueError: no")

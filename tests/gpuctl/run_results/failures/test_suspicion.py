@@ -1,4 +1,4 @@
-"""Which of several ends began the others: the order of suspicion."""
+"""Test which of several ends caused the others: the order of suspicion."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is said of a file or folder that a rank did not find: only what certainly brings it there."""
+"""Test the advice on a file or folder missing on a rank: only remedies that certainly work."""
 
 import shlex
 import subprocess

@@ -1,4 +1,4 @@
-"""What is said of a module that a rank did not find: only what brings it in that run."""
+"""Test the advice on a module missing on a rank: only remedies for that run."""
 
 from pathlib import Path
 from typing import Any

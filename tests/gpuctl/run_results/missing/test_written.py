@@ -1,4 +1,4 @@
-"""What is advised on a file that a rank did not find, and that this run wrote on another node."""
+"""Test the advice on a file missing on a rank that this run wrote on another node."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
