@@ -35,7 +35,7 @@ class Settings:
     place_quota: dict[str, dict[str, int]] = field(default_factory=dict)
     """Instances at once, by shape and place, where an account's quota counts by place; `*` and absent as above."""
     late_failure: dict[str, str] = field(default_factory=dict)
-    """By zone: a launch is accepted and fails later, with this message."""
+    """By place: a launch there is accepted and fails later, with this message."""
     refused_by_policy: list[str] = field(default_factory=list)
     """Globs of operations that the caller has no permission for."""
     absent_images: list[str] = field(default_factory=list)

@@ -53,11 +53,12 @@ class KubeApi:
 
     world: World = field(default_factory=World)
     pods: dict[str, Pod] = field(default_factory=dict)
-    """By `namespace/name`: those that tests have put there."""
+    """By `namespace/name`: pods added by tests."""
     runtime: Callable[[Document], Pod] = here
     """How commands are started in all other pods."""
     denied: set[tuple[str, str]] = field(default_factory=set)
-    """What the user may not: `("create", "rayclusters.ray.io")`, `("create", "pods/exec")`, `("*", "nodes")`."""
+    """Actions that the user may not take: `("create", "rayclusters.ray.io")`, `("create", "pods/exec")`, `("*",
+    "nodes")`."""
     knows: Callable[[str], bool] = TOKEN.__eq__
     """Whose tokens are good."""
     version: str = "v1.33.1"
@@ -84,7 +85,7 @@ class KubeApi:
         return path
 
     def objects(self, plural: str, namespace: str | None = None) -> list[Document]:
-        """What is there of a kind."""
+        """Return the existing objects of a kind."""
         with self.lock:
             self.world.settle()
             return self.world.store.listed(plural, namespace)
@@ -98,7 +99,7 @@ class KubeApi:
                 link.shutdown(socket.SHUT_RDWR)
 
     def pod(self, namespace: str, name: str) -> Pod:
-        """How commands are started in a pod. Raises Refused."""
+        """Return the runtime that starts commands in a pod. Raises Refused."""
         document = self.world.store.get("pods", namespace, name)
         return self.pods.get(f"{namespace}/{name}") or self.runtime(document)
 
@@ -121,7 +122,7 @@ class KubeApi:
 
 @contextmanager
 def kube_api(pods: Mapping[str, Pod] | None = None) -> Iterator[KubeApi]:
-    """Serve, until the body ends; then end what was started."""
+    """Serve until the body ends; then end all started processes."""
     api = KubeApi()
     for name in ("default", "kube-system"):
         api.world.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

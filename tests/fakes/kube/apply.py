@@ -8,9 +8,10 @@ Document = dict[str, Any]
 
 
 def merged(there: Any, before: Any, now: Any) -> Any:
-    """What is there, with what a manager applies now; what it applied before and does not now is removed.
+    """Merge the fields that a manager applies now into an object; remove its earlier fields that it no longer
+    applies.
 
-    Lists are taken whole.
+    Lists are replaced as a whole.
     """
     if not isinstance(now, dict) or not isinstance(there, dict):
         return copy.deepcopy(now)

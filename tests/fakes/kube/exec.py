@@ -11,7 +11,7 @@ from typing import Any
 from tests.fakes.kube.websocket_server import WebSocketServer
 
 PROTOCOLS = ("v4.channel.k8s.io",)
-"""Those of a server of 1.29 and older; newer ones also have a version 5, which can close one channel."""
+"""Protocols of a server up to 1.29; newer servers also have version 5, which can close one channel."""
 NEWER_PROTOCOLS = ("v5.channel.k8s.io", *PROTOCOLS)
 RESIZE, CLOSE_CHANNEL = 4, 255
 """Further channels of a client."""
@@ -38,7 +38,7 @@ def serve_exec(
             start_new_session=True,
         )
     except OSError as error:
-        # As a runtime says that there is no such program: no exit status.
+        # A runtime reports a missing program without an exit status.
         link.send(b"\x03" + json.dumps(failure(500, str(error))).encode())
         return
     running.append(process)

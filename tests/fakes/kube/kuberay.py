@@ -1,7 +1,8 @@
-"""What KubeRay 1.7 makes of a RayCluster, as far as gpuctl uses it. Pure: documents in, documents out.
+"""Derive the objects that KubeRay 1.7 makes of a RayCluster, as far as gpuctl uses it. Pure: documents in, documents
+out.
 
 Written after the operator's sources (controllers/ray/common/pod.go, service.go, utils/validation.go). A field that is
-not played is refused with AssertionError, and a spec that the operator refuses is refused here.
+not implemented here is refused with AssertionError, and a spec that the operator refuses is refused here.
 """
 
 import copy
@@ -61,7 +62,7 @@ def refusal(cluster: Document) -> str | None:
 
 
 def check_played(cluster: Document) -> None:
-    """Raise AssertionError for what is not played here."""
+    """Raise AssertionError for a field that is not implemented here."""
     spec = cluster["spec"]
     assert spec.keys() <= PLAYED, f"not played here: {spec.keys() - PLAYED}"
     for group in (spec["headGroupSpec"], *spec.get("workerGroupSpecs", [])):
@@ -70,7 +71,7 @@ def check_played(cluster: Document) -> None:
 
 
 def auth_secret(cluster: Document, token: str) -> Document | None:
-    """The Secret that the operator makes where tokens are asked for and none is named; `None`: it makes none."""
+    """Return the Secret that the operator makes for a cluster with tokens and no named Secret, or `None`."""
     auth = cluster["spec"].get("authOptions") or {}
     if auth.get("mode") != "token" or auth.get("secretName"):
         return None
@@ -139,7 +140,7 @@ def worker_pod(cluster: Document, group: Document) -> Document:
 
 
 def workers_wanted(group: Document) -> int:
-    """How many pods a group is to have."""
+    """Return the desired number of a group's pods."""
     replicas = group.get("replicas", group["minReplicas"])
     hosts: int = group.get("numOfHosts", 1)
     return max(group["minReplicas"], min(replicas, group["maxReplicas"])) * hosts
@@ -212,7 +213,7 @@ def _metadata(cluster: Document, labels: Mapping[str, str]) -> Document:
 
 
 def _start_params(cluster: Document, group: Document, kind: str) -> dict[str, str]:
-    """The options of `ray start`: the group's own, then what the operator adds."""
+    """Return the options of `ray start`: the group's own, then the operator's additions."""
     params = dict(group.get("rayStartParams") or {})
     if kind == "worker":
         params.setdefault("address", f"{head_address(cluster)}:{GCS_PORT}")

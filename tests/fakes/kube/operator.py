@@ -1,4 +1,4 @@
-"""One turn of KubeRay's operator for one RayCluster: what is there, to what it would change. Pure."""
+"""Compute one turn of KubeRay's operator for one RayCluster: from the existing objects to its changes. Pure."""
 
 import random
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 @dataclass(kw_only=True)
 class Turn:
-    """What the operator does."""
+    """Changes that the operator makes."""
 
     create: list[Document] = field(default_factory=list)
     """Services and pods; pods have a `generateName`."""
@@ -22,11 +22,11 @@ class Turn:
     status: Document | None = None
     """`None`: it is left as it is."""
     refused: str | None = None
-    """What a warning tells of a RayCluster of which nothing is made."""
+    """The warning's text for a RayCluster that the operator refuses."""
 
 
 def turn(cluster: Document, pods: Sequence[Document], services: Sequence[Document]) -> Turn:
-    """One turn; `pods` and `services` are those of the cluster's namespace."""
+    """Compute one turn; `pods` and `services` are the objects of the cluster's namespace."""
     if "deletionTimestamp" in cluster["metadata"]:
         return Turn()
     if (why := kuberay.refusal(cluster)) is not None:
@@ -56,7 +56,7 @@ def turn(cluster: Document, pods: Sequence[Document], services: Sequence[Documen
 
 
 def status(cluster: Document, own: Sequence[Document], service: str) -> Document:
-    """What the operator tells of a RayCluster, from its pods."""
+    """Return the status that the operator reports for a RayCluster, from its pods."""
     groups = cluster["spec"].get("workerGroupSpecs", [])
     workers = [item for item in own if _label(item, "ray.io/node-type") == "worker"]
     heads = [item for item in own if _label(item, "ray.io/node-type") == "head"]

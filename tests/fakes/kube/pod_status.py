@@ -25,7 +25,9 @@ def unschedulable(pod: Document, why: str) -> Document:
 
 
 def waiting(pod: Document, reason: str, message: str = "", *, address: str | None = None) -> Document:
-    """It is on its node, and what is to run next waits: `ContainerCreating`, `ErrImagePull`, `PodInitializing`."""
+    """Return the status of a pod on its node whose next container waits: `ContainerCreating`, `ErrImagePull`,
+    `PodInitializing`.
+    """
     state = {"waiting": {"reason": reason} | ({"message": message} if message else {})}
     init = pod["spec"].get("initContainers") or []
     later = {"waiting": {"reason": "PodInitializing"}}

@@ -16,5 +16,5 @@ def quantity(text: str | int) -> Fraction:
 
 
 def whole(text: str | int) -> int:
-    """It as a whole number, rounded up, as Kubernetes does."""
+    """Convert a quantity to a whole number, rounded up, as Kubernetes does."""
     return ceil(quantity(text))

@@ -1,4 +1,4 @@
-"""What an API server answers to a request: one of an object, of a list of them, or of what is served at all."""
+"""Answer requests as an API server does: for an object, for a list, or for discovery."""
 
 import base64
 import json
@@ -46,7 +46,7 @@ class Request:
 
     @property
     def verb(self) -> str:
-        """What it wants, in the words of RBAC."""
+        """Return the verb of the request, as RBAC names it."""
         if self.subresource == "exec":
             return "create"
         return VERBS.get((self.method, self.name is not None), "")
@@ -56,7 +56,7 @@ def read_request(
     method: str, path: str, query: Mapping[str, list[str]], body: bytes, content_type: str
 ) -> Request:
     """Take a request apart."""
-    # What is JSON is YAML as well, and is read a hundred times as fast.
+    # JSON is also YAML, and its own parser is a hundred times as fast.
     is_yaml = content_type.endswith("yaml") and not body.startswith(b"{")
     document = yaml.safe_load(body) if is_yaml else json.loads(body) if body else None
     whole: dict[str, Any] = {"method": method, "path": path, "query": query, "document": document}
@@ -78,7 +78,7 @@ def read_request(
 
 
 def answer(api: "KubeApi", request: Request) -> Document:
-    """Carry a request out, and tell what a server answers. Raises Refused."""
+    """Carry out a request, and return the server's answer. Raises Refused."""
     if not request.plural:
         return _served(api, request.path.strip("/"))
     if request.group == AUTHORIZATION:
@@ -182,7 +182,7 @@ def _collection(store: Store, resource: Resource, request: Request) -> Document:
 
 
 def _item(document: Document) -> Document:
-    """An object in a list of Kubernetes' own kinds, which tells its kind once."""
+    """Return an object as an item of a list of a built-in kind, where only the list carries the kind."""
     return {key: value for key, value in document.items() if key not in ("apiVersion", "kind")}
 
 
@@ -234,7 +234,7 @@ def _spelled(plural: str, group: str, subresource: str) -> str:
 
 
 def _review(api: "KubeApi", request: Request) -> Document:
-    """Whether the user may do something."""
+    """Answer a SelfSubjectAccessReview: whether the user has a permission."""
     if (request.method, request.plural) != ("POST", "selfsubjectaccessreviews"):
         raise Refused(code=404, reason="NotFound", message="the server could not find the requested resource")
     query = request.document["spec"]["resourceAttributes"]
@@ -246,7 +246,7 @@ def _review(api: "KubeApi", request: Request) -> Document:
 
 
 def _served(api: "KubeApi", path: str) -> Document:
-    """The documents by which clients discover what is served."""
+    """Return the documents by which clients discover the served resources."""
     resources = api.world.store.resources()
     groups = {resource.group: resource.version for resource in resources if resource.group} | {
         AUTHORIZATION: "v1"

@@ -1,4 +1,4 @@
-"""Objects as gpuctl applies them, written by hand: what the tests of the test bed put on it."""
+"""Sample objects as gpuctl applies them, written by hand, for tests of the test bed."""
 
 import base64
 from typing import Any

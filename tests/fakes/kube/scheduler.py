@@ -1,4 +1,4 @@
-"""Where a pod may run: the rules of the scheduler that gpuctl's pods use. Pure."""
+"""Choose a pod's node, by the rules of the scheduler that gpuctl's pods use. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def place(pod: Document, nodes: Sequence[Document], others: Iterable[Document]) -> tuple[str | None, str]:
-    """The node that a pod goes to; or none, and why, in the scheduler's words."""
+    """Return the node for a pod; or `None`, and the reason in the scheduler's words."""
     placed = [
         other
         for other in others
@@ -56,7 +56,7 @@ def _refusals(pod: Document, node: Document, here: Sequence[Document]) -> list[s
 
 
 def requests(pod: Document) -> dict[str, Fraction]:
-    """What a pod asks of a node: the containers' sum, or an init container's more."""
+    """Return the resources that a pod requests: the sum of its containers, or an init container's higher amount."""
     total: dict[str, Fraction] = {}
     for container in pod["spec"]["containers"]:
         for name, amount in _asked(container).items():
@@ -111,7 +111,7 @@ def _matches(labels: dict[str, str], expression: Document) -> bool:
 
 
 def _repelled(pod: Document, other: Document) -> bool:
-    """Whether the anti-affinity of one pod keeps the other from its node."""
+    """Return whether the anti-affinity of one pod keeps the other from its node."""
     terms = (pod["spec"].get("affinity") or {}).get("podAntiAffinity", {}).get(REQUIRED, [])
     labels = other["metadata"].get("labels", {})
     for term in terms:

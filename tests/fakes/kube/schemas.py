@@ -1,7 +1,7 @@
-"""Objects are checked as an API server checks what is applied: against the published schemas, and no unknown field.
+"""Check objects as an API server does: against the published schemas, without unknown fields.
 
-The schemas of KubeRay's kinds are those of its definitions; of Kubernetes' own, the official client's models. Rules
-in CEL are not checked here: a real API server of this century does that.
+KubeRay's kinds use the schemas of its definitions; Kubernetes' own kinds use the official client's models. Rules in
+CEL are not checked here: a current API server does that.
 """
 
 import re
@@ -29,7 +29,7 @@ MODELS = {"Event": "CoreV1Event"}
 
 
 def problems(document: Document, definition: Document | None) -> list[str]:
-    """What an API server would refuse in an object; `definition` is that of a custom resource."""
+    """Return the reasons for which an API server would refuse an object; `definition` defines a custom resource."""
     if definition is None:
         kind = document["kind"]
         return list(_in_model(MODELS.get(kind, f"V1{kind}"), document, kind))

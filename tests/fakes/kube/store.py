@@ -1,4 +1,4 @@
-"""What an API server keeps: objects by kind, namespace and name, and what it does at each write."""
+"""Store objects by kind, namespace and name, and apply an API server's changes at each write."""
 
 import copy
 import secrets
@@ -77,7 +77,7 @@ Key = tuple[str, str | None, str]
 
 @dataclass(kw_only=True)
 class Store:
-    """All objects. The caller holds a lock."""
+    """The store of all objects. Callers hold a lock."""
 
     objects: dict[Key, Document] = field(default_factory=dict)
     applied: dict[Key, dict[str, Document]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Store:
     writes: int = 0
 
     def resources(self) -> list[Resource]:
-        """Kinds that are served: built in, or defined by what is there."""
+        """Return the served kinds: built in, or defined by an existing CustomResourceDefinition."""
         defined = []
         for (plural, _, _), item in self.objects.items():
             if plural == "customresourcedefinitions":
@@ -158,7 +158,7 @@ class Store:
     def apply(
         self, resource: Resource, namespace: str | None, document: Document, manager: str, *, force: bool
     ) -> Document:
-        """The object, made or changed to what a manager applies. Raises Refused."""
+        """Create the object, or change it to the fields that a manager applies. Raises Refused."""
         key = (resource.plural, namespace, document["metadata"]["name"])
         theirs = self.applied.setdefault(key, {})
         if key not in self.objects:

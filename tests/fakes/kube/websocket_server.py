@@ -14,7 +14,7 @@ class WebSocketServer:
     """Messages both ways. Raises EOFError where the client has gone."""
 
     def __init__(self, request: BaseHTTPRequestHandler, protocols: tuple[str, ...]) -> None:
-        """Answer the handshake; a client that knows none of the protocols is refused with AssertionError."""
+        """Answer the handshake. Raises AssertionError for a client without a common protocol."""
         requests = [word.strip() for word in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
         chosen = next((protocol for protocol in protocols if protocol in requests), None)
         assert chosen is not None, f"no protocol of {protocols} is among {requests}"

@@ -1,7 +1,7 @@
-"""What goes on in a cluster beside its API server, on the fast fake: each turn follows at once on what was asked.
+"""Simulate a cluster's controllers on the fast fake: each turn reacts at once to new requests.
 
-The scheduler, a kubelet without processes, KubeRay's operator where its deployment is available, deployments, and the
-controllers that remove what a namespace or an owner leaves.
+The scheduler, a kubelet without processes, KubeRay's operator if its deployment is available, deployments, and the
+controllers that remove the objects of a deleted namespace or owner.
 """
 
 import copy
@@ -29,11 +29,11 @@ class World:
     images: dict[str, Fate] = field(default_factory=dict)
     """Globs of images that do not simply run."""
     short_names: bool = True
-    """Nodes take an image by a name without its registry; those with CRI-O do not."""
+    """Nodes accept an image name without its registry; nodes with CRI-O do not."""
     hold_namespaces: bool = False
     """Namespaces that are deleted stay, Terminating."""
     hold_pods: bool = False
-    """Pods that are deleted stay, as those on a node that is gone."""
+    """Deleted pods stay, as on a node that has failed."""
     fixed: set[str] = field(default_factory=set)
     """Pods that nothing happens to: uids."""
     addresses: dict[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class World:
         self.settle()
 
     def settle(self) -> None:
-        """Let everything happen that follows from what is there."""
+        """Run the controllers until nothing changes."""
         for _ in range(MOST_TURNS):
             before = self.store.writes
             self._turn()
@@ -115,7 +115,9 @@ class World:
         )
 
     def _collect(self) -> None:
-        """Remove what was deleted and nothing holds, what has lost its owner, and what an ending namespace has."""
+        """Remove deleted objects without finalizers, objects that lost their owner, and objects of an ending
+        namespace.
+        """
         store = self.store
         ending = {
             item["metadata"]["name"]

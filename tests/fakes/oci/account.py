@@ -1,7 +1,6 @@
-"""The one account of the cloud: tenancy, user, compartments, region, and the keys that requests are signed with.
+"""The only account of the cloud: tenancy, user, compartments, region, and the keys that sign requests.
 
-It writes what a client needs: an API key, a session token and a configuration file with the profiles DEFAULT
-and TOKEN.
+It writes a client's files: an API key, a session token and a configuration file with the profiles DEFAULT and TOKEN.
 """
 
 import base64
@@ -26,7 +25,7 @@ TOKEN_LIFE_S = 12 * 3600
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """Who may call, and where."""
+    """The caller's identity and region."""
 
     key: rsa.RSAPrivateKey = field(repr=False)
     fingerprint: str
@@ -38,16 +37,16 @@ class Account:
 
     @property
     def key_ids(self) -> dict[str, rsa.RSAPublicKey]:
-        """Whose signatures are accepted: the user's API key, and the session token."""
+        """Return the public keys of accepted signatures: the user's API key, and the session token."""
         public = self.key.public_key()
         return {f"{self.tenancy}/{self.user}/{self.fingerprint}": public, f"ST${self.token}": public}
 
     def has_compartment(self, identifier: str) -> bool:
-        """Whether resources may be made in it."""
+        """Return whether resources may be made in the compartment."""
         return identifier == self.tenancy or identifier in self.compartments.values()
 
     def has_domain(self, name: str) -> bool:
-        """Whether there is an availability domain of that name."""
+        """Return whether an availability domain has that name."""
         return name in DOMAINS
 
 

@@ -44,7 +44,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What is sent back. `made` is the resource that a retry of the request stands for."""
+    """The handler's response. `made` is the resource that a retry of the request returns."""
 
     status: int = 200
     body: Any = None
@@ -56,7 +56,7 @@ Handler = Callable[["Cloud", Request], Reply]
 
 
 def shown(resource: "Resource", *, made: bool = False, **headers: str) -> Reply:
-    """One resource, with its etag."""
+    """Return a reply with one resource and its etag."""
     return Reply(
         body=resource.view,
         headers={"etag": resource.etag, **headers},

@@ -1,4 +1,4 @@
-"""Room for machines: what the region has of a shape in a place, and what the tenancy may have."""
+"""Capacity for machines: the region's for a shape in a place, and the tenancy's limits."""
 
 from collections.abc import Iterator
 
@@ -11,11 +11,11 @@ from tests.fakes.oci.store import Cloud, Resource, now
 
 MAX_A_REPORT = 10
 PLENTY = 16
-"""What a report says where capacity is not limited."""
+"""The available count in a report if capacity is not limited."""
 
 
 def machines(cloud: Cloud, shape: str, domain: str | None = None, fault: str | None = None) -> int:
-    """How many there are that have not ended."""
+    """Count the machines that have not ended."""
     return sum(1 for _ in _machines(cloud, shape, domain, fault))
 
 
@@ -37,7 +37,7 @@ def check_quota(cloud: Cloud, shape: Shape, domain: str) -> None:
 
 
 def choose_fault_domain(cloud: Cloud, shape: Shape, domain: str, asked: str | None) -> str:
-    """Where there is room for one more: the emptiest fault domain, or the one that was asked for."""
+    """Return a fault domain with capacity: the requested one, or the emptiest. Raises ApiError if all are full."""
     if room(cloud, shape, domain, None) == 0:
         raise out_of_capacity()
     choices = [
@@ -49,7 +49,7 @@ def choose_fault_domain(cloud: Cloud, shape: Shape, domain: str, asked: str | No
 
 
 def room(cloud: Cloud, shape: Shape, domain: str, fault: str | None) -> int | None:
-    """How many more fit into a place; `None`: not limited."""
+    """Return the number of further machines that fit into a place; `None`: not limited."""
     limit = cloud.settings.capacity_at(shape.name, f"{domain}/{fault}" if fault else domain)
     return None if limit is None else max(0, limit - machines(cloud, shape.name, domain, fault))
 

@@ -67,7 +67,7 @@ def named(body: View, kind: str, number: int) -> View:
 
 
 def check_tags(body: Any) -> None:
-    """Refuse what the service refuses as tags and names."""
+    """Refuse tags and names that the service refuses."""
     if not isinstance(body, dict):
         return
     tags = body.get("freeformTags") or {}

@@ -1,4 +1,4 @@
-"""Compute besides instances: shapes, images, compute clusters, console histories."""
+"""Compute without instances: shapes, images, compute clusters, console histories."""
 
 from tests.fakes.oci import capacity
 from tests.fakes.oci.api import Handler, Reply, Request, View, page, shown
@@ -14,7 +14,7 @@ MAX_CONSOLE = 1_048_576
 
 
 def list_shapes(cloud: Cloud, request: Request) -> Reply:
-    """ListShapes: of the region or of one availability domain, all or those that fit an image."""
+    """ListShapes: of the region or of one availability domain, optionally only the shapes that fit an image."""
     domain, image = request.one("availabilityDomain"), None
     if domain and not cloud.account.has_domain(domain):
         raise not_found()
@@ -110,7 +110,7 @@ def list_clusters(cloud: Cloud, request: Request) -> Reply:
 
 
 def capture_console(cloud: Cloud, request: Request) -> Reply:
-    """CaptureConsoleHistory: what the instance's serial console showed so far; ready a little later."""
+    """CaptureConsoleHistory: the output of the instance's serial console so far; ready a little later."""
     instance = cloud.get("instance", request.body["instanceId"])
     must_be_live(instance, "The instance")
     history = cloud.add(

@@ -22,7 +22,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What is sent to the client."""
+        """Return the body that is sent to the client."""
         return {"code": self.code, "message": self.message}
 
 

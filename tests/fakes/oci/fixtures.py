@@ -1,4 +1,4 @@
-"""The control plane inside the process of the tests, and the SDK's clients of it."""
+"""Run the control plane inside the process of the tests, with the SDK's clients for it."""
 
 import threading
 import time
@@ -96,7 +96,7 @@ class World:
         return Signer.from_config(self.config)
 
     def raw(self, method: str, path: str, *, signer: Any = None, **options: Any) -> Any:
-        """A signed request that no model of the SDK has seen; `options` are those of requests."""
+        """Send a signed request without the SDK's models; `options` are those of requests."""
         return requests.request(
             method, self.url + path, auth=signer or self.signer, timeout=WAIT_S, **options
         )
@@ -153,7 +153,7 @@ class World:
         return self.until(lambda: self.compute.get_instance(instance.id).data, "RUNNING")
 
     def until(self, get: Callable[[], Any], state: str) -> Any:
-        """What `get` returns once it is in that state."""
+        """Wait until the result of `get` is in that state, and return it."""
         deadline = time.monotonic() + WAIT_S
         while True:
             result = get()

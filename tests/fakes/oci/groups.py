@@ -42,7 +42,7 @@ def delete(cloud: Cloud, request: Request) -> Reply:
 
 
 def add_rules(cloud: Cloud, request: Request) -> Reply:
-    """AddNetworkSecurityGroupSecurityRules: all or none; there is no token, so a repetition adds them again."""
+    """AddNetworkSecurityGroupSecurityRules: all or nothing; without a token, a repetition adds the rules again."""
     group = _live(cloud, request)
     query = _asked(request)
     if len(_rules(group)) + len(query) > MAX_GROUP_RULES:
@@ -57,7 +57,7 @@ def add_rules(cloud: Cloud, request: Request) -> Reply:
 
 
 def update_rules(cloud: Cloud, request: Request) -> Reply:
-    """UpdateNetworkSecurityGroupSecurityRules: all or none."""
+    """UpdateNetworkSecurityGroupSecurityRules: all or nothing."""
     group = _live(cloud, request)
     query = _asked(request)
     for rule in query:
@@ -72,7 +72,7 @@ def update_rules(cloud: Cloud, request: Request) -> Reply:
 
 
 def remove_rules(cloud: Cloud, request: Request) -> Reply:
-    """RemoveNetworkSecurityGroupSecurityRules: all or none."""
+    """RemoveNetworkSecurityGroupSecurityRules: all or nothing."""
     group = _live(cloud, request)
     identifiers = request.body.get("securityRuleIds") or []
     for identifier in identifiers:

@@ -19,7 +19,7 @@ _FOUNDED = "2024-01-15T09:30:00.000Z"
 
 
 def _compartments(cloud: Cloud) -> Iterator[View]:
-    """All but the root, among them one that was deleted, as lists still show it."""
+    """Iterate over the compartments below the root, including a deleted one, which lists still show."""
     account = cloud.account
     for name, identifier, state in (
         *((name, identifier, "ACTIVE") for name, identifier in account.compartments.items()),

@@ -1,7 +1,7 @@
 """The images that the region offers: platform images of several dates and kinds, and one of the marketplace.
 
-As in reality, lists show images for other processors and minimal ones beside those that one wants, and tell
-them apart by their names only.
+As in reality, lists also show images for other processors and minimal images, which differ from the others only by
+their names.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ ORACLE = "Oracle Linux"
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """An image; `size_gb` is the boot volume that a launch gets which asks for none."""
+    """An image; `size_gb` is the boot volume of a launch that does not set a size."""
 
     name: str
     system: str
@@ -43,7 +43,7 @@ class Image:
         return "aarch64" if "aarch64" in self.name else "x86_64"
 
     def fits(self, shape: Shape) -> bool:
-        """Whether machines of a shape can be launched from it."""
+        """Return whether machines of a shape can be launched from the image."""
         gpu_only = "GPU" in self.name
         if "OFED" in self.name and not shape.rdma_ports:
             return False
@@ -51,7 +51,7 @@ class Image:
 
     @property
     def view(self) -> dict[str, Any]:
-        """As ListImages shows it, but for the compartment, which a platform image has none of."""
+        """Return the view of ListImages; a platform image has no compartment."""
         return {
             "id": self.id,
             "createImageAllowed": self.listing_version is None,

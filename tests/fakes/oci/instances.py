@@ -22,7 +22,7 @@ _KEPT = ("metadata", "extendedMetadata", "launchOptions", "instanceOptions", "pr
 
 
 def launch(cloud: Cloud, request: Request) -> Reply:
-    """LaunchInstance: accepted at once; the work request tells what became of it."""
+    """LaunchInstance: accepted at once; the work request reports the result."""
     instance, work = _launch(cloud, request.body, request.headers.get("opc-retry-token"))
     return shown(instance, made=True, **{"opc-work-request-id": work.id})
 
@@ -309,7 +309,7 @@ def update(cloud: Cloud, request: Request) -> Reply:
 
 
 def list_instances(cloud: Cloud, request: Request) -> Reply:
-    """ListInstances: also those that were terminated, which stay listed."""
+    """ListInstances: also terminated instances, which stay listed."""
     cluster = request.one("computeClusterId")
     rows: Any = cloud.rows("instance")
     if cluster:

@@ -1,6 +1,6 @@
 """Clusters of OKE and their node pools, whose machines are instances; load balancers and volumes of controllers.
 
-A call that makes or removes one of them is answered with a work request alone: lists tell what came of it.
+A call that creates or deletes a cluster or a node pool returns only a work request: lists show the result.
 """
 
 import base64
@@ -135,7 +135,7 @@ def create_pool(cloud: Cloud, request: Request) -> Reply:
 
 
 def _scale(cloud: Cloud, pool: Resource) -> None:
-    """Launch what is missing, and end what is too much; what can't be launched says why."""
+    """Launch missing machines and end surplus ones; record the reason of a failed launch."""
     details = pool.view["nodeConfigDetails"]
     place = details["placementConfigs"][0]
     nodes = [
@@ -173,7 +173,7 @@ def _scale(cloud: Cloud, pool: Resource) -> None:
 
 
 def show_pool(cloud: Cloud, request: Request) -> Reply:
-    """GetNodePool, with its nodes; their order tells nothing."""
+    """GetNodePool, with its nodes in no particular order."""
     pool = cloud.get("nodepool", request.target)
     reply = shown(pool)
     return Reply(
@@ -304,7 +304,7 @@ def kubeconfig(cloud: Cloud, request: Request) -> Reply:
 
 
 def install_addon(cloud: Cloud, request: Request) -> Reply:
-    """InstallAddon: once. The cluster changes, and takes no node pool meanwhile."""
+    """InstallAddon: once. The cluster is updated, and refuses node pools until then."""
     cluster = _live(cloud, "okecluster", request.target, "cluster")
     name = request.body["addonName"]
     if name not in ADDONS:
@@ -352,13 +352,13 @@ def get_work(cloud: Cloud, request: Request) -> Reply:
 
 
 def _work(work: Resource) -> View:
-    """One of OKE's does not tell how far it is."""
+    """Return the view of OKE's work requests, which report no progress."""
     report = {name: value for name, value in work.view.items() if name != "percentComplete"}
     return report | {"resources": work.own["resources"]}
 
 
 def work_errors(cloud: Cloud, request: Request) -> Reply:
-    """ListWorkRequestErrors: of a compartment and a work request of it."""
+    """ListWorkRequestErrors, by a compartment and one of its work requests."""
     errors = cloud.get("workrequest", request.target).own["errors"]
     done = frozenset({"compartmentId"})
     return page(request, enumerate(errors), size=cloud.settings.page_size, done=done)

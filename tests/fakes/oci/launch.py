@@ -1,4 +1,4 @@
-"""LaunchInstance: what the service checks before it accepts a launch."""
+"""Check a launch as LaunchInstance does before it accepts it."""
 
 import base64
 import binascii
@@ -16,7 +16,7 @@ MAX_METADATA = 32_000
 
 
 def check_launch(cloud: Cloud, body: View) -> tuple[Shape, Image | None, Resource | None]:
-    """Refuse what the service refuses; return the shape, and the image or the boot volume to boot from."""
+    """Refuse a launch that the service refuses; return the shape, and the image or the boot volume to boot from."""
     in_compartment(cloud, body)
     domain = body["availabilityDomain"]
     if not cloud.account.has_domain(domain):
@@ -128,7 +128,7 @@ def check_metadata(metadata: dict[str, str]) -> None:
 
 
 def user_data(metadata: dict[str, str]) -> bytes:
-    """What cloud-init gets."""
+    """Return the user-data for cloud-init."""
     try:
         return base64.b64decode(metadata.get("user_data", ""), validate=True)
     except binascii.Error:

@@ -11,7 +11,7 @@ from tests.fakes.oci.store import Cloud
 
 SERVICE = "compute"
 UNLIMITED = 100_000
-"""The limit of a family for which the settings have none."""
+"""The limit of a family without a limit in the settings."""
 
 FAMILIES: dict[str, list[Shape]] = {}
 for _shape in SHAPES.values():
@@ -19,7 +19,7 @@ for _shape in SHAPES.values():
 
 
 def _limit(cloud: Cloud, family: str, domain: str) -> int:
-    """As ListLimitValues shows it for a domain."""
+    """Return the limit for a domain, as in ListLimitValues."""
     settings = cloud.settings
     limits = [
         quota * shape.counts
@@ -31,7 +31,7 @@ def _limit(cloud: Cloud, family: str, domain: str) -> int:
 
 
 def _left(cloud: Cloud, family: str, domain: str) -> int:
-    """What a domain has left, of its own limits and of those for all domains together."""
+    """Return the remainder of a domain's own limits and of the limits of all domains together."""
     settings = cloud.settings
     used, used_here = _used(cloud, family), _used(cloud, family, domain)
     left = [

@@ -102,7 +102,7 @@ def get_version(cloud: Cloud, request: Request) -> Reply:
 
 
 def get_agreements(cloud: Cloud, request: Request) -> Reply:
-    """GetAppCatalogListingAgreements: what a subscription has to repeat."""
+    """GetAppCatalogListingAgreements: the fields that a subscription has to repeat."""
     listing, version = request.path["listingId"], request.path["resourceVersion"]
     _image(listing, version)
     retrieved = now()

@@ -1,8 +1,9 @@
-"""Bodies are what the SDK's own model classes say that they are: names, types, required ones, enumerations.
+"""Check bodies against the SDK's own model classes: names, types, required fields, enumerations.
 
 The classes are read once each, into small tables: `swagger_types` and `attribute_map` of an instance, the mark
-`**[Required]**` of the properties' documentation, and `get_subtype` for models with a discriminator. The same
-tables check what clients send and what the server answers, so that it can't send what the real one could not.
+`**[Required]**` of the properties' documentation, and `get_subtype` for models with a discriminator. The same tables
+check clients' requests and the server's responses, so that it can't send a response that is impossible in the real
+service.
 """
 
 import importlib
@@ -33,7 +34,7 @@ _PRIMITIVES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One field of a model, by its name in JSON."""
+    """A field of a model, by its name in JSON."""
 
     type: str
     required: bool
@@ -42,7 +43,7 @@ class Field:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One model class of the SDK."""
+    """A model class of the SDK."""
 
     name: str
     fields: dict[str, Field]

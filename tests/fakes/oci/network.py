@@ -1,4 +1,4 @@
-"""Virtual cloud networks: VCNs and subnets, what a VCN brings with it, and who may be deleted before whom."""
+"""Virtual cloud networks: VCNs and subnets, a VCN's default parts, and the order of deletions."""
 
 from collections.abc import Iterator
 
@@ -265,7 +265,7 @@ def _delete_part(kind: str) -> Handler:
 
 
 def list_services(cloud: Cloud, request: Request) -> Reply:
-    """ListServices: what a service gateway can lead to."""
+    """ListServices: the services that a service gateway can route to."""
     return page(request, enumerate(SERVICES), size=cloud.settings.page_size)
 
 

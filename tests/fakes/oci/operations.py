@@ -1,7 +1,7 @@
-"""What operations there are, read from the SDK's own clients: paths, parameters, headers, models.
+"""Read the operations from the SDK's own clients: paths, parameters, headers, models.
 
-A client's source is cut at its methods and each method is read with a few patterns; the clients are generated,
-so that all of them look alike. Nothing is imported for it.
+A client's source is cut at its methods and each method is read with a few patterns; the clients are generated, so
+that all of them look alike. No client is imported.
 """
 
 import re
@@ -39,7 +39,7 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One operation of the API."""
+    """An operation of the API."""
 
     name: str
     service: str
@@ -54,17 +54,17 @@ class Operation:
 
     @property
     def mutating(self) -> bool:
-        """Whether it can change anything."""
+        """Return whether the operation can change anything."""
         return self.method != "GET" and self.name not in _READING
 
     @property
     def takes_token(self) -> bool:
-        """Whether `opc-retry-token` means anything to it."""
+        """Return whether the operation honours `opc-retry-token`."""
         return "opc-retry-token" in self.headers
 
     @property
     def paged(self) -> bool:
-        """Whether its answer comes in pages."""
+        """Return whether the response comes in pages."""
         return "page" in self.query
 
 

@@ -41,7 +41,7 @@ def create_configuration(cloud: Cloud, request: Request) -> Reply:
         CONFIGURATION,
         {
             **named(body, CONFIGURATION, len(cloud.all(CONFIGURATION)) + 1),
-            # The SDK's model of the answer has no value NONE.
+            # The SDK's model of the response has no value NONE.
             "source": body["source"] if body["source"] == "INSTANCE" else None,
             "instanceDetails": details,
         },

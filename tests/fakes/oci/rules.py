@@ -1,4 +1,4 @@
-"""Checks of routes and of security rules: what the service refuses in them."""
+"""Checks of routes and of security rules, by the service's limits."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -69,5 +69,5 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the server's URL."""
         return f"http://127.0.0.1:{self.server_port}"

@@ -1,4 +1,4 @@
-"""One request, from bytes to bytes: who asks, for what, with which parameters, and what comes of it."""
+"""Handle one request, from bytes to bytes: authenticate, find the operation, check its parameters, perform it."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ _BUGS = (AssertionError, AttributeError, LookupError, TypeError, ValueError, Run
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What goes back over the wire."""
+    """The response on the wire."""
 
     status: int
     payload: bytes = b""

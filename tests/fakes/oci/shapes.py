@@ -1,6 +1,6 @@
 """The shapes that the region offers, as the provider's documentation describes them.
 
-One of them, VM.GPU.B1.1, exists nowhere: it stands for those that are newer than anybody's catalog.
+VM.GPU.B1.1 is invented: it stands for a shape newer than any catalog.
 """
 
 from dataclasses import dataclass
@@ -30,26 +30,26 @@ class Shape:
 
     @property
     def bare_metal(self) -> bool:
-        """Whether the machine is the customer's alone."""
+        """Return whether the shape is bare metal, without other customers."""
         return self.name.startswith("BM.")
 
     @property
     def flexible(self) -> bool:
-        """Whether a launch says how many OCPUs and how much memory."""
+        """Return whether a launch sets the number of OCPUs and the memory."""
         return self.name.endswith(".Flex")
 
     @property
     def counts(self) -> int:
-        """What one machine takes of its limit: its GPUs, or one."""
+        """Return one machine's share of its limit: its GPUs, or 1."""
         return self.gpus or 1
 
     def offered_in(self, domain: str) -> bool:
-        """Whether an availability domain, by its name, has it at all."""
+        """Return whether an availability domain, by its name, offers the shape."""
         return domain in DOMAINS and DOMAINS.index(domain) + 1 in self.domains
 
     @property
     def view(self) -> dict[str, Any]:
-        """As ListShapes shows it."""
+        """Return the view of ListShapes."""
         return {"shape": self.name, **self.numbers, **self._options} | {
             "networkPorts": 1,
             "rdmaPorts": self.rdma_ports,
@@ -66,7 +66,7 @@ class Shape:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """What a shape and an instance's configuration have in common."""
+        """Return the fields common to a shape and an instance's configuration."""
         shown: dict[str, Any] = {
             "processorDescription": "3.7 GHz AMD EPYC\u2122"
             if self.arch == "x86_64"
@@ -87,7 +87,7 @@ class Shape:
 
     @property
     def _billed_when_stopped(self) -> bool:
-        """Whether the bill continues for stopped machines: all GPUs but the virtual A10s, and dense disks."""
+        """Return whether stopped machines are billed: all GPU shapes except the virtual A10s, and dense disks."""
         return self.disks > 0 or (self.gpus > 0 and not self.name.startswith("VM.GPU.A10."))
 
     @property

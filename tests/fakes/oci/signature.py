@@ -1,7 +1,7 @@
-"""Signatures of requests: draft-cavage HTTP signatures as Oracle's services ask for them.
+"""Verify signatures of requests: draft-cavage HTTP signatures as Oracle's services require them.
 
-A pure check of a method, a target, headers and a body against known public keys. What is to be signed, and how
-old a request may be, is as documented for the service.
+A pure check of a method, a target, headers and a body against known public keys. The signed headers and the maximum
+age of a request follow the service's documentation.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""What the control interface shows of the cloud."""
+"""State of the cloud for the control interface."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ _RESOURCES = (
 
 
 def snapshot(cloud: Cloud) -> dict[str, Any]:
-    """All instances, also ended ones, and all other resources that have not ended."""
+    """Return all instances, also ended ones, and all other resources that have not ended."""
     with cloud.lock:
         cloud.timers.run_due()
         instances = [

@@ -1,7 +1,7 @@
-"""What exists in the cloud: resources of all kinds, their states and the times at which they change.
+"""Store the cloud's resources of all kinds, their states and the times at which they change.
 
-Families of operations work on this and on nothing else. All of it is under one lock, which a request holds
-while it is performed.
+Families of operations work only on this store. A single lock protects it, which a request holds while it is
+performed.
 """
 
 import base64
@@ -29,7 +29,7 @@ ENDED = ("TERMINATED", "DELETED")
 
 @dataclass(eq=False, kw_only=True)
 class Resource:
-    """Something that has an OCID: what the API shows of it, and what only we know (`own`)."""
+    """A resource with an OCID: `view` is the API's view, `own` is hidden state."""
 
     kind: str
     number: int
@@ -45,7 +45,7 @@ class Resource:
 
     @property
     def state(self) -> str:
-        """Its lifecycle state; what has none is there as long as it is listed."""
+        """Return the lifecycle state; a resource without a state counts as available."""
         return str(self.view.get("lifecycleState", "AVAILABLE"))
 
     @property
@@ -55,7 +55,7 @@ class Resource:
 
     @property
     def live(self) -> bool:
-        """Whether it has not ended, nor is about to."""
+        """Return whether the resource neither has ended nor is ending."""
         return self.state not in (*ENDED, "TERMINATING", "DELETING")
 
 
@@ -65,7 +65,7 @@ def now() -> str:
 
 
 class Cloud:
-    """All resources of the account in its region."""
+    """The account's resources in its region."""
 
     def __init__(self, account: Account, control: Control, hosts: HostsLike | None = None) -> None:
         self.account = account
@@ -80,7 +80,7 @@ class Cloud:
 
     @property
     def settings(self) -> Settings:
-        """As they are now; times are in simulated seconds."""
+        """Return the current settings; times are in simulated seconds."""
         return self.control.settings
 
     def reset(self) -> None:
@@ -92,7 +92,7 @@ class Cloud:
         if self.hosts:
             self.hosts.stop_all()
 
-    # What there is
+    # Look-ups
 
     def get(self, kind: str, identifier: str | None, what: str | None = None) -> Resource:
         """The resource of that kind and id, else the service's ambiguous 404."""
@@ -106,17 +106,17 @@ class Cloud:
         return self._ids.get(identifier)
 
     def all(self, kind: str) -> list[Resource]:
-        """All of a kind, oldest first, also those that lists do not show yet."""
+        """Return the resources of a kind, oldest first, also new ones that lists do not show yet."""
         return list(self._kinds.get(kind, {}).values())
 
     def where(self, kind: str, **fields: Any) -> Iterator[Resource]:
-        """Those of a kind whose view has these values and that have not ended."""
+        """Iterate over the resources of a kind that have not ended and whose view has these values."""
         for resource in self.all(kind):
             if resource.state not in ENDED and all(resource.view.get(k) == v for k, v in fields.items()):
                 yield resource
 
     def rows(self, kind: str) -> Iterable[tuple[int, View]]:
-        """What a list of that kind is made of."""
+        """Return the rows of a list of that kind."""
         moment = time.monotonic()
         return [(r.number, r.view) for r in self.all(kind) if r.visible_at <= moment]
 
@@ -138,7 +138,7 @@ class Cloud:
         state: str | None = None,
         own: dict[str, Any] | None = None,
     ) -> Resource:
-        """Keep a new resource; fields without a value are left out of what is shown."""
+        """Add a new resource; its view leaves out fields without a value."""
         identifier = view.get("id") or self.ocid(kind)
         full = {"id": identifier, **view, "timeCreated": now()}
         if state:
@@ -164,7 +164,7 @@ class Cloud:
         self.change(resource, lifecycleState=state)
 
     def forget(self, resource: Resource) -> None:
-        """It is gone: 404 from now on."""
+        """Remove the resource: the API answers 404 from now on."""
         self._kinds[resource.kind].pop(resource.id, None)
         self._ids.pop(resource.id, None)
 
@@ -196,7 +196,7 @@ class Cloud:
 
 
 def must_be_live(resource: Resource, what: str) -> None:
-    """Refuse to work on what is ending or has ended."""
+    """Refuse to work on a resource that is ending or has ended."""
     if not resource.live:
         raise incorrect_state(f"{what} {resource.id} is in state {resource.state}.")
 

@@ -1,4 +1,4 @@
-"""Things that happen later, in simulated time: one thread, which runs what is due under the cloud's lock."""
+"""Run scheduled actions in simulated time: one thread, which runs due actions under the cloud's lock."""
 
 import heapq
 import itertools
@@ -21,13 +21,13 @@ class Timers:
         self._thread.start()
 
     def after(self, real_s: float, action: Action) -> None:
-        """Have something done in so many real seconds."""
+        """Schedule an action after `real_s` real seconds."""
         with self._changed:
             heapq.heappush(self._due, (time.monotonic() + real_s, next(self._numbers), action))
             self._changed.notify()
 
     def run_due(self) -> None:
-        """Do at once what is due: called before a request is looked at, so that no answer is late."""
+        """Run all due actions now: called before a request is handled, so that no response is outdated."""
         with self._changed:
             while self._due and self._due[0][0] <= time.monotonic():
                 heapq.heappop(self._due)[2]()

@@ -33,9 +33,9 @@ class Tokens:
         self._answered.clear()
 
     def replay(self, request: Request) -> Reply | None:
-        """The answer that the same request got before.
+        """Return the response that the same request got before, or `None`.
 
-        Raises InvalidatedRetryToken where it was another request, or where what it made is no more.
+        Raises InvalidatedRetryToken if the earlier request differed, or if its resource no longer exists.
         """
         token = self._token(request)
         if token is None:

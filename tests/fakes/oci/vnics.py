@@ -13,7 +13,7 @@ MAX_GROUPS = 5
 
 
 def check_vnic(cloud: Cloud, body: View, domain: str) -> Resource:
-    """Check what a launch asks for as its VNIC; return the subnet."""
+    """Check the VNIC that a launch requests; return the subnet."""
     request = body.get("createVnicDetails") or {}
     identifier = request.get("subnetId") or body.get("subnetId")
     if identifier is None:
@@ -134,7 +134,7 @@ def _pick_address(cloud: Cloud, subnet: Resource, asked: str | None) -> str:
 
 
 def _usable(block: Network) -> Iterator[str]:
-    """All but the first two and the last, which the service keeps for itself."""
+    """Iterate over a block's addresses without the first two and the last, which the service reserves."""
     return (str(block[at]) for at in range(2, block.num_addresses - 1))
 
 

@@ -1,4 +1,4 @@
-"""Work requests: what became of an operation that goes on after its answer."""
+"""Work requests: the progress and the result of an operation that continues after its response."""
 
 from tests.fakes.oci.api import Handler, Reply, Request, View, page, shown
 from tests.fakes.oci.store import Cloud, Resource, now
@@ -38,18 +38,18 @@ def start(cloud: Cloud, operation: str, resource: Resource, action: str) -> Reso
 
 
 def go(cloud: Cloud, work: Resource) -> None:
-    """It has begun."""
+    """Mark the work request as started."""
     cloud.change(work, status="IN_PROGRESS", timeStarted=now(), percentComplete=10.0)
     log(work, "In progress.")
 
 
 def done(cloud: Cloud, work: Resource) -> None:
-    """It went well."""
+    """Mark the work request as succeeded."""
     _finish(cloud, work, "SUCCEEDED", work.own["action"])
 
 
 def fail(cloud: Cloud, work: Resource, code: str, message: str) -> None:
-    """It went wrong."""
+    """Mark the work request as failed."""
     work.own["errors"].append({"code": code, "message": message, "timestamp": now()})
     _finish(cloud, work, "FAILED", "RELATED")
 

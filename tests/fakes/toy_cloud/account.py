@@ -19,7 +19,7 @@ SSH_PORT = "TOY_CLOUD_SSH_PORT"
 
 @dataclass
 class Account:
-    """Everything there is, in memory, and a real SSH server for each machine."""
+    """The account's state in memory, and a real SSH server for each machine."""
 
     hosts: Hosts = field(default_factory=lambda: Hosts(Path(os.environ[HOME]), int(os.environ[SSH_PORT])))
     machines: dict[str, Instance] = field(default_factory=dict)
@@ -66,7 +66,7 @@ ACCOUNT: list[Account] = []
 
 
 def account() -> Account:
-    """The one account that there is."""
+    """Return the only account."""
     if not ACCOUNT:
         ACCOUNT.append(Account())
     return ACCOUNT[0]

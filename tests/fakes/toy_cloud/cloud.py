@@ -33,12 +33,12 @@ def connect(target: Target, *, clock: Clock) -> "ToyCloud":
 
 
 def configured() -> bool:
-    """There is nothing to set up."""
+    """Return True: a toy cloud needs no configuration."""
     return True
 
 
 def sdk() -> Finding:
-    """There is none."""
+    """Return a passed check: a toy cloud has no SDK."""
     return Finding(what="SDK", ok=True, detail="none is needed")
 
 
@@ -79,7 +79,7 @@ def _preview(
 
 
 class ToyCloud:
-    """See `Cloud`, whose words hold here."""
+    """A toy implementation of the protocol `Cloud`."""
 
     name = "toy"
     consistency_s = 0.0

@@ -1,9 +1,9 @@
 """Hosts like VMs, made of Linux namespaces (as root), each with the real OpenSSH server.
 
 `with vms(tmp_path, count=2, firewall="oci") as net:` gives `net.hosts`, and with `net.inventory()` the files that
-`gpuctl up --hosts` takes. Everything hangs on pipes that this process holds, so that all of it ends with this
-process. A host shares with this machine the kernel, the processors, the memory and /dev: it is no place for code
-that is not trusted.
+`gpuctl up --hosts` takes. Every host is tied to pipes that this process holds, so that all hosts end with this
+process. A host shares with this machine the kernel, the processors, the memory and /dev: never run untrusted code in
+it.
 """
 
 import shutil
@@ -80,11 +80,12 @@ class Net:
 def vms(
     folder: Path, *, count: int = 2, each: Mapping[int, Mapping[str, Any]] | None = None, **options: Any
 ) -> Iterator[Net]:
-    """`count` running hosts, named gpu-0 and so on, with `options` (see Options); `each` has those of single hosts.
+    """Yield `count` running hosts, named gpu-0 and so on, with `options` (see Options) and per-host options in
+    `each`.
 
     Their files are in a new folder in `folder`, which must be on a disk. When the block ends, and also when this
-    process is killed, the hosts, their network and that folder are gone. Raises RuntimeError where a host does
-    not boot.
+    process is killed, the hosts, their network and that folder are removed. Raises RuntimeError if a host does not
+    boot.
     """
     assert 1 <= count <= MOST
     assert not set(",:\\") & set(str(folder)), "mount's options cannot hold this path"
@@ -153,7 +154,7 @@ def make_host(
 
 
 def new_login(folder: Path, *, authorized_keys: Sequence[str], host_key: str | None = None) -> Login:
-    """Who may log in to a host, and the host's own key, a fresh one where none is given; `folder` keeps it."""
+    """Create a host's login: the authorized keys, and the given host key or a new one, saved in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "host_key"
     if host_key is None:

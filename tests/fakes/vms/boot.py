@@ -20,7 +20,7 @@ _BOUND = ("setpriv", "--bounding-set", "-sys_time,-sys_module,-sys_boot,-syslog"
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A command, and what it reads."""
+    """A command, and its input."""
 
     argv: tuple[str, ...]
     text: str = ""
@@ -28,7 +28,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a host lies: its folder on disk, and its place in the network."""
+    """A host's place: its folder on disk, and its place in the network."""
 
     folder: Path
     index: int
@@ -59,7 +59,7 @@ class Place:
 
     @property
     def ports(self) -> tuple[str, str]:
-        """What the host's ens3 and its container are plugged into, in the bridge's namespace."""
+        """Return the ports of the host's ens3 and of its container, in the bridge's namespace."""
         return f"port{self.index}", f"box{self.index}"
 
 
@@ -81,13 +81,17 @@ def start_argv(python: str, init: Path, uptime_s: int) -> tuple[str, ...]:
 
 
 def enter_argv(pid: int) -> tuple[str, ...]:
-    """What runs a command within a host, as root, given its PID 1's number here."""
+    """Return the prefix of a command that runs it within a host, as root, given this machine's number of the host's
+    PID 1.
+    """
     spaces = ("--mount", "--uts", "--ipc", "--net", "--pid", "--time", "--root", "--wdns=/root")
     return ("nsenter", "--target", str(pid), *spaces, *_BOUND)
 
 
 def config(options: Options, place: Place, *, first: bool, shared: Sequence[Path] = ()) -> dict[str, Any]:
-    """What PID 1 reads; `first`: whether the host has not booted before. `shared`: folders that it has from here."""
+    """Return the configuration of PID 1. `first`: the host has not booted before. `shared`: folders shared with this
+    machine.
+    """
     once = (Step(argv=("sh", "-ec", options.first_boot)),) if first and options.first_boot else ()
     steps = (
         *_wiring(options, place),
@@ -139,7 +143,7 @@ def _wiring(options: Options, place: Place) -> tuple[Step, ...]:
 
 
 def hidden(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """Those of these folders that a host would not see, as they lie in one of its own."""
+    """Return the folders that a host would not see, because the host has its own instead."""
     return tuple(path for path in folders if any(path.is_relative_to(local) for local in OWN))
 
 
@@ -174,7 +178,7 @@ def _mounts(options: Options, place: Place, shared: Sequence[Path]) -> tuple[Ste
         ("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", f"{root}/dev/shm"),
         ("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", f"{root}/run"),
         ("mount", "--bind", f"{place.boot_id}", f"{root}/proc/sys/kernel/random/boot_id"),
-        # As systemd-tmpfiles does at each boot; ahead of what is shown there of this machine's.
+        # As systemd-tmpfiles does at each boot; before this machine's folders are mounted there.
         ("find", f"{root}/tmp", "-mindepth", "1", "-delete"),
         *binds,
         ("pivot_root", f"{root}", f"{root}/mnt"),
@@ -213,7 +217,7 @@ def _pretence(options: Options) -> list[tuple[str, ...]]:
 
 
 def _firewall(options: Options, *, first: bool) -> tuple[Step, ...]:
-    """What the image's services load at each boot, from the files that are there by then."""
+    """Return the steps by which the image's services load firewall rules at each boot, from its files."""
     match options.firewall:
         case "oci" | "oci-legacy":
             return (Step(argv=("iptables-restore", "/etc/iptables/rules.v4")),)

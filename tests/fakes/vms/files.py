@@ -46,7 +46,7 @@ def write_image(upper: Path, files: tuple[File, ...], links: tuple[Link, ...]) -
 
 
 def _add_parents(upper: Path, path: Path, owner: tuple[int, int] = (0, 0)) -> None:
-    """The folders above a file. Those that this machine has look as they do there."""
+    """Create the folders above a file, with the owner and mode of this machine's folders where these exist."""
     for below in reversed(path.parents[:-1]):
         folder = upper / str(below).lstrip("/")
         if folder.exists():

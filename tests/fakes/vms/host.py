@@ -53,11 +53,11 @@ class Host:
     place: Place
     switch: Switch
     running: list[Running]
-    """The one boot that is going on, or nothing."""
+    """The running boot, at most one."""
 
     @property
     def pid(self) -> int:
-        """Of PID 1, as this machine numbers it. Raises RuntimeError where the host is off."""
+        """Return this machine's number of the host's PID 1. Raises RuntimeError if the host is off."""
         if not self.running or self.running[0].pid is None:
             raise RuntimeError(f"{self.name} is off")
         return self.running[0].pid
@@ -69,9 +69,9 @@ class Host:
     def root(
         self, command: str, *, timeout_s: float = 60, check: bool = True
     ) -> "subprocess.CompletedProcess[str]":
-        """A shell command as root in the host, around SSH.
+        """Run a shell command as root in the host, without SSH.
 
-        Raises RuntimeError with what it said where it fails, unless not to `check`, and TimeoutError.
+        Raises RuntimeError with the output of a failed command, unless `check` is False, and TimeoutError.
         """
         # Ended from within: what runs in another process namespace does not end with nsenter.
         limit = ("timeout", "--kill-after=1", f"{timeout_s}")
@@ -140,7 +140,7 @@ class Host:
         power_off([self])
 
     def shut_down(self) -> None:
-        """Ask all processes of the host to end, then end those that are left. Raises RuntimeError where it is off."""
+        """Ask all processes of the host to end, then kill the rest. Raises RuntimeError if the host is off."""
         os.kill(self.pid, signal.SIGTERM)
         process = self.running.pop().process
         wait(process)

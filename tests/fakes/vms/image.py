@@ -1,6 +1,6 @@
-"""The files in which a host differs from this machine, as text: what a cloud's image and its first boot make.
+"""Generate the files in which a host differs from this machine, as text: of a cloud's image and its first boot.
 
-Nothing here touches a disk.
+No function here touches a disk.
 """
 
 from dataclasses import dataclass
@@ -120,7 +120,7 @@ def free_id(accounts: Accounts) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What this machine has, on which hosts are made."""
+    """Properties of this machine on which hosts are based."""
 
     accounts: Accounts
     netfilter_persistent: bool
@@ -132,7 +132,7 @@ class Ground:
 def image(
     options: Options, *, name: str, address: str, login: Login, ground: Ground
 ) -> tuple[tuple[File, ...], tuple[Link, ...]]:
-    """All files of a host in which it differs from this machine."""
+    """Return the files of a host that differ from this machine's."""
     accounts = ground.accounts
     user, uid = options.user, free_id(accounts)
     home, local = f"/home/{user}", (uid, uid)

@@ -22,7 +22,7 @@ GRACE_S = 5
 
 
 def main() -> None:
-    """Boot; say so in one line of JSON on standard output; stay until told to end."""
+    """Boot, report it in one line of JSON on standard output, and run until asked to end."""
     # /proc is still that of the machine outside, where this process has another number.
     outer_pid = int(Path("/proc/self").readlink().name)
     config = json.loads(sys.stdin.readline())
@@ -84,7 +84,7 @@ def ask_all_to_end(signals: int) -> None:
 
 
 def reap() -> bool:
-    """Collect the children that have ended; whether there are others."""
+    """Collect ended children; return whether others remain."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

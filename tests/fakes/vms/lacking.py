@@ -1,4 +1,4 @@
-"""What this machine lacks to be the ground for VM-like hosts."""
+"""Check whether this machine can run VM-like hosts."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ PROGRAMS = {
 
 @functools.cache
 def lacking() -> str | None:
-    """A sentence that says what is lacking, or `None`."""
+    """Return a sentence that names a missing requirement, or `None`."""
     if sys.platform != "linux":
         return "VM-like hosts need Linux"
     if os.geteuid() != 0:
@@ -41,7 +41,7 @@ def faketime() -> str | None:
 
 
 def lacking_clock() -> str | None:
-    """As `lacking`, for hosts whose clock is off."""
+    """Return the missing requirement of hosts whose clock is off, or `None`."""
     if faketime() is None:
         return "a host's clock is shifted by libfaketime (Debian: apt-get install libfaketime)"
     return lacking()

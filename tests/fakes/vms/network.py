@@ -46,14 +46,14 @@ class Switch:
     """This process's interface."""
 
     def run(self, *argv: str, text: str | None = None, check: bool = True) -> None:
-        """A command in the bridge's namespace. Raises RuntimeError with what it said, unless not to `check`."""
+        """Run a command in the bridge's namespace. Raises RuntimeError with its output, unless `check` is False."""
         done = subprocess.run([*self.enter, *argv], input=text, capture_output=True, text=True, check=False)
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """What runs a command in the bridge's namespace."""
+        """Return the prefix of a command that runs it in the bridge's namespace."""
         return ("nsenter", f"--net=/proc/{self.process.pid}/ns/net")
 
     def drop(self, one: str, other: str, *, dropped: bool) -> None:
@@ -62,7 +62,7 @@ class Switch:
         self.run("nft", "add" if dropped else "delete", "element", "bridge", "vms", "dropped", pairs)
 
     def unplug(self, ports: tuple[str, ...]) -> None:
-        """Remove those of these ports that there are, and the interfaces at their other ends."""
+        """Remove the existing ones of these ports, and the interfaces at their other ends."""
         for port in ports:
             self.run("ip", "link", "delete", port, check=False)
 
@@ -81,7 +81,7 @@ def bridge(scratch: Path) -> Iterator[Switch]:
             "link set br0 up",
         ]
         switch.run("ip", "-batch", "-", text="\n".join(lines))
-        # So that it answers at once that there is no way to elsewhere.
+        # So that it answers at once that other networks are unreachable.
         switch.run("sysctl", "--quiet", "net.ipv4.ip_forward=1")
         switch.run("nft", "--file", "-", text=RULES)
         subprocess.run(["ip", "address", "add", f"{subnet}.{LAPTOP}/24", "dev", link], check=True)
@@ -95,7 +95,7 @@ def bridge(scratch: Path) -> Iterator[Switch]:
 
 @dataclass(frozen=True, kw_only=True)
 class Outsider:
-    """A machine of the subnet that is none of the hosts: a network namespace and nothing more."""
+    """A machine of the subnet outside the hosts: only a network namespace."""
 
     process: "subprocess.Popen[str]"
     address: str
@@ -144,7 +144,7 @@ def held(argv: tuple[str, ...]) -> "Iterator[subprocess.Popen[str]]":
 
 
 def close(process: "subprocess.Popen[str]") -> None:
-    """Close a process's standard input, at which it ends. What it did not read is lost."""
+    """Close a process's standard input, at which it ends. Unread input is lost."""
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.close()

@@ -1,4 +1,4 @@
-"""What a VM-like host is to be: values only."""
+"""Options of a VM-like host: only values."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ FIREWALLS: tuple[Firewall, ...] = ("none", "oci", "oci-legacy", "nftables", "ufw
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a host is made; the defaults are a cloud's Ubuntu image with nothing wrong but its docker0."""
+    """Options of a host; the defaults are a cloud's Ubuntu image whose only oddity is its docker0."""
 
     firewall: Firewall = "none"
     """`oci`: the rules of OCI's Ubuntu image by iptables-nft; `oci-legacy`: the same by iptables-legacy."""
@@ -17,7 +17,7 @@ class Options:
     sudo: bool = True
     """Whether the user may sudo, without a password."""
     own_name: Literal["loopback", "address"] = "loopback"
-    """What the host's own name resolves to: 127.0.1.1, as cloud images have it, or its address."""
+    """The host's own name resolves to 127.0.1.1, as in cloud images, or to its address."""
     docker0: bool = True
     """A bridge 172.17.0.1/16 with a carrier, the same on all hosts."""
     mtu: int = 1500
@@ -28,7 +28,7 @@ class Options:
     sshd: tuple[str, ...] = ()
     """Further lines of sshd_config; they win over the image's: `("MaxSessions 2",)`."""
     pci: tuple[str, ...] = ()
-    """What is on the PCI bus, in place of this machine's: class and device id of NVIDIA's, `030200 2236`."""
+    """Devices on the PCI bus, in place of this machine's: class and device id of NVIDIA's, `030200 2236`."""
     kernel: str | None = None
     """The release that the running kernel is said to have."""
     first_boot: str = ""
