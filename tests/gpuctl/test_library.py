@@ -66,7 +66,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 @pytest.fixture
 def work(store: Store) -> Inventory:
-    """A cluster of two machines that nobody reaches."""
+    """Create a cluster of two unreachable machines."""
     machines = tuple(
         Machine(
             name=f"work-{rank}",

@@ -145,7 +145,7 @@ def test_demote_user_folders_keeps_pythonpath_importable(tmp_path: Path) -> None
 
 
 def test_demote_prefers_own_packages_in_editable_install(hostile: Path) -> None:
-    """An editable install finds our packages by a hook that is asked after `sys.path`."""
+    """An editable install finds gpuctl's packages by a hook that Python consults after `sys.path`."""
     code = f"""
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location(

@@ -36,7 +36,7 @@ SILENT = SAY + "output.text('more')\nsys.exit(5)"
 
 
 class Streams(io.StringIO):
-    """A stream with an encoding of its own."""
+    """A stream with a chosen encoding."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
         super().__init__()

@@ -40,7 +40,7 @@ PAGES: dict[str, Page] = {
 
 @pytest.fixture(autouse=True)
 def no_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home of its own, 80 columns, and nobody who could be asked for prices."""
+    """Set a fresh home and 80 columns, with no vendor reachable for prices."""
     monkeypatch.setenv("GPUCTL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "80")
     for name, value in environment("http://127.0.0.1:1").items():
@@ -314,7 +314,7 @@ def test_shapes_refresh_prices_fetches_and_keeps_prices(
         assert rows["p5.4xlarge"]["usd_per_hour"] is None
         assert "AWS lists no price in eu-west-1 of g4dn.xlarge," in err
         assert err.startswith("asking AWS")
-    # They are kept, each with its date; the oldest is the document's.
+    # The prices are saved, each with its date; the document has the oldest.
     status, out, _ = shapes("--json")
     document: dict[str, Any] = json.loads(out)
     rows = {row["name"]: row for row in document["shapes"]}

@@ -1,4 +1,4 @@
-"""Machines that are reached over a bastion, from `up` to `down`."""
+"""Test machines reached over a bastion, from `up` to `down`."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def hosts(tmp_path):
 
 @pytest.fixture
 def user(tmp_path: Path, hosts: tuple[Machine, ...]) -> dict[str, str]:
-    """The environment of somebody who knows all three, and has a key for the first."""
+    """Return the environment of a user who knows all three hosts, with a key for the first."""
     ssh = tmp_path / "user" / ".ssh"
     ssh.mkdir(parents=True, mode=0o700)
     (ssh / "known_hosts").write_text(render(hosts))

@@ -83,7 +83,7 @@ def host_file(gpuctl: CloudGpuctl, machine: dict[str, Any], name: str) -> Path:
 
 @contextmanager
 def ssh_server(gpuctl: CloudGpuctl, machine: dict[str, Any], **changed: str) -> Iterator[None]:
-    """The machine's own SSH server at the port of these tests, with other fields of its configuration."""
+    """Run the machine's SSH server at these tests' port, with changed fields of its configuration."""
     original = host_file(gpuctl, machine, "server.json")
     config = json.loads(original.read_text()) | {"port": PORT} | changed
     path = original.with_name("changed.json")
@@ -116,7 +116,7 @@ def ssh_server(gpuctl: CloudGpuctl, machine: dict[str, Any], **changed: str) -> 
 
 @contextmanager
 def launched(kind: Kind, folder: Path, count: int) -> Iterator[tuple[CloudGpuctl, list[dict[str, Any]]]]:
-    """gpuctl with machines that run, by the words of their provider; no SSH server is where it is to be."""
+    """Yield gpuctl and machines that run according to their provider, without an SSH server at the expected port."""
     with cloud_gpuctl(kind, folder, hosts=True) as gpuctl:
         spec = {
             "shape": kind.shape,
@@ -386,7 +386,7 @@ def test_reach_waits_for_cloud_init_and_reboots_once_for_driver(
     place(host, "cloud-init", SLOW_CLOUD_INIT)
     place(host, "nvidia-smi", NVIDIA_SMI)
     place(host, "reboot", f"touch {ASKED}")
-    # /tmp and the mount are gone after a boot; then the driver's word counts, whatever is on the bus.
+    # /tmp and the mount are gone after a boot; then the driver's answer counts, whatever is on the bus.
     host.root(f"touch /tmp/updated-under-a-loaded-module; {GPU_ON_THE_BUS}")
     boot = Boot(timeout_s=60, console=lambda _: None, hourly_usd=None, made=frozenset({machine.name}))
     first = host.boot_id
@@ -414,7 +414,7 @@ mkdir -p $run
 birth=$(cut -d' ' -f22 /proc/1/stat) boot=$(cat /proc/sys/kernel/random/boot_id)
 printf '{"pid": 1, "birth": "%s", "boot_id": "%s"}' $birth $boot > $run/runner.json
 chown -R ubuntu /home/ubuntu/.gpuctl-node"""
-"""As a run's own runner writes it, with a process that lives as long as the host."""
+"""Writes a run's record as its runner does, with a process that lives as long as the host."""
 
 
 @pytest.mark.parametrize("at_work", [True, False])

@@ -25,7 +25,7 @@ from provision.rented.tagged_clusters import reap
 pytestmark = pytest.mark.slow
 
 EXAMPLES = int(os.environ.get("GPUCTL_TEST_SEQUENCES", "0"))
-"""How many sequences, chosen anew each time. 0: some that are always the same."""
+"""Number of sequences, chosen at random each time. 0: a fixed set."""
 CLUSTERS = ("default", "second")
 WHATS: tuple[Literal["up", "up_with_another_shape", "down", "reap"], ...]
 WHATS = ("up", "up", "up", "up", "up_with_another_shape", "down", "down", "reap")
@@ -39,13 +39,13 @@ class Step:
 
     what: Literal["up", "up_with_another_shape", "down", "reap"]
     name: str
-    """Of the cluster."""
+    """Name of the cluster."""
     count: int
     trouble: Trouble
     lag_s: float
-    """How long lists lag from now on."""
+    """Lag of lists from now on, in seconds."""
     one_ended: bool
-    """Somebody else has just ended one of its machines."""
+    """Another user has just ended one of its machines."""
     forget: bool
     """`down` forgets the cluster, as it does when nothing keeps it from doing so."""
 
@@ -155,7 +155,7 @@ def down(world: World, step: Step) -> None:
 def lose_home_and_reap(world: World, step: Step) -> None:
     shutil.rmtree(world.home, ignore_errors=True)
     world.home.mkdir()
-    # What nobody remembers is found once it is listed.
+    # Machines without a record are found once they are listed.
     world.clock.sleep(LONGEST_LAG_S)
     cloud = world.account.connect(Target(provider=world.kind.provider), world.clock)
     error, left = told(
@@ -177,7 +177,7 @@ def make(world: World, step: Step, shape: str | None = None) -> Any:
 
 
 def told(step: Step, error: BaseException | None, answer: Any) -> tuple[BaseException | None, Any]:
-    """For whoever reads of a failure: what came of each step."""
+    """Note the result of each step, for the reader of a failure."""
     ended = type(error).__name__ if error else "done"
     note(f"→ {step.what} of {step.name}: {'' if isinstance(error, Killed) else error or ''} {ended}")
     return error, answer

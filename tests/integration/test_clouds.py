@@ -119,7 +119,7 @@ def test_up_tries_next_zone_when_first_has_no_capacity(gpuctl: CloudGpuctl) -> N
     launches = [
         call for call in gpuctl.cloud.calls() if call["operation"] in ("LaunchInstance", "RunInstances")
     ]
-    # OCI is asked for its capacity report before, so that not even that one call is lost there.
+    # OCI's capacity report is read before, so that not even that one call is lost there.
     refused = [call["code"] for call in launches if call["status"] >= 400]
     assert refused == {"oci": [], "aws": ["InsufficientInstanceCapacity"]}[gpuctl.kind.provider]
     assert {instance["place"].split("/")[0] for instance in gpuctl.cloud.live_instances()} == {second}
@@ -344,7 +344,7 @@ def listed_by(client: str, gpuctl: CloudGpuctl) -> set[str]:
 
 
 def end_from_outside(gpuctl: CloudGpuctl, instance: str) -> None:
-    """End a machine as somebody in the console would, and wait until it has ended."""
+    """End a machine as a user of the console would, and wait until it has ended."""
     client = find_client(gpuctl.kind)
     if gpuctl.kind.client == "aws":
         client_json(client, gpuctl, "ec2", "terminate-instances", "--instance-ids", instance)
@@ -356,7 +356,7 @@ def end_from_outside(gpuctl: CloudGpuctl, instance: str) -> None:
 
 
 def make_foreign_network(gpuctl: CloudGpuctl) -> str:
-    """A network of somebody else, named like ours; returns its id."""
+    """Create another user's network, named like gpuctl's; return its id."""
     client = find_client(gpuctl.kind)
     if gpuctl.kind.client == "aws":
         named = "ResourceType=vpc,Tags=[{Key=Name,Value=gpuctl}]"
@@ -498,7 +498,7 @@ def aws(clouds: Clouds, tmp_path: Path) -> Iterator[CloudGpuctl]:
 
 
 def ec2(gpuctl: CloudGpuctl) -> Any:
-    """Amazon's own client, as whoever shares the account."""
+    """Return Amazon's client, as another user of the account."""
     return boto3.client(
         "ec2",
         endpoint_url=gpuctl.cloud.url,

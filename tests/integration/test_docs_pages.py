@@ -133,7 +133,7 @@ def test_page_shows_commands_that_work(page: Path, begun: Session) -> None:
 
 
 def test_page_of_server_on_a_node_is_reached_over_plain_ssh(cluster: Gpuctl) -> None:
-    # As in ~/.ssh/config, for editors: the file that is kept for the cluster is included.
+    # Same as in ~/.ssh/config for editors: the cluster's own file is included.
     (cluster.cwd / "config").write_text(f"Include {cluster.ok('ssh-config', '--json').json['path']}\n")
     free = []
     for _ in range(2):

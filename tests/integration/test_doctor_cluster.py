@@ -50,7 +50,7 @@ def test_doctor_names_processes_left_by_killed_runner(two_hosts: Gpuctl) -> None
         return next((p for p in result if "-u" in p.cmdline() and p.environ().get("RANK") == "0"), None)
 
     rank = wait_for(rank_0, what="rank 0 at work")
-    # Without its runner nobody ends a rank.
+    # Without its runner no process ends a rank.
     (record,) = two_hosts.home.rglob(f"runs/{run}/default-0/runner.json")
     runner = psutil.Process(json.loads(record.read_text())["pid"])
     runner.kill()

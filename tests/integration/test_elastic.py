@@ -118,7 +118,7 @@ def metrics(gpuctl: Gpuctl, run: str) -> Path:
 
 @pytest.mark.timeout(1500)
 def test_elastic_ray_driver_uses_machines_added_later(two_hosts: Gpuctl, tmp_path: Path) -> None:
-    """Ray's own elastic training, ScalingConfig(num_workers=(1, 3)), on our nodes."""
+    """Uses Ray's elastic training, ScalingConfig(num_workers=(1, 3)), on gpuctl's nodes."""
     two_hosts.script("drive.py", DRIVER)
     storage = tmp_path / "storage"
     storage.mkdir()

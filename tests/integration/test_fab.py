@@ -48,7 +48,7 @@ def nap(c):
 def project(cluster: Gpuctl) -> Gpuctl:
     cluster.script("fabfile.py", FABFILE)
     cluster.script("note.txt", "a note")
-    # Of a user's, and never to be read by gpuctl.
+    # A file of the user that gpuctl must never read.
     cluster.script("remote.py", "raise SystemExit('not ours')")
     return cluster
 

@@ -74,7 +74,7 @@ def test_train_reports_exception_of_failed_rank(two_hosts: Gpuctl) -> None:
 
 
 def test_rank_that_lost_its_peer_fails_the_run_and_is_started_again(two_hosts: Gpuctl) -> None:
-    """The other rank waits until gpuctl stops it: nobody ordered a stop."""
+    """The other rank waits until gpuctl stops it: no stop was ordered."""
     text = (
         "import os, time\ntime.sleep(0.5)\nif os.environ['RANK'] == '1':\n    raise RuntimeError('Gloo "
         "connectFullMesh failed with [pair.cc:152] timed out connecting: No route to host')\ntime.sleep(60)\n"
@@ -136,7 +136,7 @@ def test_killed_rank_watcher_leaves_no_process(two_hosts: Gpuctl) -> None:
         for pid in processes_with("steps.py", str(two_hosts.home))
         if b"\0rank\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
-    # torchrun's own command line holds the same words; the watcher is the one that is no torchrun.
+    # torchrun's command line holds the same words; the watcher is the process without them.
     watchers = [
         pid for pid in watchers if b"torch.distributed" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]

@@ -188,7 +188,7 @@ print(json.dumps([port for port, open in zip(ports, ThreadPoolExecutor(8).map(co
 
 
 class Place:
-    """Namespaces of their own for the network and the mounts, as long as their holder's input is open."""
+    """Separate namespaces for the network and the mounts, open as long as their holder's input."""
 
     def __init__(self) -> None:
         hold = "import sys; print(flush=True); sys.stdin.read()"
@@ -220,7 +220,7 @@ NOTHING = Steps(steps=(), reason="only to read")
 
 
 class Host(Place):
-    """The host whose firewall it is: 10.77.0.1 and fd77::1, with an /etc and a /run of its own."""
+    """The host with the firewall: 10.77.0.1 and fd77::1, with a separate /etc and /run."""
 
     name = "host"
     user: tuple[str, ...] = ()
@@ -268,7 +268,7 @@ class Host(Place):
         return firewall.apply(cast("Node", self), plan)
 
     def snapshot(self) -> list[str]:
-        """Everything that filters, and every file that keeps it; without the counters."""
+        """Return all filter rules and the files that store them, without counters."""
         return self.sh("""
             for backend in legacy nft; do for family in ip ip6; do
                 ${family}tables-$backend-save | sed '/^#/d; s/ \\[[0-9]*:[0-9]*\\]//'

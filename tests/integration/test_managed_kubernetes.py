@@ -54,7 +54,7 @@ JOB = ("--device", "cpu", "--", "--model", "cnn", "--epochs", "1", "--batch-size
 KINDS = {"eks": ("kubernetes-cluster", "node-group"), "oke": ("okecluster", "nodepool")}
 """The fakes' names for a control plane and a node group."""
 GPUS = {"eks": 4, "oke": 2}
-"""Of a machine of the shape."""
+"""GPUs of a machine, by service."""
 A10 = "030200 2236"
 SMI = "/usr/local/bin/nvidia-smi"
 APART = 9
@@ -77,7 +77,7 @@ def managed(service: str, clouds: Clouds, folder: Path) -> Iterator[CloudGpuctl]
 
 @contextmanager
 def pods_in_hosts(service: str, gpuctl: CloudGpuctl, folder: Path) -> Iterator[None]:
-    """Have the pods on two nodes with GPUs run commands, each in a host of its own."""
+    """Let the pods on two GPU nodes run commands, each in a separate host."""
     folder.mkdir()
     bus = (A10,) * GPUS[service]
     with vms(folder, count=3, firewall="none", pci=bus) as net, API_SERVERS[service]() as kube:
@@ -211,7 +211,9 @@ def test_status_shows_that_nothing_ends_the_machines_on_oke(clouds: Clouds, tmp_
 @pytest.mark.skipif(lacking() is not None, reason=lacking() or "")
 @pytest.mark.parametrize("service", SERVICES)
 def test_run_starts_its_machines_and_ends_them_after_it(service: str, clouds: Clouds, tmp_path: Path) -> None:
-    """From nothing to a run to nothing; the pods are hosts of network namespaces, whose GPUs are numbers alone."""
+    """The cluster goes from 0 machines to a run and back. Its pods are hosts of network namespaces; GPUs are only
+    counted.
+    """
     with managed(service, clouds, tmp_path) as gpuctl, pods_in_hosts(service, gpuctl, tmp_path / "hosts"):
         up = ("up", "--provider", service, "--shape", gpuctl.kind.shape, "--min", "0", "--max", "2")
         made = gpuctl.ok(*up, "--ssh-cidr", "127.0.0.1/32", "--python", sys.executable, "--yes", "--json")

@@ -182,7 +182,7 @@ def test_results_names_machine_replaced_before_end_of_run(two_hosts: Gpuctl) -> 
 
 
 def test_runs_reports_run_unknown_to_nodes_as_running(two_hosts: Gpuctl) -> None:
-    """So it is while it is being launched."""
+    """Such is the state during a launch."""
     run = detached(two_hosts)
     two_hosts.ok("stop")
     folder = two_hosts.run_folder(run)

@@ -46,11 +46,11 @@ class Server:
     process: "subprocess.Popen[bytes]"
 
     def change_host_key(self) -> None:
-        """Give the server another host key, as if the machine were made anew."""
+        """Give the server another host key, as if the machine was created again."""
         path = self.key.with_name("host_key")
         path.unlink()
         make_key(path)
-        # sshd starts itself anew, with the same pid, and listens again.
+        # sshd restarts itself with the same pid, and listens again.
         self.process.send_signal(signal.SIGHUP)
         output = self.key.with_name("log")
         wait_for(lambda: output.read_text().count("Server listening") == 2, what="sshd again", deadline_s=10)
@@ -174,7 +174,7 @@ KNOWN = {
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="needs OpenSSH's client")
 def test_pin_accepts_and_refuses_host_keys_like_openssh(server: Server, tmp_path: Path) -> None:
-    """Whom `ssh -o StrictHostKeyChecking=accept-new` logs in to, gpuctl does, and nobody else."""
+    """Compare gpuctl's pinning with `ssh -o StrictHostKeyChecking=accept-new`."""
     host = f"[127.0.0.1]:{server.port}"
     words = {
         "host": host,

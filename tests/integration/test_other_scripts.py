@@ -137,7 +137,7 @@ if dist.get_rank() == 0:
 dist.destroy_process_group()
 """,
 }
-"""As nanoGPT lies in its repository: its data are ignored, and its settings are a script among the words."""
+"""Files of a project like nanoGPT's repository: ignored data, and a settings script among the arguments."""
 
 
 def test_nanogpts_layout_gets_its_ignored_data_and_brings_its_checkpoint(cluster: Gpuctl) -> None:

@@ -81,7 +81,7 @@ def installed_by(installer: str, wheel: Path, folder: Path) -> Path:
     else:
         done(sys.executable, "-m", "venv", environment)
         done(python, "-m", "pip", "install", "--no-index", "--no-deps", wheel)
-    # What gpuctl depends on is found where this Python has it.
+    # gpuctl's dependencies come from this Python's environment.
     [packages] = environment.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return environment

@@ -61,7 +61,7 @@ def json_page(document: Any) -> str:
 
 
 def compared(path: Path, text: str) -> None:
-    """Compare the text with the page; write it where that is asked for."""
+    """Compare the text with the page, or rewrite the page if requested."""
     if os.environ.get("GPUCTL_WRITE_DOCS") == "1":
         path.write_text(text)
     assert path.read_text() == text, "GPUCTL_WRITE_DOCS=1 writes it anew"
@@ -72,7 +72,7 @@ def compared(path: Path, text: str) -> None:
 )
 def test_docs_pages_show_plans_of_the_samples(gpuctl: CloudGpuctl) -> None:
     sample = PAGES[gpuctl.kind.provider]
-    # As on a terminal, where a yes accepts an image's terms.
+    # Same as on a terminal, where a yes accepts an image's terms.
     accepts = ("--accept-terms",) * (gpuctl.kind.provider == "oci")
     words = (
         "up",

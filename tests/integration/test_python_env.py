@@ -50,7 +50,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 @pytest.fixture(scope="session")
 def uv_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """uv's own wheel, as pip gets it."""
+    """Return uv's own wheel, as pip gets it."""
     folder = tmp_path_factory.mktemp("uv")
     download = [
         "download",
@@ -104,7 +104,7 @@ def wheels(tmp_path: Path, uv_wheel: Path) -> Path:
 
 @pytest.fixture
 def nodes(two_hosts: Gpuctl) -> Iterator[list[Node]]:
-    """Connections to two fresh hosts, with homes of their own."""
+    """Yield connections to two fresh hosts with separate homes."""
     folder = Store(two_hosts.home).cluster("default")
     opened = [connect(replace(m, python=None), folder) for m in folder.load().machines]
     yield opened
@@ -198,7 +198,7 @@ def test_train_warns_of_environments_that_differ_between_nodes(two_hosts: Gpuctl
     first = two_hosts(*words).err
     assert first.count("environment of --pip: built in") == 2
     assert "its environment is not the one of" not in first
-    # As if the second had asked an index at another time.
+    # As if the second node had queried an index at another time.
     folder = Store(two_hosts.home).cluster("default")
     node = connect(folder.load().machines[1], folder)
     try:

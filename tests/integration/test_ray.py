@@ -395,7 +395,7 @@ def test_ray_run_exits_2_when_a_rank_rejects_an_option(hosts: Gpuctl) -> None:
 
 
 def test_ray_run_restarts_from_checkpoint_after_killed_worker(hosts: Gpuctl) -> None:
-    """The checkpoint is in parts, of which each node has its own."""
+    """The checkpoint consists of parts, which lie on different nodes."""
     process, run = start_train(hosts, "--max-restarts", "1", strategy="fsdp")
     os.kill(rank_pid(hosts, run, 0), signal.SIGKILL)
 

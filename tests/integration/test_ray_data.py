@@ -27,7 +27,7 @@ JOB += ["--log-every", "1", "--no-tensorboard", "--no-save"]
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpuctl]:
-    """Two local hosts, each with the same pictures in a home of its own."""
+    """Yield two local hosts, each with the same pictures in its home."""
     gpuctl = Gpuctl(home=tmp_path_factory.mktemp("ray-data"), cwd=tmp_path_factory.mktemp("start"))
     gpuctl.ok("up", "--provider", "local", "--count", "2")
     for rank in (0, 1):

@@ -60,7 +60,7 @@ def rules(host: Host) -> tuple[list[str], str]:
 
 
 def listening(host: Host) -> set[int]:
-    """Its TCP ports on which anything listens, at whatever address."""
+    """Return the host's TCP ports with a listener, at any address."""
     lines = host.root("ss -ltnH").stdout.splitlines()
     return {int(line.split()[3].rpartition(":")[2]) for line in lines}
 

@@ -64,7 +64,7 @@ def reaped(gpuctl: CloudGpuctl, *words: str, **options: Any) -> Done:
 
 
 def client(cloud: FakeCloud) -> Any:
-    """Amazon's own, as whoever shares the account."""
+    """Return Amazon's client, as another user of the account."""
     return boto3.client(
         "ec2",
         endpoint_url=cloud.url,

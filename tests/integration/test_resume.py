@@ -519,7 +519,7 @@ def test_interrupt_before_restart_reports_the_failure(two_hosts: Gpuctl) -> None
     two_hosts.script("my.py", SCRIPT)
     process = two_hosts.start("train", "--max-restarts", "5", "--json", "my.py", "1000", "0.1")
     first = at_step(two_hosts, 3)
-    # As long as somebody else holds the cluster's lock, no other run can begin.
+    # While another process holds the cluster's lock, no other run can begin.
     holder = (
         "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.flock(file, fcntl.LOCK_EX); "
         "print(1, flush=True); input()"

@@ -33,7 +33,7 @@ RESNET = (
 )
 RESNET_BYTES = 11_181_642 * 4
 STEPS = 4
-"""Of a rank with RESNET: 32 images in batches of 4 on two ranks."""
+"""Steps of a rank with RESNET: 32 images in batches of 4 on two ranks."""
 MLP = ("--model", "mlp", "--dataset", "synthetic", "--synthetic", "384,3,96,96,10", "--batch-size", "32")
 MLP_BYTES = 3_547_978 * 4
 

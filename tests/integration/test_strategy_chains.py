@@ -40,7 +40,7 @@ STEPS_OF_EPOCH = 6
 ENDLESS = 100_000
 """Epochs of a run that is stopped."""
 LEAST_STEPS = 7
-"""Of a run before it is stopped: it has then begun at least two checkpoints."""
+"""Steps of a run before its stop: by then it has begun at least two checkpoints."""
 HOSTS = 2
 STRATEGIES = get_args(StrategyName)
 LAUNCHERS = ("torchrun", "ray", "torchrun", "ray")

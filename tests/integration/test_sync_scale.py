@@ -243,7 +243,7 @@ def enlarge(project: Path) -> None:
 
 
 def start(folder: Path, project: Path, there: Path, way: str) -> "subprocess.Popen[str]":
-    """A sync in a process of its own."""
+    """Start a sync in a separate process."""
     config = folder / ("ssh_config" if way == "rsync" else "none")
     words = [sys.executable, "-c", CLIENT, str(folder), str(project), str(there), str(config)]
     environment = {**os.environ, "PYTHONPATH": str(Path(syncing.__file__).parent.parent)}
@@ -258,7 +258,7 @@ def start(folder: Path, project: Path, there: Path, way: str) -> "subprocess.Pop
 
 
 def is_growing(there: Path) -> bool:
-    """Some of the large file has come, and not all."""
+    """Return whether a part of the large file has arrived, but not all."""
     for path in there.glob(".gpuctl-incoming-*/*"):
         try:
             if path.stat().st_size > 1_000_000:

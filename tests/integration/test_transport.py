@@ -28,7 +28,7 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def net(tmp_path: Path, transport: str) -> Iterator[Net]:
-    """Pods have no firewall of their own."""
+    """Pods have no firewall."""
     with vms(tmp_path, count=2, firewall="none" if transport == "pod" else "oci") as net:
         yield net
 

@@ -362,7 +362,7 @@ def failure_of_the_node(done: Done) -> str:
 
 @contextmanager
 def locked_dpkg(host: Host) -> Iterator[None]:
-    """Somebody updates packages on the host, and is not to be disturbed."""
+    """Hold dpkg's lock on the host, as a running package update does."""
     holding = subprocess.Popen(
         [*boot.enter_argv(host.pid), sys.executable, "-c", LOCK],
         stdin=subprocess.PIPE,

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason
 
 RENDEZVOUS_PORT = 29511
 PORTS = (1024, 5000, 20_000, 24_999, RENDEZVOUS_PORT, 33_333, 50_000, 65_535)
-"""Some that the rendezvous, gloo and NCCL may take."""
+"""Sample of the ports that the rendezvous, gloo and NCCL may take."""
 LISTEN = """
 import socket, sys, time
 kept = [socket.create_server(("0.0.0.0", int(port))) for port in sys.argv[1:]]
@@ -47,7 +47,7 @@ def oci(tmp_path: Path) -> Iterator[Net]:
 
 
 def ssh(net: Net, host: Host, *command: str) -> "subprocess.Popen[str]":
-    """The system's ssh, as somebody without gpuctl uses it."""
+    """Start the system's ssh, as a user without gpuctl does."""
     _, known_hosts = net.inventory()
     options = [
         "-F",

@@ -1,4 +1,4 @@
-"""Children that import the package, ended by pid whatever the test does."""
+"""Start child processes that import the package; each is ended by pid after the test."""
 
 import json
 import os

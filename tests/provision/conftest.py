@@ -114,7 +114,7 @@ def ssh_to(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Machine], Ssh]
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], "list[str]"]:
-    """A Python program as a command that runs in a process of its own with our packages on its path."""
+    """Return the command for a Python program that runs in a new process with the packages on its path."""
 
     def make(text: str) -> list[str]:
         path = tmp_path / "program.py"

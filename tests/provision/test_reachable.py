@@ -33,7 +33,7 @@ from provision.waiting import FIRST_ANSWER_S, UNCLEAR_FOR_S, Retry, SystemClock
 
 
 def credentials(folder: Path) -> Credentials:
-    """A configuration of OCI with a key that nobody knows."""
+    """Return a configuration of OCI with an unregistered key."""
     key = rsa.generate_private_key(65537, 2048)
     form = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (folder / "key.pem").write_bytes(key.private_bytes(*form))

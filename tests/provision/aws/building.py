@@ -59,7 +59,7 @@ def a_cluster(shape: str = "g5.12xlarge", **changes: Any) -> CloudCluster:
 
 
 class User:
-    """Somebody with a home of their own who uses the fake account."""
+    """A user of the fake account with a separate home."""
 
     def __init__(self, home: Path, cloud: AwsCloud | None = None, *, say: Say = quiet) -> None:
         self.clock = FastClock()

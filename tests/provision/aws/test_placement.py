@@ -19,7 +19,7 @@ NOTE = "the cluster began with one machine, so its machines are in no placement 
 
 
 class Up:
-    """`up` of one cluster as the command line does it; every command has a provider of its own."""
+    """Run `up` of one cluster like the command line, with a new provider for each command."""
 
     def __init__(self, home: Path) -> None:
         self.folder = Store(home).cluster("demo")

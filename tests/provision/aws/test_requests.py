@@ -222,7 +222,7 @@ def test_single_rules_splits_aws_rules_into_single_sources() -> None:
 
 
 def valid(operation: str, request: dict[str, Any]) -> None:
-    """Against botocore's own description of EC2."""
+    """Check a request against botocore's description of EC2."""
     model = ServiceModel(Loader().load_service_model("ec2", "service-2"), "ec2")
     shape = model.operation_model(operation).input_shape
     assert shape

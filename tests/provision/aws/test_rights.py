@@ -75,7 +75,7 @@ def test_page_allows_all_calls_of_a_cluster(
 
 
 def test_page_allows_all_operations_in_the_code() -> None:
-    """Also operations of rare cases, such as a mended route or an open spot request."""
+    """Includes operations of rare cases, such as a repaired route or an open spot request."""
     operations = boto3.client("ec2", region_name="us-east-1").meta.method_to_api_mapping
     sources = "".join(path.read_text() for path in CODE.rglob("*.py"))
     named = {operations[name] for name in re.findall(r'"([a-z]+_[a-z_]+)"', sources) if name in operations}

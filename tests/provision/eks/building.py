@@ -52,7 +52,7 @@ def api_server() -> Iterator[KubeApi]:
 
 
 class User:
-    """Somebody with a home of their own, and one cluster."""
+    """A user with a separate home and one cluster."""
 
     def __init__(self, home: Path, *, name: str = "demo") -> None:
         self.home = home
@@ -94,7 +94,7 @@ class User:
 
 
 def region_of(fake: FakeCloud) -> EksCloud:
-    """The account as `reap` sees it, with nobody's files."""
+    """Return the account as `reap` sees it, without any files."""
     assert fake
     return EksCloud(replace(Target(provider="eks"), region="us-east-1"), clock=FastClock())
 

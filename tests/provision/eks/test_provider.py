@@ -84,7 +84,7 @@ def test_rights_that_doctor_asks_for_allow_a_cluster_without_addresses(user: Use
 
 
 def test_doctor_asks_for_the_rights_of_all_operations_in_the_code() -> None:
-    """Also operations of rare cases, such as a mended route or a role's inline policy."""
+    """Includes operations of rare cases, such as a repaired route or a role's inline policy."""
     names = {"ec2": "ec2", "eks": "eks", "iam": "iam", "autoscaling": "autoscaling", "logs": "logs"}
     names |= {"elb": "elasticloadbalancing", "elbv2": "elasticloadbalancing"}
     operations = {

@@ -124,7 +124,7 @@ def test_reap_finds_it_without_files_and_removes_what_controllers_left(user: Use
             }
         ],
     )
-    # Of a classic load balancer, and of the AWS Load Balancer Controller.
+    # Groups of a classic load balancer, and of the AWS Load Balancer Controller.
     for number, (key, value) in enumerate(
         ((names.OWNED_BY + cluster.name, "owned"), (names.BALANCED_FOR, cluster.name))
     ):

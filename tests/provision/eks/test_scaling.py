@@ -305,7 +305,7 @@ def test_no_group_is_made_once_the_clusters_time_is_over(user: User, fake: FakeC
 
 @pytest.mark.slow
 def test_end_starts_none_where_they_have_ended_by_themselves(user: User, fake: FakeCloud) -> None:
-    """At the cluster's time, by the action of its scaling groups; EKS still shows the number of before."""
+    """The scaling groups' action ended them at the cluster's time; EKS still shows the earlier number."""
     user.up(None, min_count=1, max_count=2, ttl_s=3600.0)
     user.up(2)
     files = CloudState(user.folder)

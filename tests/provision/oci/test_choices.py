@@ -135,7 +135,7 @@ def test_facts_of_a_shape_report_encryption_limits_and_rdma() -> None:
     assert facts["limits"] == ["gpu-a10-count"]
     facts = shapes.facts_of("BM.GPU.H100.8", {"rdmaPorts": 16}, fitting)
     assert (facts["encrypts_in_transit"], facts["compute_cluster"]) == (False, True)
-    # Not in the catalog: the API's own word.
+    # Not in the catalog: the API's answer.
     assert shapes.facts_of("BM.GPU.NEW.8", {"rdmaPorts": 8}, fitting)["compute_cluster"] is True
     assert shapes.facts_of("BM.GPU.A10.4", {"rdmaPorts": 8}, fitting)["compute_cluster"] is False  # TCP
 

@@ -68,7 +68,7 @@ def test_send_over_quota_names_the_limit(builder: Builder, fake: FakeCloud) -> N
 def test_limit_of_one_domain_is_capacity_when_others_have_room(
     builder: Builder, cloud: OciCloud, fake: FakeCloud
 ) -> None:
-    """The refusal is the same; whether another domain has room for all of them is asked."""
+    """The refusal is the same, so gpuctl queries whether another domain has room for all machines."""
     fake.settings(place_quota={"VM.GPU.A10.2": {f"{AD}1": 0, f"{AD}2": 1, f"{AD}3": 2}})
     assert builder.offer().room == {f"{AD}1": 0, f"{AD}2": 2, f"{AD}3": 4}
     assert [str(zone) for zone in builder.offer().zones[:3]] == [f"{AD}3", f"{AD}2", f"{AD}1"]
@@ -79,7 +79,7 @@ def test_limit_of_one_domain_is_capacity_when_others_have_room(
     assert caught.value.code == "LimitExceeded"
     with pytest.raises(Quota, match="gpu-a10-count"):
         cloud.send(builder.requests(3, zone=full)[0])
-    # Where only a part of them fits.
+    # Only a part of the machines fits.
     first, second = builder.requests(2, zone=Zone(name=f"{AD}2"))
     cloud.send(first)
     with pytest.raises(Capacity):
@@ -91,7 +91,7 @@ def test_limit_is_quota_when_room_elsewhere_is_unknown(
 ) -> None:
     fake.settings(place_quota={"VM.GPU.A10.2": {f"{AD}1": 0}})
     (request,) = builder.requests(zone=Zone(name=f"{AD}1"))
-    # As for a limit that counts the region, which can't be asked for a domain.
+    # Same as for a limit of the region, which cannot be queried for a domain.
     fault = {"kind": "error", "status": 400, "code": "InvalidParameter", "message": "scope", "times": 0}
     fake.fault(operation="GetResourceAvailability", **fault)
     with pytest.raises(Quota):
@@ -182,7 +182,7 @@ def test_terminate_retries_a_busy_machine(builder: Builder, cloud: OciCloud, fak
 def test_terminate_waits_for_a_late_list_before_denied(
     builder: Builder, cloud: OciCloud, fake: FakeCloud
 ) -> None:
-    """Somebody else ended it: the first look at the list comes too early."""
+    """Another user ended it: the first list is too early to show that."""
     (machine,) = builder.machines()
     looks = itertools.count()
 

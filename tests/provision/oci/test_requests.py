@@ -185,7 +185,7 @@ def test_nsg_rules_allow_ssh_peers_and_egress() -> None:
 
 
 def shown(rule: dict[str, Any], identifier: str) -> dict[str, Any]:
-    """A rule as the service lists it, with the fields that nobody gave."""
+    """Return a rule as the service lists it, with the default fields."""
     full: dict[str, Any] = {
         "udpOptions": None,
         "icmpOptions": None,

@@ -31,7 +31,7 @@ POOL_KINDS = {"instancepool", "instanceconfiguration", "autoscalingconfiguration
 
 @dataclass(kw_only=True)
 class Scene:
-    """`up`, `status` and `down` of one cluster; each command has a provider of its own."""
+    """Run `up`, `status` and `down` of one cluster, each with a new provider."""
 
     home: Path
     fake: FakeCloud
@@ -424,7 +424,7 @@ def test_schedule_of_somebody_else_is_not_read_as_an_end(text: str) -> None:
 
 
 def terminate_by_hand(scene: Scene, machine_id: str) -> None:
-    """Terminate a machine as somebody does in the console, and wait until it has ended."""
+    """Terminate a machine as a user of the console does, and wait until it has ended."""
     connect_api(scene).call("compute.terminate_instance", machine_id)
     until(scene.alive, lambda alive: machine_id not in alive)
 

@@ -51,7 +51,7 @@ def api_server() -> Iterator[KubeApi]:
 
 
 class User:
-    """Somebody with a home of their own, and one cluster."""
+    """A user with a separate home and one cluster."""
 
     def __init__(self, home: Path, *, name: str = "demo") -> None:
         self.home = home
@@ -93,7 +93,7 @@ class User:
 
 
 def operations(fake: FakeCloud) -> list[str]:
-    """The calls that changed something; a kubeconfig is asked for by POST, and changes nothing."""
+    """Return the changing calls, without the POST for a kubeconfig, which changes nothing."""
     return [
         call["operation"] for call in fake.calls(mutating=True) if call["operation"] != "CreateKubeconfig"
     ]

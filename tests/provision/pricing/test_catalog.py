@@ -112,7 +112,7 @@ def test_last_driver_is_580_for_pascal_and_volta_only():
     old = {name for name, shape in SHAPES.items() if shape.gpu in ("P100", "V100")}
     assert {name for name in SHAPES if last_driver_branch(name) == "580"} == old
     assert {last_driver_branch(name) for name in {*SHAPES, "no.shape"} - old} == {None}
-    # Of shapes that the catalog lacks, the clouds' own packages know it: by name, and by the names of GPUs.
+    # For shapes missing from the catalog, the clouds' packages know the branch, by names of shapes and of GPUs.
     assert (oci_catalog.last_driver_branch("BM.GPU2.2"), oci_catalog.last_driver_branch("BM.GPU.A10.4")) == (
         "580",
         None,

@@ -107,7 +107,7 @@ class Scene:
     def kill_at(
         self, call: str, match: Callable[[Any], bool] = lambda _: True, *, performed: bool = False
     ) -> None:
-        """The next fill dies at such a call: nothing more is asked of the cloud, or written."""
+        """Let the next fill die at such a call: no further calls, no further records."""
 
         def die(_: Any) -> None:
             self.dead = True
@@ -189,7 +189,7 @@ def all_made(scene: Scene, count: int = 3) -> Callable[..., bool]:
 
 
 def immortal(scene: Scene) -> None:
-    """No machine that is there ends when it is asked to."""
+    """Keep every existing machine alive after its termination call."""
     for machine in scene.world.machines.values():
         machine.immortal = True
 
@@ -265,7 +265,7 @@ def test_launch_with_expired_credentials_names_what_is_left_behind(scene: Scene)
     scene.check()
 
 
-# What happens once every request was accepted.
+# Faults after every request was accepted.
 
 
 @pytest.mark.parametrize(

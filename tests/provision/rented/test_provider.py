@@ -45,7 +45,7 @@ class Killed(BaseException):
 
 @dataclass(kw_only=True)
 class Scene:
-    """`up` and `down` as the command line does them; every command has a provider of its own."""
+    """Run `up` and `down` like the command line, with a new provider for each command."""
 
     home: Path
     clouds: StubClouds = field(default_factory=StubClouds)
@@ -252,7 +252,7 @@ def test_cloud_provider_refuses_credentials_of_another_account(
     assert len(scene.provider.find()) == 2
 
 
-# Files that are gone.
+# Deleted files.
 
 
 @pytest.mark.parametrize("ask", [plan, find, destroy], ids=lambda f: f.__name__)

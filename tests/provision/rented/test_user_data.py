@@ -137,7 +137,7 @@ COMMIT
 -A InstanceServices -d 169.254.0.2/32 -p tcp -m owner --uid-owner 0 -m tcp --dport 3260 -j ACCEPT
 COMMIT
 """
-"""As Oracle's Ubuntu images have them."""
+"""Rules of Oracle's Ubuntu images."""
 FIRST_FILTER_RULE = RULES.splitlines().index("-A INPUT -m state --state RELATED,ESTABLISHED -j ACCEPT")
 
 
@@ -171,7 +171,7 @@ def peers_script(key, cidr: str = "10.78.0.0/17") -> str:
 
 @pytest.mark.parametrize("includes", [True, False])
 def test_ssh_port_script_opens_firewall_and_restarts_ssh_socket(tmp_path, key, includes):
-    """The script as it is, on files of its own and with tools that only write down what they are asked."""
+    """Run the script unchanged, on test files and with tools that only record their arguments."""
     rules, config = tmp_path / "rules.v4", tmp_path / "sshd_config"
     rules.write_text(RULES)
     config.write_text("Include /etc/ssh/sshd_config.d/*.conf\n" if includes else "Protocol 2\n")
@@ -204,7 +204,7 @@ def test_peers_script_inserts_and_saves_one_iptables_rule(tmp_path, key):
     rules.write_text(RULES)
     rules.chmod(0o640)
     stub(tmp_path / "bin", "systemctl", "false")
-    # It knows the rule once it has been given it.
+    # The stub finds the rule after it was added.
     stub(
         tmp_path / "bin",
         "iptables",
@@ -298,7 +298,7 @@ iptables-save -t filter | grep -e '^-A' >{folder}/booted
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes networks")
 def test_peers_script_lets_peers_through_real_iptables(tmp_path, key):
-    """Oracle's rules in a network of our own, with a second machine behind a cable."""
+    """Uses Oracle's rules in a test network, with a second machine behind a virtual cable."""
     needed = ("iptables", "iptables-restore", "iptables-save", "ip", "unshare", "nsenter")
     if missing := [tool for tool in needed if shutil.which(tool) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}")

@@ -60,7 +60,7 @@ class Probed:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Probed]]:
-    """Start a probe that listens at an address, `within` a command that runs it; all are gone at the end."""
+    """Start a probe that listens at an address, `within` a command that runs it; end all processes afterwards."""
     with ExitStack() as stack:
 
         def started(
@@ -100,7 +100,7 @@ def free_port(address: str) -> int:
 
 @contextmanager
 def serving(answer: Callable[[socket.socket], None], address: str = "127.0.0.1") -> Iterator[int]:
-    """Something else that listens: its port."""
+    """Run a foreign listener and yield its port."""
     server = socket.create_server((address, 0))
 
     def serve() -> None:

@@ -315,7 +315,7 @@ def test_look_and_clean_refuse_malformed_answers(node: NodeHere, monkeypatch: py
 
 
 class Saying(NodeHere):
-    """A node that says one thing, whatever it is asked."""
+    """A node with one fixed answer."""
 
     def __init__(self, said: dict[str, Any]) -> None:
         super().__init__(Path("/nowhere"))
@@ -363,7 +363,7 @@ def test_remove_tree_refuses_a_link_as_root(tmp_path: Path) -> None:
 
 
 def with_mounts(mounts: str, code: str, home: Path) -> list[str]:
-    """Lines that code of the node's part prints where something is mounted, which nobody else sees."""
+    """Run code of the node's part with private mounts; return its lines of output."""
     script = f'{mounts} && exec "$0" "$@"'
     python = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"]
     command = ["unshare", "-rm", "sh", "-ec", script, *python]

@@ -533,7 +533,7 @@ def test_ray_stop_removes_the_environment_file(tmp_path: Path) -> None:
 
 
 class Counting(NodeHere):
-    """A head that has started its daemons and counts in nobody."""
+    """A head that has started its daemons and admits no other node."""
 
     def __init__(self) -> None:
         self.machine = machine(0, "10.0.0.1")

@@ -77,7 +77,7 @@ def test_size_is_what_the_cache_lacks_and_zero_where_nothing_can_be_resolved(
             """Skip the connection."""
 
         def check(self, what: str) -> None:
-            """Nobody waits for long here."""
+            """Accept any waiting time."""
 
     uv, folder, cache = tmp_path / "uv", tmp_path / "request", tmp_path / "cache"
     uv.write_text("#!/bin/sh\n[ -e fails ] && exit 1\ncp ../lock pylock.gpuctl.toml\n")

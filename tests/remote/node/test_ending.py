@@ -203,7 +203,7 @@ def test_process_that_a_rank_left_is_killed_after_the_grace(tmp_path: Path) -> N
 
 
 def test_process_that_a_killed_rank_left_is_not_waited_for(tmp_path: Path) -> None:
-    """Many a helper waits for its dead rank forever. One of another program is named."""
+    """A helper often waits forever for its dead rank. Leftovers of another program are named."""
     crash = LEAVES.format(seconds=60, tmp=tmp_path, apart=True) + "\nos.kill(os.getpid(), signal.SIGKILL)\n"
     forks = "if os.fork() == 0:\n    time.sleep(60)\ntime.sleep(1)"
     state = ended(tmp_path, forks + crash)

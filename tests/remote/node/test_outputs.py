@@ -35,7 +35,7 @@ class Project:
         Path(f"{self.root}.manifest.json").write_text(json.dumps(manifest))
 
     def begin(self, folder: str = ".", home_folders: Sequence[str] = ()) -> None:
-        """The run begins: everything that is there gets older than it, as by the disk's own clock."""
+        """Begin the run: all existing files are older by the disk's own clock."""
         newest = max([path.lstat().st_ctime_ns for path in self.root.rglob("*")], default=0)
         record = self.run_dir / "code.json"
         while True:

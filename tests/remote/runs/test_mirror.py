@@ -160,7 +160,7 @@ class Scene:
         return {path.name for path in self.folder.checkpoints_path.glob("*")}
 
     def wait(self) -> None:
-        """Until nothing more is being brought."""
+        """Wait for the end of the transfer."""
         wait_for(lambda: self.mirror._thread is None, what="the end of the transfer", deadline_s=30)
         assert list(self.incoming.glob(".*")) == []
 
@@ -185,7 +185,7 @@ def test_mirror_replaces_the_checkpoint_with_the_newest(tmp_path: Path) -> None:
 
 
 def parts(folders: tuple[Path, Path], step: int) -> None:
-    """A whole one of two ranks, each of which has written its part on its own node."""
+    """Write a complete checkpoint of two ranks, each part on its rank's node."""
     name = f"step-{step:06d}"
     for rank, folder in enumerate(folders):
         (folder / name).mkdir(parents=True)

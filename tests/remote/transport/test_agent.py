@@ -77,7 +77,7 @@ def test_missing_ssh_agent_is_no_error(path: str) -> None:
 def test_connect_with_silent_ssh_agent_uses_keys_of_the_home(
     listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine without a key of its own is one that the user reaches with theirs."""
+    """A machine without a `key_file` is reached with the user's keys."""
     monkeypatch.setattr(ssh_agent, "ANSWER_S", 0.5)
     folder = Store(tmp_path / "gpuctl").cluster("default")
     provider = LocalProvider(folder)

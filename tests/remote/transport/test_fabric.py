@@ -175,7 +175,7 @@ def line(key: paramiko.PKey) -> str:
 def test_connection_takes_nothing_from_the_users_files(
     host: Machine, pinned: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither another user, host, key or gateway, nor a Python file that Fabric would run as settings."""
+    """No other user, host, key or gateway is used, and no Python file that Fabric would run as settings."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("FABRIC_PORT", "1")
     (tmp_path / ".ssh").mkdir()
@@ -187,7 +187,7 @@ def test_connection_takes_nothing_from_the_users_files(
     with quiet(PinnedConnection(host, pinned)) as box:
         assert (box.host, box.port, box.user) == (host.host, host.port, host.user)
         assert (box.gateway, box.forward_agent) == (False, False)
-        box.gateway = "nc gate.invalid 22"  # a way around that nobody goes
+        box.gateway = "nc gate.invalid 22"  # a route that must not be used
         assert box.run("echo there").stdout == "there\n"
 
 

@@ -29,7 +29,7 @@ def other(tmp_path: Path) -> str:
 
 @pytest.fixture
 def box() -> Machine:
-    """A machine that nobody answers for: who asks it for its key fails."""
+    """Return an unreachable machine, so that reading its host key fails."""
     return Machine(
         name="box",
         rank=0,

@@ -71,7 +71,7 @@ def connections(*machines: Machine) -> int:
 
 
 def closed() -> None:
-    """No connection to a bastion is kept; paramiko's own threads may be the last to close it."""
+    """Wait until no connection to a bastion is open; paramiko's own threads may be the last to close it."""
     wait_for(lambda: not tunnel._open, what="the connection to the bastion closing", deadline_s=60)
 
 
@@ -197,7 +197,7 @@ def test_tunnel_reports_a_machine_that_does_not_answer(
 
 
 def accepted(listener: socket.socket) -> int:
-    """Connections that came in, and that nobody has taken."""
+    """Return the number of pending connections."""
     listener.setblocking(False)
     count = 0
     while True:

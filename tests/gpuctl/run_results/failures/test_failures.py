@@ -121,7 +121,7 @@ KILLED = "killed, it is not known by what; running out of memory is the usual ca
 def test_first_failure_blames_earliest_rank_without_exit_code(nodes: tuple[NodeRecord, NodeRecord]) -> None:
     assert first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=nodes) == (0, "node-0", KILLED, None)
     assert first(ended(0, None, 10.3), ended(1, None, 10.0), nodes=nodes) == (1, "node-1", KILLED, None)
-    # Ray may end the others as soon as the first is gone; one that had said so by then is no cause.
+    # Ray may end the others once the first is gone; a rank that had reported the loss by then is no cause.
     report = first(ended(0, None, 10.1), ended(1, None, 10.0), nodes=nodes, tails={1: PEER})
     assert report == (0, "node-0", KILLED, None)
     # A rank that only reports the peer's loss is not the cause; a rank with another error is.
@@ -139,7 +139,7 @@ def test_first_failure_ignores_stopped_ranks_without_exit_code() -> None:
 def test_first_failure_ignores_exit_status_after_stop() -> None:
     stopped = (node(0, stopped_at=10.0), node(1, stopped_at=10.0))
     assert first(ended(0, 1, 10.2), ended(1, 15, 10.3), nodes=stopped, tails={0: BOOM}) is None
-    # It had failed before: then the stop came too late.
+    # The rank failed before the stop, which came too late.
     assert first(ended(0, 1, 9.9), ended(1, 15, 10.3), nodes=stopped, tails={0: BOOM}) == (
         0,
         "node-0",
@@ -224,7 +224,7 @@ def test_first_failure_blames_failed_rank_not_terminated_one() -> None:
 
 
 def test_first_failure_compares_times_corrected_by_clock_offset() -> None:
-    """Node 1's clock is 100 s ahead: by its own clock it failed later, in truth earlier."""
+    """Node 1's clock is 100 s ahead: by that clock it failed later, in truth earlier."""
     result = first(ended(0, 1, 10.0), ended(1, 2, 109.5), nodes=(node(0), node(1)), offsets=(0.0, 100.0))
     assert result is not None
     assert result[0] == 1
@@ -452,7 +452,7 @@ def test_first_failure_blames_hung_rank_not_the_one_that_timed_out(
 
 
 def test_first_failure_does_not_take_torchrun_sigkill_for_the_cause() -> None:
-    """On one machine: torchrun kills what does not take its SIGTERM, and nobody of ours stopped anything."""
+    """On one machine torchrun kills ranks that ignore SIGTERM, and gpuctl stopped no rank."""
     ranks = {"node-0": [ended(0, 1, 10.0), ended(1, -9, 40.0, local_rank=1)]}
     result = first_failure(run(0.0, nproc=2), ranks, (node(0),), {0: GLOO})
     assert result is not None
@@ -468,7 +468,7 @@ def test_first_failure_names_all_ranks_that_may_have_hung() -> None:
     assert result[2].startswith(
         "one of the ranks 1, 2 and 3 hung, or was far behind: rank 0 waited for them in vain"
     )
-    # One of them did not take the SIGTERM that the others took.
+    # Rank 2 did not end on the SIGTERM that ended ranks 1 and 3.
     result = four(ended(0, 1), ended(1, -15, 11.0), ended(2, -9, 20.0), ended(3, -15, 11.0), tails={0: GLOO})
     assert result is not None
     assert result[:2] == (2, "node-2")
@@ -598,7 +598,7 @@ def test_rank_end_explains_exit_status_or_signal(code: int, tail: str, message: 
 
 
 def test_first_failure_blames_rank_that_is_gone_with_its_watcher() -> None:
-    """Both are torchrun's on one machine, which ended the other as one was gone."""
+    """Both ranks are torchrun's on one machine; it ended the other after one was gone."""
     ranks = {"node-0": [ended(0, -15, 10.4), ended(1, None, None, local_rank=1)]}
     result = first_failure(run(0.0, nproc=2), ranks, (node(0, 1),), {})
     assert result is not None

@@ -362,7 +362,7 @@ def test_launch_by_two_users_at_once_works_and_is_removable(fake: FakeCloud, tmp
 
 
 def another_table(infrastructure: Infrastructure, cluster: CloudCluster) -> str:
-    """A second table of ours without any route, as of somebody else's racing `up`."""
+    """Create a second gpuctl route table without a route, as another user's racing `up` does."""
     request: Any = requests.route_table(cluster, infrastructure.ids["vpc"], "another")
     made = boto3.client("ec2").create_route_table(**request)
     return str(made["RouteTable"]["RouteTableId"])
@@ -379,7 +379,7 @@ def test_prepare_keeps_the_route_table_of_a_subnet(user: User, fake: FakeCloud) 
         "RouteTables"
     ]
     ec2.disassociate_route_table(AssociationId=bound["Associations"][0]["RouteTableAssociationId"])
-    # The one that nobody would choose.
+    # The table that gpuctl would not choose.
     ec2.associate_route_table(RouteTableId=max(tables), SubnetId=subnet)
     fake.forget_calls()
     again = user.infrastructure(cluster, offer)

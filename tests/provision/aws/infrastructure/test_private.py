@@ -207,7 +207,7 @@ def test_private_launch_by_two_users_at_once_is_removable(fake: FakeCloud, tmp_p
 def test_prepare_takes_another_address_when_the_first_is_taken(
     user: User, fake: FakeCloud, tmp_path: Path
 ) -> None:
-    """A process that made a VPC of its own saw the address free, too: its gateway comes, and ours fails."""
+    """A process with a separate VPC saw the address free, too: its gateway gets it, and this one fails."""
     cluster = a_private()
     theirs = a_cluster(name="ccc", id="c" * 16)
     infrastructure = user.infrastructure(theirs, user.cloud.offer(theirs))
@@ -509,7 +509,7 @@ def test_prepare_logs_the_wait_for_the_nat_gateway(
 
 
 def test_prepare_replaces_a_deleted_nat_gateway_and_its_route(user: User, fake: FakeCloud) -> None:
-    """Its route leads nowhere then, and is led to the new one; its address is used again."""
+    """Its route leads nowhere then and is changed to the new gateway, which reuses the address."""
     cluster = a_private()
     offer = user.cloud.offer(cluster)
     infrastructure = user.infrastructure(cluster, offer)

@@ -24,7 +24,7 @@ SUBSCRIBE = "CreateAppCatalogSubscription"
 
 
 class Up:
-    """`up` of one cluster as the command line does it; every command has a provider of its own."""
+    """Run `up` of one cluster like the command line, with a new provider for each command."""
 
     def __init__(self, home: Path, name: str = "default") -> None:
         self.folder = Store(home).cluster(name)
@@ -105,7 +105,7 @@ def test_up_adds_machines_with_the_image_of_the_first(up: Up, fake: FakeCloud, r
     assert record.boots_from is not None
     assert (record.image, record.boots_from.name) == (None, ORACLE)
     if not recorded:
-        # As an earlier release left it.
+        # Same as an earlier release left it.
         files.save(replace(record, boots_from=None))
     plan = up.plan(2, accept_terms=True)
     assert (plan.image, plan.terms, len(plan.create)) == (ORACLE, None, 1)

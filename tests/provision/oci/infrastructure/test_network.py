@@ -93,7 +93,7 @@ def test_prepare_takes_peer_cidr_from_the_subnet(builder: Builder, cloud: OciClo
     assert builder.infrastructure().ids["peer_cidr"] == "10.78.0.0/17"
     private = Builder(cloud, tmp_path, name="private", public_ip=False).infrastructure()
     assert private.ids["peer_cidr"] == "10.78.128.0/17"
-    # Somebody's own subnet: its range is read, whatever it is.
+    # A subnet of the user: its range is read, whatever its name.
     where = cloud.target.compartment
     vcn = cloud.api.call("network.create_vcn", {"compartmentId": where, "cidrBlocks": ["172.16.0.0/20"]})
     body = {"compartmentId": where, "vcnId": vcn["id"], "cidrBlock": "172.16.8.0/24"}
