@@ -1,4 +1,4 @@
-"""A clock for tests that passes when somebody sleeps, and not otherwise."""
+"""A clock for tests that advances only when somebody sleeps."""
 
 
 class StepClock:

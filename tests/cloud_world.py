@@ -34,7 +34,7 @@ MACHINE_S = 3.0
 LONGEST_LAG_S = 2.0
 CONSISTENCY_S = 4.0
 DEADLINE_S = 900.0
-"""For one command, in simulated seconds, whatever goes wrong."""
+"""Of one command under any fault, in simulated seconds."""
 
 ERRORS: dict[str, dict[str, dict[str, Any]]] = {
     "oci": {
@@ -97,7 +97,7 @@ CALM = Trouble()
 
 
 class Clock:
-    """Fast, and somebody presses Ctrl-C at the `interrupt`-th wait of the main thread."""
+    """A fast clock that presses Ctrl-C at the `interrupt`-th wait of the main thread."""
 
     interrupt: int | None = None
 
@@ -167,7 +167,7 @@ class Account:
 
     @property
     def api(self) -> Any:
-        """The cloud's own calls, for what others do there."""
+        """Return the cloud's own API, for the actions of other users."""
         return self.connect(Target(provider=self.kind.provider), self.clock).api  # type: ignore[attr-defined]
 
 
@@ -203,7 +203,7 @@ class World:
         self.most: dict[str, int] = {}
         """How many machines were asked for at most, by the cluster's id."""
         self.twice = False
-        """Whether a request has come twice that has no token, so that there may be two of a part."""
+        """True after a repeated request without a token: a resource may exist twice."""
         self.fake.reset()
         self.quiet()
         account.wire.begin(CALM, lambda: None)
@@ -235,7 +235,7 @@ class World:
         return error, answer
 
     def quiet(self) -> None:
-        """Nothing goes wrong any more, but that lists lag."""
+        """Clear all faults, except the lag of lists."""
         self.clock.interrupt = None
         self.fake.clear_faults()
         calm = {"capacity": {}, "quota": {}, "late_failure": {}}
@@ -334,7 +334,7 @@ def copy_all(source: Path, target: Path) -> None:
 
 
 def make_foreign(account: Account) -> None:
-    """A network with a machine in it, of somebody else, named and tagged nearly like ours."""
+    """Create a network with a machine of another owner, named and tagged nearly like ours."""
     {"oci": make_foreign_oci, "aws": make_foreign_aws}[account.kind.provider](account)
     deadline = time.monotonic() + 10
     while any(item["state"].lower() != "running" for item in account.fake.state()["instances"]):

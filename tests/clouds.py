@@ -75,14 +75,14 @@ IMPORTS = (
     *(f"provision.{name}.cloud" for name in KINDS),
     *(f"oci.{name}" for name in ("core", "identity", "limits", "work_requests")),
 )
-"""What commands import when they come to it."""
+"""Modules that commands import only when needed."""
 PRIVATE = ("--no-public-ip", "--bastion", "somebody@192.0.2.9")
 """Machines in a private subnet of gpuctl's, behind a bastion of the user's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CloudGpuctl(Gpuctl):
-    """gpuctl whose account is a fake cloud."""
+    """gpuctl with a fake cloud as its account."""
 
     cloud: FakeCloud
     kind: Kind

@@ -18,7 +18,7 @@ LEFT_OUT = "left out for want of time"
 
 
 def pytest_configure() -> None:
-    """Ctrl-C means something to tests and to what they start, also where a shell began them in the background."""
+    """Enable Ctrl-C for tests and their processes, also if a shell started them in the background."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -48,7 +48,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def imported() -> Iterator[Forks]:
-    """A process that has imported what commands do, to fork them from."""
+    """Yield a process with the commands' imports done, from which commands are forked."""
     with forks_of(*IMPORTS, env=clean_env()) as forks:
         yield forks
 

@@ -27,7 +27,7 @@ LONGEST_REQUEST = 128 * 1024
 
 
 class Forked:
-    """A command that was forked: of `subprocess.Popen`, what tests use."""
+    """A forked command, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(self, forks: "Forks", words: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
         self._forks = forks

@@ -405,7 +405,7 @@ def pieces() -> Iterator[list[float]]:
 
 
 def run(words: Sequence[str], env: Mapping[str, str]) -> tuple[int, float]:
-    """Run pytest to its end; its exit status, and the CPU seconds of all processes that it led to, daemons too."""
+    """Run pytest, and return its exit status and the CPU seconds of all its processes, including daemons."""
     if sys.platform == "linux":
         pr_set_child_subreaper = 36
         ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
@@ -482,7 +482,7 @@ def everything(options: Sequence[str]) -> int:
 
 
 def main() -> int:
-    """Run the lane that is named; what follows is pytest's."""
+    """Run the named lane; further arguments are pytest's."""
     parser = argparse.ArgumentParser(
         description="Run a lane of the tests; options that are not known are pytest's."
     )

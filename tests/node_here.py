@@ -1,4 +1,4 @@
-"""A node whose part runs on this computer, with nothing in between."""
+"""A node whose part runs on this computer, without a connection in between."""
 
 import json
 import subprocess

@@ -78,7 +78,7 @@ def oci_product(part: str, usd: object, name: str = "Compute  - GPU - A10", **mo
 
 
 def oci_page(*products: object) -> bytes:
-    """OCI's document."""
+    """Return OCI's price list as a document."""
     return json.dumps({"lastUpdated": "2026-11-14T09:09:55.872Z", "items": products}, indent=1).encode()
 
 
@@ -98,7 +98,9 @@ def aws_index(*regions: str) -> bytes:
 
 
 def aws_file(*machines: Mapping[str, str]) -> bytes:
-    """AWS's file of a region. A machine is what differs from `AWS_MACHINE`; empty fields are not quoted."""
+    """Return AWS's price file of a region. A machine is its difference from `AWS_MACHINE`; empty fields are not
+    quoted.
+    """
     lines = [
         '"FormatVersion","v1.0"',
         '"Disclaimer","This pricing list is for informational purposes only. All prices are subject to terms."',
@@ -119,7 +121,7 @@ def aws_line(fields: Mapping[str, str]) -> str:
 
 
 Page = bytes | int | Callable[[BaseHTTPRequestHandler], None]
-"""A body; or a status without one; or what answers."""
+"""A body; or a status without a body; or a handler of the request."""
 
 
 @contextmanager

@@ -155,7 +155,7 @@ class World:
         """Maximum number of machines in a zone; unlimited for zones without an entry."""
         self.quota = math.inf
         self.lists_others = False
-        """Whether lists also tell of what carries no tag of ours, which they should not."""
+        """Lists wrongly include resources without our tag."""
         self.blocked_until: dict[str, float] = {}
         """Until when a part can't be deleted, by id."""
         self.machines: dict[str, StubMachine] = {}
@@ -547,7 +547,7 @@ class StubClouds:
     accounts: dict[str | None, str] = field(default_factory=lambda: {None: ACCOUNT})
     """The account of each profile's credentials; key `None`: the default credentials."""
     region: str = REGION
-    """Where it is that nobody named, as the SDK's own configuration says."""
+    """The default region, as set in the SDK's own configuration."""
     calls: list[Call] = field(default_factory=list)
     worlds: dict[tuple[str, str, str | None], World] = field(default_factory=dict)
 
@@ -560,7 +560,7 @@ class StubClouds:
         return self.worlds[where]
 
     def connect(self, target: Target, clock: Clock | None = None) -> StubCloud:
-        """The cloud for a target; the account is that of the credentials, whatever the target says."""
+        """Return the cloud for a target; the account follows from the credentials, not from the target."""
         result = replace(target, region=target.region or self.region, account=self.accounts[target.profile])
         assert result.account is not None
         assert result.region is not None

@@ -1,4 +1,4 @@
-"""gpuctl as a person runs it, and what tests need around it."""
+"""Run gpuctl as a person does, with helpers for tests."""
 
 import contextlib
 import io
@@ -48,11 +48,11 @@ class Gpuctl:
     home: Path
     cwd: Path
     forks: Forks | None = None
-    """What commands that run to their end are forked from; `None`: each is the installed command."""
+    """Source of forked commands; `None`: each command is the installed program."""
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment of the command: nothing of the developer's that could change its behaviour."""
+        """Return the command's environment, without the developer's own settings."""
         return {**clean_env(), "GPUCTL_HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "100"}
 
     def start(self, *words: str, cwd: Path | None = None, **options: Any) -> "subprocess.Popen[str]":
@@ -223,7 +223,7 @@ def alive(pid: int) -> bool:
 
 
 def processes_with(*markers: str) -> list[int]:
-    """Pids of live processes whose command line or environment holds each text; only the test uses all of them."""
+    """Return pids of live processes whose command line or environment holds all markers, unique to the test."""
     import psutil
 
     result = []

@@ -13,7 +13,7 @@ SPEAK_OF_GPUCTL = {
     ("clouds.md", "What has been shown"),
     ("security.md", "What gpuctl trusts"),
 }
-"""Sections that state nothing of a vendor."""
+"""Sections without statements about a vendor."""
 
 SOURCE = re.compile(r"(?:copy: |SDK: )?https://\S+")
 READ = re.compile(r"20\d\d-\d\d|in code")

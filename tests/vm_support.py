@@ -1,4 +1,4 @@
-"""gpuctl on VM-like hosts: what several tests need."""
+"""Helpers for tests of gpuctl on VM-like hosts."""
 
 import json
 import subprocess

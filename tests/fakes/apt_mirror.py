@@ -51,7 +51,7 @@ class Package:
 def packages(
     *, kernel: str = KERNEL, branch: int = 580, kind: str = "-open", after: str = ""
 ) -> dict[str, Package]:
-    """The packages of one branch and kind of module, for one kernel and what follows its flavour."""
+    """Return the packages of one branch and kind of module, for one kernel, with the meta-package of its series."""
     exact = f"linux-modules-nvidia-{branch}-server{kind}-{kernel}"
     follows = f"{kernel.split('-', 2)[2]}-{kernel.rpartition('.')[0]}"
     boot = f"cat /proc/sys/kernel/random/boot_id > {INSTALLED_IN}"
@@ -121,7 +121,7 @@ def serve(folder: Path, address: str) -> Iterator[str]:
 
 
 def ubuntu(urls: Sequence[str], *, system: str = "ubuntu") -> str:
-    """The shell commands that make a host an Ubuntu whose packages come from these mirrors alone."""
+    """Return the shell commands that turn a host into an Ubuntu whose packages come only from these mirrors."""
     sources = "".join(f"deb [trusted=yes] {url} ./\\n" for url in urls)
     return f"""\
 rm -rf /etc/apt/apt.conf.d/* /etc/apt/sources.list.d/* /var/lib/apt/lists/* /etc/os-release

@@ -123,7 +123,7 @@ def start_fake(
 
 @contextmanager
 def run_fake(command: Sequence[str], folder: Path) -> Iterator[FakeCloud]:
-    """Run the command of a fake cloud whose files are in `folder`, which is made."""
+    """Run the command of a fake cloud with its files in `folder`, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log"
     with log.open("ab") as errors:
@@ -156,7 +156,7 @@ def run_fake(command: Sequence[str], folder: Path) -> Iterator[FakeCloud]:
 
 
 def _clean_env() -> dict[str, str]:
-    """Nothing of the developer's own accounts."""
+    """Return the environment without the developer's own accounts."""
     return {
         key: value for key, value in os.environ.items() if not key.startswith(("GPUCTL_", "AWS_", "OCI_"))
     }

@@ -18,7 +18,7 @@ from tests.fakes.settings import Fault, Settings, known_fields
 __all__ = ["Call", "Control", "Dropped", "Fault", "Injected", "Settings"]
 
 HOLD_LIMIT_S = 60.0
-"""Real seconds after which a held call is dropped though nobody released it."""
+"""Real seconds after which a held call is dropped without a release."""
 
 LONGEST_POLL_S = 60.0
 
@@ -189,7 +189,7 @@ class Control:
                 self._most_by_cluster[cluster] = max(self._most_by_cluster.get(cluster, 0), count)
 
     def terminated(self, instance: str) -> None:
-        """An instance is gone, and no longer counted."""
+        """Stop counting a terminated instance."""
         with self._changed:
             self._live.pop(instance, None)
 

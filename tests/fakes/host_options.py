@@ -1,4 +1,4 @@
-"""The options of a fake cloud that say what stands behind its instances."""
+"""Options of a fake cloud that choose the hosts behind its instances."""
 
 import argparse
 from pathlib import Path

@@ -28,7 +28,7 @@ from provision.ssh_keys import make_key
 from tests.fakes.cloud_init import IMAGE_USER, FirstBoot, read_user_data
 
 RESERVATION_PORT = 47477
-"""UDP. Whoever has bound it on an address has that address, in whatever process."""
+"""UDP port. A process that binds it on an address reserves that address among all processes."""
 
 ADDRESS_TRIES = 4096
 STARTED_AT_ONCE = 4
@@ -51,7 +51,7 @@ class Host:
 
 
 class HostsLike(Protocol):
-    """Real SSH servers behind the instances of a fake cloud; nothing here blocks but what says so."""
+    """Real SSH servers behind the instances of a fake cloud; only methods that say so block."""
 
     ssh_port: int
     """Of hosts that are started from now on."""
@@ -76,13 +76,13 @@ class HostsLike(Protocol):
         """Return the host's log."""
 
     def stop(self, instance_id: str, *, wait: bool = False) -> None:
-        """End one; with `wait`, return when it is gone."""
+        """End one host; with `wait`, return when it has ended."""
 
     def stop_all(self) -> None:
         """End all, and wait for it."""
 
     def close(self) -> None:
-        """End all, and what they hang on."""
+        """End all hosts and release their resources."""
 
 
 class Hosts:
@@ -102,7 +102,7 @@ class Hosts:
         self._enders = ThreadPoolExecutor(1, thread_name_prefix="host-end")
 
     def address(self) -> str:
-        """The next loopback address that nobody has, in this process or in another."""
+        """Reserve the next free loopback address, unused by this process or any other."""
         with self._lock:
             for address in itertools.islice(self._addresses, ADDRESS_TRIES):
                 if reservation := _reserve(address, self.ssh_port):
@@ -244,7 +244,7 @@ class Hosts:
 
 
 def end_hosts(home: Path) -> None:
-    """End all hosts in or below a folder, whatever became of the fake that started them."""
+    """End all hosts in or below a folder, even if the fake that started them has crashed."""
     top = Path(os.path.realpath(home))
     _end_marked(top, lambda mark: Path(mark.cluster).is_relative_to(top))
 

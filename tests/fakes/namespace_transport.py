@@ -47,7 +47,7 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "Name
 
 
 class NamespaceTransport:
-    """A host whose first process is known."""
+    """Run commands in a host, by the pid of its first process."""
 
     ssh_config = None
 
@@ -123,7 +123,7 @@ class NamespaceProcess:
         return NO_STATUS if status is not None and status < 0 else status
 
     def close(self) -> None:
-        """End what waits for the process here, then close the pipes, as the end of a connection does."""
+        """Kill the waiting process on this machine, then close the pipes, as the end of a connection does."""
         if self._process.poll() is None:
             self._process.terminate()
             self._process.wait()

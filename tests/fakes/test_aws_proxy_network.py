@@ -1,4 +1,4 @@
-"""The fake EC2: networks, what keeps them from being deleted, and what they can't be."""
+"""The fake EC2: networks, the resources that block their deletion, and their limits."""
 
 from typing import Any
 

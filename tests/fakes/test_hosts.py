@@ -1,4 +1,4 @@
-"""Instances of a fake cloud as real SSH servers, and what they make of their user-data."""
+"""Instances of a fake cloud as real SSH servers, and the effect of their user-data."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""VM-like hosts: that they are what tests take them for, and that nothing of them is left."""
+"""VM-like hosts: they behave as tests expect, and leave nothing behind."""
 
 import json
 import os
@@ -23,7 +23,7 @@ needs_clock = pytest.mark.skipif(lacking_clock() is not None, reason=lacking_clo
 
 LIMIT_S = 20
 FILES, OWN_ONLY = ("find",), ("-xdev", "-type", "f")
-"""Lists the files of folders, but for what of this machine is shown there."""
+"""List the files of folders, except this machine's files that are mounted there."""
 MBIT_PER_S = 40
 PEER_PORT = 5000
 SERVER = f"""\

@@ -83,7 +83,7 @@ class Operator:
 
     def __init__(self, client: Client) -> None:
         self.errors: list[str] = []
-        """What went wrong in here: a test that ends well leaves it empty."""
+        """Errors of the operator's loop: empty after a good test."""
         self._client = client
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)

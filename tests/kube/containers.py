@@ -97,7 +97,7 @@ class Containers:
         self.host.root(f"cat > /etc/hosts <<'END'\n{local}{lines}END\n")
 
     def end_processes(self) -> None:
-        """End whatever runs in it, but not the host."""
+        """Kill all processes in the host, but not the host."""
         self._first_pid = 0
         self.host.root("kill -9 -1", check=False)
         if self._first is not None:

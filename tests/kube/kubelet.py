@@ -69,7 +69,7 @@ class Kubelet:
         self.images: dict[str, Fate] = {}
         """Globs of images that do not simply run."""
         self.errors: list[str] = []
-        """What went wrong in here: a test that ends well leaves it empty."""
+        """Errors of the kubelet: empty after a good test."""
         self._client, self._home, self._switch, self._path = client, home, switch, path
         self._pods: dict[str, _Pod] = {}
         self._next = FIRST
@@ -279,7 +279,7 @@ class _Pod:
         return self.containers.start(container).wait() == 0
 
     def _keep_running(self) -> None:
-        """Run the containers, and start what ends again, unless the pod's policy says that it stays ended."""
+        """Run the containers, and restart ended ones unless the pod's policy forbids it."""
         assert self.containers is not None
         restarts, report = 0, False
         containers = self._document["spec"]["containers"]

@@ -71,7 +71,7 @@ def kubelet_server(kubelet: Kubelet, home: Path) -> Iterator[int]:
 
 
 def _certificate(home: Path) -> tuple[Path, Path]:
-    """A certificate that nobody has signed, and its key: the API server is not asked to check it."""
+    """Create a self-signed certificate and its key: the API server does not verify it."""
     certificate, key = home / "kubelet.crt", home / "kubelet.key"
     subject = ("-subj", "/CN=kubelet", "-addext", "subjectAltName=IP:127.0.0.1")
     argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]

@@ -45,7 +45,7 @@ class Server:
     address: str
     ca_file: Path
     tokens: dict[str, str]
-    """User to token: `admin` may do everything, `nobody` nothing that no role gives them."""
+    """User to token: `admin` may do everything, `nobody` only what a role grants."""
 
     def client(self, user: str = "admin") -> Client:
         """Make requests as a user."""
@@ -132,7 +132,7 @@ def kube_server(home: Path) -> Iterator[Server]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
+    """Return free ports of loopback."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for item in sockets:

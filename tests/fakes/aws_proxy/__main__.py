@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def serve(options: argparse.Namespace, home: Path) -> None:
-    """The server and what ends it."""
+    """Serve until a signal or the end of standard input."""
     control = Control()
     fake = Fake(control, hosts_of(options, home, control.settings.ssh_port))
     server = make_server(fake, options.port)

@@ -50,7 +50,7 @@ Reply = tuple[int, str, bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A request to a service. `access_key` is `None` where it is not signed."""
+    """A request to a service. `access_key` is `None` if the request is not signed."""
 
     service: str
     region: str
@@ -213,7 +213,7 @@ def _once(world: World, request: Request, model: Any, params: Params) -> bytes:
 
 
 def _with_other_routes(world: World, model: Any, data: bytes) -> bytes:
-    """Route tables with what moto does not know of them."""
+    """Add the routes that moto does not know to a view of route tables."""
     if not any(thing.kind in (nat.KIND, endpoints.KIND) for thing in world.things.values()):
         return data
     result = world.moto.result(model.name, data)
@@ -295,7 +295,7 @@ QUERY = {
     "autoscaling": scaling.XMLNS,
     "elasticloadbalancing": "http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/",
 }
-"""Services whose answers are XML with a result, and the names of that."""
+"""XML namespaces of services whose responses are XML with a result."""
 
 
 def error(service: str, status: int, code: str, message: str) -> Reply:

@@ -129,7 +129,7 @@ PREFIX_LISTS = {"s3": "pl-63a5400a", "dynamodb": "pl-02cd2c6b"}
 
 
 def table_gone(world: World, name: str) -> None:
-    """A route table is gone, and with it what endpoints had there."""
+    """Remove a deleted route table from all endpoints."""
     for endpoint in world.things.values():
         if endpoint.kind == KIND:
             endpoint.body["RouteTableIds"] = [t for t in endpoint.body["RouteTableIds"] if t != name]

@@ -1,4 +1,4 @@
-"""Filters and pages of EC2's describe calls, over what boto3 would show."""
+"""Filters and pages of EC2's describe calls, applied to boto3's view."""
 
 import base64
 import datetime as dt

@@ -49,7 +49,7 @@ FILTERS = {
 
 
 def find(world: World, region: str, ids: list[str], *, visible_only: bool = False) -> list[Instance]:
-    """Instances by id. Raises ApiError where one is unknown, or is not shown as yet."""
+    """Return instances by id. Raises ApiError if one is unknown, or not shown yet."""
     result = [world.things.get(name) for name in ids]
     unknown = [
         name

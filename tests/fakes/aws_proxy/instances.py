@@ -1,4 +1,4 @@
-"""Instances: what becomes of one from its launch to its end, and how it is shown."""
+"""Instances: their states from launch to termination, and their view."""
 
 import datetime as dt
 import itertools
@@ -19,7 +19,7 @@ _public_numbers = itertools.count()
 
 @dataclass(kw_only=True, eq=False)
 class Instance(Thing):
-    """`body` has what never changes."""
+    """An instance; `body` has the fields that never change."""
 
     reservation_id: str
     plan: LaunchPlan
@@ -27,7 +27,7 @@ class Instance(Thing):
     """The parameters of its launch."""
     nics: list[Interface]
     address: str | None
-    """Of its SSH server, where it has a real one."""
+    """Address of its real SSH server, if any."""
     state: str = "pending"
     launched_at: float = field(default_factory=lambda: dt.datetime.now(dt.UTC).timestamp())
     running_at: float | None = None
@@ -95,7 +95,7 @@ NIC_FIELDS = (
     "SubnetId",
     "VpcId",
 )
-"""What DescribeInstances shows of an interface just as DescribeNetworkInterfaces does."""
+"""Fields of an interface that DescribeInstances shows exactly as DescribeNetworkInterfaces does."""
 
 
 def _nic_shown(nic: Interface) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _fails(world: World, instance: Instance, message: str) -> None:
 
 
 def terminate(world: World, instance: Instance, *, code: str = "Client.UserInitiatedShutdown") -> None:
-    """Begin an instance's end; nothing happens where it has begun."""
+    """Start to terminate an instance; ignored if this has begun."""
     if instance.state in ("shutting-down", "terminated"):
         return
     instance.state = "shutting-down"
@@ -219,7 +219,7 @@ def _ended(world: World, instance: Instance) -> None:
 
 
 def shut_down(world: World, instance: Instance) -> None:
-    """The instance's own system shuts down: what that means was said at its launch."""
+    """Handle a shutdown by the instance's own system: terminate or stop, as its attributes say."""
     code = "Client.InstanceInitiatedShutdown"
     if instance.attributes["InstanceInitiatedShutdownBehavior"] == "terminate" or instance.plan.spot:
         terminate(world, instance, code=code)

@@ -29,7 +29,7 @@ class InterfacePlan:
 def plan(
     world: World, region: str, params: Params, facts: Mapping[str, Any], subnet: Any
 ) -> tuple[InterfacePlan, ...]:
-    """The interfaces that a launch asks for; without any, one. Raises ApiError for what can't be."""
+    """Plan the interfaces that a launch requests; without any, one. Raises ApiError for an impossible request."""
     inputs = params.get("NetworkInterfaces", [])
     if inputs:
         for key in ("SecurityGroupIds", "SecurityGroups"):

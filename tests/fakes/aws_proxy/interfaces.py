@@ -22,7 +22,7 @@ class Interface(Thing):
     wants_public: bool = False
     public_ip: str | None = None
     allocation_id: str | None = None
-    """Of an Elastic IP; without, the address is Amazon's and goes when the instance stops."""
+    """Id of an Elastic IP. `None`: the address is Amazon's, and is released when the instance stops."""
     addresses: list[str] = field(default_factory=list)
 
     @property
@@ -158,7 +158,7 @@ def attach(interface: Interface, instance_id: str, planned: InterfacePlan) -> No
 
 
 def attach_to_service(interface: Interface) -> None:
-    """An interface that a service of the cloud made for itself, and nobody else can remove."""
+    """Create an interface of a service, which only the service can remove."""
     interface.body |= {"RequesterManaged": True, "SourceDestCheck": False}
     interface.attachment = {
         "AttachmentId": new_id("ela-attach"),

@@ -16,7 +16,7 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A describe call: where its items are, and how they are named."""
+    """A describe call: the path of its items, and their names in requests."""
 
     kind: str
     items: str
@@ -98,7 +98,7 @@ def check(world: World, region: str, operation: str, params: Params) -> None:
 
 
 def without_new(world: World, operation: str, data: bytes) -> bytes:
-    """A describe call's answer without what does not show as yet."""
+    """Remove new resources from a describe call's response."""
     listing = LISTINGS.get(operation)
     if not listing or not (hidden := world.hidden_in_moto()):
         return data

@@ -49,7 +49,7 @@ def zone_asked_for(world: World, region: str, params: Params) -> str | None:
 
 
 def plan(world: World, region: str, params: Params) -> LaunchPlan:
-    """Raises ApiError for whatever is wrong with a request."""
+    """Check a request and return its plan. Raises ApiError for any error in the request."""
     for absent in ("LaunchTemplate", "IamInstanceProfile", "SecondaryInterfaces", "HibernationOptions"):
         if absent in params:
             raise ApiError("UnsupportedOperation", f"This fake has no {absent}.")

@@ -63,7 +63,7 @@ class Moto:
         return int(started[0].split()[0]), {name.lower(): value for name, value in started[1]}, data
 
     def ec2(self, region: str, form: dict[str, str]) -> bytes:
-        """A call of EC2 as it came. Raises ApiError for what moto can't do; its refusals are answers."""
+        """Pass a call of EC2 to moto unchanged. Raises ApiError if moto fails; its refusals are responses."""
         body = urlencode(form).encode()
         try:
             status, _, data = self.raw("ec2", region, {}, body)

@@ -106,7 +106,7 @@ def _come(gateway: Thing, failure: tuple[str, str] | None) -> None:
 
 
 def delete(world: World, region: str, params: Params) -> dict[str, Any]:
-    """DeleteNatGateway: it keeps all that it has until it is gone."""
+    """DeleteNatGateway: the gateway keeps its address and subnet until it is gone."""
     name = params.get("NatGatewayId", "")
     gateway = world.get(KIND, region, name)
     if gateway.body["State"] == "deleted":

@@ -128,7 +128,7 @@ def _groups(world: World, region: str, params: Params) -> Params:
 
 
 def _put(world: World, region: str, params: Params) -> Params:
-    """Members that an update leaves out stay as they are."""
+    """Create or update a scheduled action; fields that an update leaves out do not change."""
     actions = _actions_of(_group(world, region, params["AutoScalingGroupName"]))
     start = _time(params["StartTime"]) if "StartTime" in params else None
     if start is not None and start <= _now(world):
@@ -153,7 +153,7 @@ def _actions(world: World, region: str, params: Params) -> Params:
 
 
 def follow_calendar(world: World) -> None:
-    """Have each action act whose time has come."""
+    """Run each action whose time has come."""
     things = [thing for thing in list(world.things.values()) if thing.kind == eks_nodes.GROUP]
     for thing in things:
         actions = _actions_of(thing)

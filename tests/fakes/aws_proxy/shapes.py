@@ -1,4 +1,4 @@
-"""Instance types: what moto knows of them, in which zones they are offered, and which quota they count on."""
+"""Instance types: moto's descriptions, the zones that offer them, and the quota that counts them."""
 
 import functools
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A user of the fake EC2 with boto3, and what tests need again and again: a network, a launch, its end."""
+"""A user of the fake EC2 with boto3, and helpers for tests: a network, a launch, its termination."""
 
 import time
 from collections.abc import Callable, Iterator

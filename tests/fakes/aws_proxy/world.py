@@ -33,13 +33,13 @@ class Extra:
     nat_ready_s: float = 0.2
     """From the call until a NAT gateway works."""
     nat_gone_s: float = 0.2
-    """From the call until it is gone."""
+    """Delay from the call until the gateway is gone."""
     nat_failure: str = ""
     """`code: message` with which new NAT gateways fail instead of coming up."""
     nat_unavailable_zones: list[str] = field(default_factory=list)
-    """Where AWS can make no NAT gateway."""
+    """Zones in which AWS can create no NAT gateway."""
     reply_page_size: int | None = None
-    """Instances in a reply that nobody asked to be smaller."""
+    """Instances in a reply to a request without a page size."""
     use_lag_s: float = 0.0
     """Delay until calls that change something accept a new resource."""
     eks_cluster_s: float = 0.2
@@ -51,9 +51,9 @@ class Extra:
     eks_drain_s: float = 0.2
     """From a machine's end being asked for until it begins to end."""
     eks_gone_s: float = 0.2
-    """How long EKS takes at least to remove a cluster or a node group."""
+    """Delay from the request to end a machine until it begins to end."""
     eks_endpoint: str = "https://127.0.0.1:1"
-    """Of all API servers."""
+    """Minimum time in which EKS removes a cluster or a node group."""
     eks_authority: str = ""
     """Their certificate authority, PEM."""
     ebs_key: str = "alias/aws/ebs"
@@ -94,11 +94,11 @@ class World:
         self.new_in_moto: dict[str, float] = {}
         """Resources of moto's that lists lack as yet, and until when."""
         self.unusable: dict[str, tuple[str, float]] = {}
-        """What calls that change something do not know as yet: its kind, and until when."""
+        """By id: the kind of a resource too new for calls that change something, and until when."""
         self.template_data: dict[str, Body] = {}
         """Of launch templates, by id."""
         self.tokens: dict[tuple[str, ...], Any] = {}
-        """What client tokens were used for."""
+        """By client token: its use."""
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
 
@@ -130,7 +130,7 @@ class World:
             heapq.heappop(self._due)[2]()
 
     def add(self, thing: Thing) -> None:
-        """A new thing, which lists lack for a while."""
+        """Add a new resource, which lists lack for a while."""
         thing.visible_at = self.control.now() + self.control.settings.list_lag_s
         self.things[thing.id] = thing
         self.note_new(thing.kind, thing.id)

@@ -43,7 +43,7 @@ class Pod:
 
 
 def here(pod: Document) -> Pod:
-    """A pod whose commands are processes of this machine, as they are."""
+    """Return a pod whose commands run as plain processes of this machine."""
     return Pod(env=os.environ)
 
 
@@ -60,7 +60,7 @@ class KubeApi:
     """Actions that the user may not take: `("create", "rayclusters.ray.io")`, `("create", "pods/exec")`, `("*",
     "nodes")`."""
     knows: Callable[[str], bool] = TOKEN.__eq__
-    """Whose tokens are good."""
+    """Check of a token."""
     version: str = "v1.33.1"
     faults: dict[int, Literal["before", "after"]] = field(default_factory=dict)
     """By the number of a writing call, from 0: whether its connection breaks before it is carried out, or after."""

@@ -67,7 +67,7 @@ def end(running: Sequence["subprocess.Popen[bytes]"]) -> None:
 
 
 def failure(code: int, message: str, reason: str = "") -> dict[str, Any]:
-    """The document in which an API server says what went wrong."""
+    """Return the document in which an API server describes an error."""
     status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message}
     return status | {"reason": reason, "code": code}
 

@@ -33,7 +33,7 @@ OLDEST_WITH_TOKENS = (2, 52, 0)
 
 
 def refusal(cluster: Document) -> str | None:
-    """Why the operator makes nothing of a RayCluster."""
+    """Return the reason for which the operator refuses a RayCluster, or `None`."""
     name, spec = cluster["metadata"]["name"], cluster["spec"]
     if len(name) > 50 or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
         return "RayCluster name should be a valid DNS1035 label of no more than 50 characters"

@@ -64,7 +64,7 @@ def initializing(pod: Document, address: str, running: int) -> Document:
 
 
 def running(pod: Document, address: str, *, ready: bool, restarts: int = 0) -> Document:
-    """Its containers run."""
+    """Return the status of a pod whose containers run."""
     done = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": WHEN, "finishedAt": WHEN}}
     now = {"running": {"startedAt": WHEN}}
     return {

@@ -44,7 +44,7 @@ def template(container: str, image: str, gpus: int) -> Document:
 def ray_cluster(
     where: str, *, count: int = 2, gpus: int = 1, image: str = "rayproject/ray:2.60.0"
 ) -> Document:
-    """A RayCluster whose workers are the machines."""
+    """Return a RayCluster with the machines as its workers."""
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",

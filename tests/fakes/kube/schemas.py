@@ -25,7 +25,7 @@ PLAIN: dict[str, type | tuple[type, ...]] = {
 }
 
 MODELS = {"Event": "CoreV1Event"}
-"""Kinds whose model is not named for them."""
+"""Kinds whose model has another name."""
 
 
 def problems(document: Document, definition: Document | None) -> list[str]:

@@ -81,7 +81,7 @@ class Store:
 
     objects: dict[Key, Document] = field(default_factory=dict)
     applied: dict[Key, dict[str, Document]] = field(default_factory=dict)
-    """What each manager applied last."""
+    """The last document that each manager applied."""
     writes: int = 0
 
     def resources(self) -> list[Resource]:
@@ -123,7 +123,7 @@ class Store:
     def create(
         self, resource: Resource, namespace: str | None, document: Document, *, check: bool = True
     ) -> Document:
-        """A new object: `document` itself, where it is not checked. Raises Refused."""
+        """Add a new object: a checked copy, or `document` itself without `check`. Raises Refused."""
         made = copy.deepcopy(document) if check else document
         metadata = made.setdefault("metadata", {})
         if "name" not in metadata and "generateName" in metadata:
@@ -195,7 +195,7 @@ class Store:
         return existing
 
     def forget(self, key: Key) -> None:
-        """The object is gone."""
+        """Remove the object."""
         del self.objects[key]
         self.applied.pop(key, None)
         self.writes += 1

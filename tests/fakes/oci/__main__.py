@@ -20,7 +20,7 @@ from tests.fakes.oci.store import Cloud
 
 
 def main() -> None:
-    """Serve until SIGTERM or SIGINT, or until standard input ends if that is asked for."""
+    """Serve until SIGTERM or SIGINT, or optionally until standard input ends."""
     options = _options()
     with tempfile.TemporaryDirectory(prefix="fake-oci-") as temporary:
         _serve(options, (options.home or Path(temporary)).resolve())

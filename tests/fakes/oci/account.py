@@ -56,7 +56,7 @@ def is_government(region: str) -> bool:
 
 
 def new_account(region: str = REGION) -> Account:
-    """An account with a key that nobody else has."""
+    """Create an account with a new key."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     public = key.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo

@@ -18,7 +18,7 @@ View = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A request whose parameters and body are of the operation's types."""
+    """A request; its parameters and body have the operation's types."""
 
     operation: Operation
     path: dict[str, str]
@@ -27,7 +27,7 @@ class Request:
     body: Any = None
 
     def one(self, name: str) -> str | None:
-        """A parameter of the query, `None` where it is not given."""
+        """Return a parameter of the query, or `None`."""
         values = self.query.get(name)
         return values[0] if values else None
 
@@ -72,10 +72,10 @@ def page(
     wrap: bool = False,
     done: frozenset[str] = frozenset(),
 ) -> Reply:
-    """The asked page of numbered rows, filtered and sorted as the query says.
+    """Return the requested page of numbered rows, filtered and sorted by the query.
 
-    A token stands for the last row that was given, so that rows that come or go do not move the others.
-    `wrap` is for operations that answer with a collection; `done` are the filters that the rows have passed.
+    A token stands for the last returned row, so that added or removed rows do not move the others. `wrap` is for
+    operations that respond with a collection; `done` are the filters that the rows have passed.
     """
     rows = [(number, view) for number, view in views if _matches(request, view, done)]
     descending = _descending(request)

@@ -57,7 +57,7 @@ def in_compartment(cloud: Cloud, body: View) -> str:
 
 
 def named(body: View, kind: str, number: int) -> View:
-    """The fields that every resource has: where it is, its name and its tags."""
+    """Return the fields of every resource: compartment, name and tags."""
     return {
         "compartmentId": body["compartmentId"],
         "displayName": body.get("displayName") or f"{kind}{number:06d}",
@@ -89,7 +89,7 @@ def network(text: str, where: str) -> Network:
 
 
 def dns_label(body: View) -> str | None:
-    """The label, checked."""
+    """Check the label, and return it."""
     label = body.get("dnsLabel")
     if label is not None and not _DNS_LABEL.match(label):
         raise invalid(f"dnsLabel must be 1 to 15 letters and digits and begin with a letter: {label}")

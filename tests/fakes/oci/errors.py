@@ -47,7 +47,7 @@ def not_found(message: str = GONE) -> ApiError:
 
 
 def incorrect_state(message: str) -> ApiError:
-    """A resource whose state forbids the operation."""
+    """Return the error for a resource whose state forbids the operation."""
     return ApiError(409, "IncorrectState", message)
 
 

@@ -28,7 +28,7 @@ def launch(cloud: Cloud, request: Request) -> Reply:
 
 
 def launch_node(cloud: Cloud, body: View) -> Resource:
-    """A machine that a service launches for somebody. Raises ApiError."""
+    """Launch a machine on behalf of a service. Raises ApiError."""
     return _launch(cloud, body, None)[0]
 
 
@@ -183,7 +183,7 @@ def _attach(cloud: Cloud, instance: Resource, volume: Resource) -> None:
 
 
 def terminate(cloud: Cloud, request: Request) -> Reply:
-    """TerminateInstance: the boot volume goes with it unless it is to be preserved."""
+    """TerminateInstance: also deletes the boot volume unless it is to be preserved."""
     instance = cloud.get("instance", request.target)
     if instance.state == "TERMINATED":
         raise not_found()
@@ -194,7 +194,7 @@ def terminate(cloud: Cloud, request: Request) -> Reply:
 
 
 def end_node(cloud: Cloud, instance: Resource) -> None:
-    """End a machine that a service launched, with its boot volume; nothing where it is ending."""
+    """Terminate a machine that a service launched, with its boot volume; ignored if this has begun."""
     if instance.live:
         _terminate(cloud, instance, preserve=False)
 

@@ -111,7 +111,7 @@ def create_pool(cloud: Cloud, request: Request) -> Reply:
 
 
 def _check_pool(cloud: Cloud, view: View) -> None:
-    """Refuse a pool of which no machine could be launched, whatever the capacity."""
+    """Refuse a pool whose configuration can't launch any machine, even with capacity."""
     if view["size"] < 0:
         raise invalid(f"size must be at least 0: {view['size']}")
     configuration = cloud.get(CONFIGURATION, view["instanceConfigurationId"])
@@ -166,7 +166,7 @@ _UPDATABLE = {
 
 
 def update_pool(cloud: Cloud, request: Request) -> Reply:
-    """UpdateInstancePool: machines that exist stay as they are, new ones follow the change."""
+    """UpdateInstancePool: existing machines do not change, new ones use the changed configuration."""
     pool = cloud.get(KIND, request.target)
     must_be_idle(pool)
     changes = given(request.body)

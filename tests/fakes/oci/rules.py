@@ -31,7 +31,7 @@ _OPTIONS = {"tcpOptions": ("6",), "udpOptions": ("17",), "icmpOptions": ("1", "5
 
 
 def check_routes(cloud: Cloud, vcn: str, routes: Sequence[View]) -> list[View]:
-    """The routes as they are kept."""
+    """Check the routes, and return their stored form."""
     saved: list[View] = []
     for at, route in enumerate(routes):
         where = f"routeRules[{at}]"
@@ -68,7 +68,7 @@ def check_routes(cloud: Cloud, vcn: str, routes: Sequence[View]) -> list[View]:
 
 
 def check_security_list(body: View) -> View:
-    """The rules of a security list's body, as they are kept."""
+    """Check the rules of a security list's body, and return their stored form."""
     saved: View = {}
     for field, side in (("ingressSecurityRules", "source"), ("egressSecurityRules", "destination")):
         if body.get(field) is None:
@@ -84,7 +84,7 @@ def check_security_list(body: View) -> View:
 
 
 def check_group_rule(cloud: Cloud, vcn: str, rule: View, where: str) -> View:
-    """A rule of a network security group, as it is kept, without its id."""
+    """Check a rule of a network security group, and return its stored form without an id."""
     direction = rule["direction"]
     if direction not in ("INGRESS", "EGRESS"):
         raise invalid(f"{where}.direction is '{direction}', not one of: INGRESS, EGRESS")

@@ -48,7 +48,7 @@ for _verb in ("GET", "POST", "PUT", "DELETE", "PATCH"):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves until `shutdown`."""
+    """An HTTP server that serves until `shutdown`."""
 
     request_queue_size = 128
     daemon_threads = True
@@ -65,7 +65,7 @@ class Server(ThreadingHTTPServer):
         self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
 
     def handle_error(self, *_: Any) -> None:
-        """A client that goes away is nothing to complain of; errors of ours are answered and printed."""
+        """Ignore a client that disconnects; errors of the fake itself are answered and printed elsewhere."""
 
     @property
     def url(self) -> str:

@@ -102,7 +102,7 @@ class Cloud:
         return result
 
     def any(self, identifier: str) -> Resource | None:
-        """The resource of that id, whatever its kind."""
+        """Return the resource of that id, of any kind."""
         return self._ids.get(identifier)
 
     def all(self, kind: str) -> list[Resource]:
@@ -127,7 +127,7 @@ class Cloud:
     # Making and changing
 
     def ocid(self, kind: str) -> str:
-        """A new identifier."""
+        """Return a new, unique OCID."""
         return f"ocid1.{kind}.oc1.{self.account.region}.{_unique()}"
 
     def add(
@@ -155,7 +155,7 @@ class Cloud:
         return resource
 
     def change(self, resource: Resource, **fields: Any) -> None:
-        """Give fields new values; the view is replaced, so that an answer on its way stays as it was."""
+        """Set fields; the view is replaced, so that a response already on its way does not change."""
         resource.view = {**resource.view, **fields}
         resource.version += 1
 
@@ -184,7 +184,7 @@ class Cloud:
         self.later(self.settings.launch_s * PART_SHARE, ready)
 
     def fall(self, resource: Resource, *, state: str = "TERMINATED", by: str = "TERMINATING") -> None:
-        """A part that is being deleted: it ends soon, is shown for a moment, and is gone."""
+        """Delete a part: it shows as being deleted for a moment, and is then gone."""
         self.become(resource, by)
         delay_s = self.settings.terminate_s * PART_SHARE
 

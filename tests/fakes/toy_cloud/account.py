@@ -1,4 +1,4 @@
-"""The toy cloud's control plane: what another cloud has behind its SDK. Lists are never late, calls never fail."""
+"""The toy cloud's control plane, in place of a cloud's SDK. Lists are never late, calls never fail."""
 
 import itertools
 import os

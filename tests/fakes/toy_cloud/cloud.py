@@ -43,7 +43,7 @@ def sdk() -> Finding:
 
 
 def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offer, Preview]:
-    """`offer` and `preview` as if nothing of ours were there."""
+    """Return `offer` and `preview` as for an empty account."""
     offer = _offer(cluster)
     return offer, _preview(cluster, offer, machines, ())
 

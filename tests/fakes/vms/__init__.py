@@ -46,7 +46,7 @@ MOST = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Net:
-    """Hosts, and what else is on their subnet."""
+    """The hosts, and other devices on their subnet."""
 
     folder: Path
     hosts: tuple[Host, ...]

@@ -13,7 +13,7 @@ HIDDEN = (("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/home", 0o755))
 
 
 def ground() -> Ground:
-    """This machine."""
+    """Return the properties of this machine."""
     accounts = Accounts(
         passwd=Path("/etc/passwd").read_text(),
         group=Path("/etc/group").read_text(),
@@ -63,7 +63,7 @@ def _add_parents(upper: Path, path: Path, owner: tuple[int, int] = (0, 0)) -> No
 
 
 def _open_the_way(upper: Path, program: Path) -> None:
-    """Let users go through the folders above a program, as where it lies in the home of root."""
+    """Let users pass through the folders above a program, such as one in root's home."""
     _add_parents(upper, program)
     for below in program.parents[:-1]:
         folder = upper / str(below).lstrip("/")

@@ -97,7 +97,7 @@ class Host:
         self.switch.drop(self.address, peer if isinstance(peer, str) else peer.address, dropped=False)
 
     def power_on(self) -> None:
-        """Begin to boot; `wait_for_boot` waits for its end. Raises RuntimeError where the host is on."""
+        """Begin to boot; `wait_for_boot` waits for the result. Raises RuntimeError if the host is on."""
         if self.running:
             raise RuntimeError(f"{self.name} is on")
         first = not self.place.boot_id.exists()
@@ -136,7 +136,7 @@ class Host:
         running.pid = document["pid"]
 
     def power_off(self) -> None:
-        """End all processes of the host at once, as when the power is cut. Nothing happens where it is off."""
+        """Kill all processes of the host at once, as a power cut does. Ignored if the host is off."""
         power_off([self])
 
     def shut_down(self) -> None:

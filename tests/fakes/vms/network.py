@@ -32,7 +32,7 @@ table bridge vms {
   }
 }
 """
-"""Packets are dropped at the bridge, where no host can see why, as a security list does it."""
+"""Packets are dropped at the bridge, invisibly to the hosts, as by a security list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Switch:
 
 @contextmanager
 def bridge(scratch: Path) -> Iterator[Switch]:
-    """A bridge on a free subnet. `scratch` is removed at its end, and where this process is killed."""
+    """Run a bridge on a free subnet. `scratch` is removed at its end, and if this process is killed."""
     with held((sys.executable, "-I", "-S", str(SWITCH), str(scratch))) as process:
         subnet, link = _reserve(process.pid)
         switch = Switch(process=process, subnet=subnet, link=link)
@@ -158,7 +158,7 @@ def wait(process: "subprocess.Popen[str]") -> None:
 
 
 def _reserve(switch_pid: int) -> tuple[str, str]:
-    """A subnet that nobody has, and the interface whose name says that it is taken."""
+    """Return a free subnet, and the interface whose name reserves it."""
     first = os.getpid() % (64 * 256)
     used = _used()
     for number in itertools.islice(_numbers(first), 64 * 256):
