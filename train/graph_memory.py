@@ -1,8 +1,8 @@
-"""The memory that has to be free beside a CUDA graph. Imports nothing heavy: `gpuctl advise` counts with it, too."""
+"""Compute the free memory that a CUDA graph needs around it. Imports nothing heavy: `gpuctl advise` uses it."""
 
 
 def memory_beside(graph_bytes: float) -> float:
-    """Return the bytes that have to be free beside the graph of a step.
+    """Return the bytes that have to be free in addition to the graph of a step.
 
     Other batches need about as much as the graph, and the allocator's blocks do not fit exactly.
     """

@@ -172,8 +172,8 @@ class GraphedStep:
     ) -> None:
         """Prepare the step.
 
-        `say` gets a line if no graph is recorded, or if it is deleted. `steps_left`: returns how many steps with so
-        many samples are left of the run.
+        `say` gets a line if no graph is recorded, or if it is deleted. `steps_left`: returns how many steps of
+        that size are left in the run.
         """
         self._step = step
         self._strategy = step.strategy
@@ -243,7 +243,7 @@ class GraphedStep:
         except torch.OutOfMemoryError:
             if step.updates or self._strategy.env.world_size > 1:
                 raise
-        # The error is gone, and with it what the step had on the device.
+        # The error is gone, and with it the step's tensors on the device.
         self.release()
         torch.cuda.empty_cache()
         for buffer, saved in buffers:

@@ -355,7 +355,7 @@ class Trainer:
         return math.ceil(samples_per_rank(self.images, self.strategy.sizes.replicas, consumed) / batch_size)
 
     def _whole_steps_left(self, batch_size: int) -> int:
-        """Return the number of steps that are left of the run with so many samples in a batch."""
+        """Return the number of steps left in the run with `batch_size` samples each."""
         progress, replicas = self.progress, self.strategy.sizes.replicas
         now, later = (
             samples_per_rank(self.images, replicas, at) // batch_size for at in (progress.consumed, 0)

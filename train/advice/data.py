@@ -73,7 +73,7 @@ def _folder(options: Options) -> Data:
             epoch=f"the cost of an epoch is not known: {where}",
         )
     classes = [path for path in (folder / "train").iterdir() if path.is_dir() and path.name[0] != "."]
-    count = sum(one.suffix.lower() in SUFFIXES for part in classes for one in part.iterdir())
+    count = sum(file.suffix.lower() in SUFFIXES for part in classes for file in part.iterdir())
     has_validation = any((folder / name).is_dir() for name in ("val", "test"))
     training = _without_held_out(options, count, has_validation=has_validation)
     epoch = _epoch_of_images(options, training)
