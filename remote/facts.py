@@ -114,6 +114,8 @@ class Facts:
     """State of the timer that powers the machine off. `None`: nobody asked for it, or the machine has no systemd."""
     efa: EfaSoftware | None = None
     """`None`: the node has no EFA device."""
+    compiled_code: tuple[str, ...] = ()
+    """Variables of COMPILED_CODE that the node's own environment sets."""
     below: str | None = None
     """The interpreter that `python` lies over, where a project's own environment does; absolute."""
 
@@ -183,6 +185,7 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         free_port=facts["free_port"],
         cant_listen=facts["cant_listen"],
         active_runs=tuple(facts["active_runs"]),
+        compiled_code=tuple(facts["compiled_code"]),
         sudo=bool(facts["sudo"]),
         firewall=None if facts["firewall"] is None else parse_firewall(facts["firewall"]),
         end_timer=facts["end_timer"],

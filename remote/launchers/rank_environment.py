@@ -8,6 +8,7 @@ from remote.facts import Facts
 from remote.launchers import nccl
 from remote.shared.constants import (
     COMMIT_VARIABLE,
+    COMPILED_CODE,
     DIRTY_VARIABLE,
     ENVIRONMENTS,
     NODE_FOLDER,
@@ -32,20 +33,26 @@ def rank_environment(
     if run.commit is not None:
         environment |= {COMMIT_VARIABLE: run.commit.sha, DIRTY_VARIABLE: str(int(run.commit.dirty))}
     environment |= nccl.variables(facts, master_addr=run.master_addr, nodes=len(run.nodes))
-    return {**environment, **compiled_code(facts), **env}
+    return {**environment, **compiled_code(facts, node.name), **env}
 
 
-def compiled_code(facts: Facts) -> dict[str, str]:
-    """Return the variables by which torch and Triton keep compiled code in the node's environment.
+def compiled_code(facts: Facts, name: str) -> dict[str, str]:
+    """Return the variables by which torch and Triton keep compiled code in the environment of the node `name`.
 
     The next run finds it, also after a restart of the machine, and `gpuctl clean` deletes it with the environment.
+    Nodes can share a home folder: each has a folder of its own.
 
     Returns:
-        The variables. Empty: the ranks use a Python of the machine, and torch keeps the code in /tmp.
+        The variables, without variables that the node sets itself. Empty: the ranks use a Python of the machine, and
+        torch keeps the code in /tmp.
     """
     environments = PurePosixPath(facts.home) / NODE_FOLDER / ENVIRONMENTS
     python = PurePosixPath(facts.python)
     if environments not in python.parents:
         return {}
-    folder = environments / python.relative_to(environments).parts[0] / "compiled"
-    return {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch", "TRITON_CACHE_DIR": f"{folder}/triton"}
+    folder = environments / python.relative_to(environments).parts[0] / "compiled" / name
+    return {
+        variable: f"{folder}/{kind}"
+        for variable, kind in COMPILED_CODE.items()
+        if variable not in facts.compiled_code
+    }

@@ -101,3 +101,6 @@ AT_ONCE = 512
 """Connections that are tried at the same time."""
 ROUND_S = CONNECT_TIMEOUT_S + 2 * EXCHANGE_TIMEOUT_S
 """How long these take at most."""
+
+COMPILED_CODE = {"TORCHINDUCTOR_CACHE_DIR": "torch", "TRITON_CACHE_DIR": "triton"}
+"""Variable that names a folder of compiled code → the folder's name in gpuctl's environment."""

@@ -199,7 +199,8 @@ def _text_network(
     size: GPTSize, vocabulary: int, length: int, whole: int, computed: int, *, by_blocks: bool, compiled: bool
 ) -> Network:
     """`whole`: bytes of a number between the layers; `computed`: of what linear layers compute."""
-    width, rows = size.width, head_rows(vocabulary)
+    width = size.width
+    rows = head_rows(vocabulary) if computed == HALF else vocabulary
     block_layer = _moved_by_block(size, whole, computed).of_layer(
         _block(size, length, whole, computed, by_blocks=by_blocks), length, compiled=compiled
     )

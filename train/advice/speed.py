@@ -26,11 +26,11 @@ OF_MEMORY = (0.99, 0.62)
 little with what they read. With both, what NVIDIA's DeepLearningExamples measured of ResNet-50 is in the range: 367
 images a second on a V100 in fp32, 1,200 in half precision; on an A100 938 in tf32, 2,470 in half precision."""
 KERNEL_S = (3.2e-6, 5.0e-6)
-"""Of a kernel that does next to nothing, on the GPU. A step of ResNet-18 with small images, with its 313 kernels in a
-CUDA graph, takes 1.5 ms on an H200, of which arithmetic and memory explain 0.2."""
+"""On the GPU, for each counted operation, however small. Fitted to a prototype: a step of ResNet-18, small images,
+313 counted operations in a CUDA graph, took 1.5 ms on an H200; arithmetic and memory explain 0.2 ms."""
 LAUNCH_S = (24e-6, 38.4e-6)
-"""Until a host has started a kernel that is in no graph: Python, autograd, libraries, driver. With an H200, ResNet-18
-took 24 to 30 microseconds for each kernel, ResNet-50 38; torch's smallest operation took 8."""
+"""On the host, for each counted operation outside of a graph: Python, autograd, libraries, driver. Fitted to steps
+with an H200: ResNet-18 took 24 to 30 microseconds for each, ResNet-50 38; torch's smallest operation took 8."""
 STEP_LAUNCHES = 25
 """Kernels of a step outside of both passes: drawing and normalising the batch, sums of loss and accuracy, and the
 fused optimizer (one for some thirty weights)."""

@@ -6,8 +6,11 @@ before torch is imported. Errors are ignored: torch meets the same ones, and rep
 
 import ctypes
 import functools
+import importlib.util
 import os
+import re
 import threading
+from pathlib import Path
 
 
 @functools.cache
@@ -20,6 +23,8 @@ def opening(local_rank: int) -> threading.Thread:
 
 def _open(number: int) -> None:
     """Initialize the driver, and make the context that the CUDA runtime, and so torch, uses."""
+    if not _has_cuda():
+        return
     # torch sets it, too: kernels are loaded with their first use.
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
     try:
@@ -29,3 +34,15 @@ def _open(number: int) -> None:
             driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
     except (OSError, AttributeError):  # no driver, or one that lacks these functions
         return
+
+
+def _has_cuda() -> bool:
+    """Return whether torch's build uses CUDA: otherwise an open GPU only takes memory. torch is not imported."""
+    torch = importlib.util.find_spec("torch")
+    for folder in (torch and torch.submodule_search_locations) or ():
+        try:
+            text = (Path(folder) / "version.py").read_text()
+        except OSError:
+            continue
+        return re.search(r"^cuda\b[^=\n]*=\s*[\"']", text, re.MULTILINE) is not None
+    return False

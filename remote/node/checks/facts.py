@@ -16,6 +16,7 @@ from remote.node.gpu import gpus
 from remote.node.home_folder import NODE_HOME
 from remote.node.network import address_of, free_port, route_interface
 from remote.shared import frames
+from remote.shared.constants import COMPILED_CODE
 
 
 def command_facts(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -55,6 +56,7 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
         "sudo": firewall.has_sudo(),
         "firewall": firewall.read() if with_firewall else None,
         "active_runs": run_state.active_runs(),
+        "compiled_code": [name for name in COMPILED_CODE if os.environ.get(name)],
         # Last, so that it is the time of the answer.
         "time": time.time(),
     }

@@ -78,28 +78,44 @@ def test_rank_environment_names_the_interface_and_user_values_win() -> None:
 
 
 @pytest.mark.parametrize(
-    ("python", "given", "torch", "triton"),
+    ("python", "on_node", "given", "torch", "triton"),
     [
-        ("/usr/bin/python3", {}, None, None),
-        ("3fa9-linux/venv/bin/python", {}, "3fa9-linux/compiled/torch", "3fa9-linux/compiled/triton"),
+        ("/usr/bin/python3", (), {}, None, None),
+        (
+            "3fa9-linux/venv/bin/python",
+            (),
+            {},
+            "3fa9-linux/compiled/NODE/torch",
+            "3fa9-linux/compiled/NODE/triton",
+        ),
         # A project's environment, which lies over another.
         (
             "3fa9-linux/projects/77/venv/bin/python",
+            (),
             {},
-            "3fa9-linux/compiled/torch",
-            "3fa9-linux/compiled/triton",
+            "3fa9-linux/compiled/NODE/torch",
+            "3fa9-linux/compiled/NODE/triton",
         ),
-        ("3fa9-linux/venv/bin/python", {"TRITON_CACHE_DIR": "/t"}, "3fa9-linux/compiled/torch", "/t"),
+        (
+            "3fa9-linux/venv/bin/python",
+            (),
+            {"TRITON_CACHE_DIR": "/t"},
+            "3fa9-linux/compiled/NODE/torch",
+            "/t",
+        ),
+        ("3fa9-linux/venv/bin/python", ("TRITON_CACHE_DIR",), {}, "3fa9-linux/compiled/NODE/torch", None),
     ],
 )
-def test_compiled_code_is_kept_in_the_environment_unless_the_user_says_where(
-    python: str, given: dict[str, str], torch: str | None, triton: str | None
+def test_compiled_code_is_kept_in_the_environment_unless_user_or_node_name_a_folder(
+    python: str, on_node: tuple[str, ...], given: dict[str, str], torch: str | None, triton: str | None
 ) -> None:
     environments = Path("/home/ubuntu/.gpuctl-node/envs")
     run = run_of_two()
-    own = replace(facts(), python=str(environments / python))
-    made = rank_environment.rank_environment(run, run.nodes[0], own, cores=8, env=given)
-    expected = [path and str(environments / path) for path in (torch, triton)]
+    node_facts = replace(facts(), python=str(environments / python), compiled_code=on_node)
+    made = rank_environment.rank_environment(run, run.nodes[0], node_facts, cores=8, env=given)
+    expected = [
+        path and str(environments / path.replace("NODE", run.nodes[0].name)) for path in (torch, triton)
+    ]
     assert [made.get(name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")] == expected
 
 

@@ -36,19 +36,28 @@ print(at_work, opening(1) is opened, "torch" in sys.modules)
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc, which builds the driver, is not installed")
 @pytest.mark.parametrize(
-    ("broken", "calls"),
-    [(0, ["cuInit 0", "cuDeviceGet 1", "cuDevicePrimaryCtxRetain 41"]), (1, ["cuInit 0"])],
+    ("broken", "cuda", "calls"),
+    [
+        (0, "cuda: Optional[str] = '13.0'", ["cuInit 0", "cuDeviceGet 1", "cuDevicePrimaryCtxRetain 41"]),
+        (1, "cuda = '12.6'", ["cuInit 0"]),
+        (0, "cuda: Optional[str] = None", []),
+    ],
+    ids=["works", "broken", "torch-for-cpus"],
 )
 def test_opening_runs_beside_python_and_ignores_a_broken_driver(
-    tmp_path: Path, broken: int, calls: list[str]
+    tmp_path: Path, broken: int, cuda: str, calls: list[str]
 ):
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "__init__.py").touch()
+    (torch / "version.py").write_text(f"__version__ = '2.13'\n{cuda}\nhip = None\n")
     (tmp_path / "driver.c").write_text(DRIVER)
     library = ["-shared", "-fPIC", f"-DBROKEN={broken}", "-o", str(tmp_path / "libcuda.so.1")]
     subprocess.run(["gcc", *library, str(tmp_path / "driver.c")], check=True, timeout=60)
     environment = {
         "LD_LIBRARY_PATH": str(tmp_path),
         "CALLS": str(tmp_path / "calls"),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{tmp_path}:{ROOT}",
     }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -58,7 +67,8 @@ def test_opening_runs_beside_python_and_ignores_a_broken_driver(
         timeout=60,
         check=False,
     )
-    assert (done.stdout.split(), done.stderr) == (["True", "True", "False"], "")
+    assert (done.stdout.split(), done.stderr) == ([str(calls != []), "True", "False"], "")
+    (tmp_path / "calls").touch()
     assert (tmp_path / "calls").read_text().splitlines() == calls
 
 

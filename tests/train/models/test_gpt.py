@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 
 from train.loss import NOT_COUNTED, mean_loss
+from train.models import gpt
 from train.models.gpt import STD, build_gpt, initialise, materialise
 from train.models.gpt_sizes import GPT_SIZES, GPTSize, head_rows
 from train.options import Options
@@ -77,7 +78,8 @@ def test_head_and_embedding_are_one_weight():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("vocabulary", [256, 257, 1001])
-def test_rows_added_to_the_head_are_in_no_loss_gradient_or_weight(vocabulary, smoothing):
+def test_rows_added_to_the_head_are_in_no_loss_gradient_or_weight(monkeypatch, vocabulary, smoothing):
+    monkeypatch.setattr(gpt, "gains_by_padding", lambda _inputs: True)
     model = build_gpt(vocabulary, TINY, 0).double()
     text = torch.randint(vocabulary, (3, 9), generator=torch.Generator().manual_seed(0))
     labels = text.roll(-1, 1)
@@ -96,9 +98,15 @@ def test_rows_added_to_the_head_are_in_no_loss_gradient_or_weight(vocabulary, sm
     assert model.state_dict()["head.weight"].shape == (vocabulary, TINY.width)
 
 
-def test_head_computes_with_rows_as_gpus_are_fast_with():
+@pytest.mark.parametrize(
+    ("padded_on", "dtype", "rows"),
+    [("cpu", torch.bfloat16, 64), ("cpu", torch.float32, 11), ("cuda", torch.bfloat16, 11)],
+)
+def test_head_is_padded_in_half_precision_on_gpus(monkeypatch, padded_on, dtype, rows):
+    """The CPU stands for the GPU."""
     assert [head_rows(vocabulary) for vocabulary in (256, 257, 50_257)] == [256, 320, 50_304]
-    model, shapes = tiny(), []
+    monkeypatch.setattr(gpt, "PADDED_ON", padded_on)
+    shapes = []
 
     class Record(TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -106,9 +114,9 @@ def test_head_computes_with_rows_as_gpus_are_fast_with():
                 shapes.append(tuple(args[1].shape))
             return function(*args, **(kwargs or {}))
 
-    with Record():
-        model.head(torch.zeros(1, 2, TINY.width))
-    assert shapes == [(64, TINY.width)]
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16), Record():
+        tiny().head(torch.zeros(1, 2, TINY.width))
+    assert shapes == [(rows, TINY.width)]
 
 
 def test_initialised_on_meta_equals_the_plain_build():
