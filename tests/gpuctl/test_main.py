@@ -47,7 +47,7 @@ def start(
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A folder whose modules tell on us when they are imported."""
+    """Create a folder whose modules report their import."""
     for name in HOSTILE:
         file = tmp_path / "project" / name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def refused(gpuctl: Gpuctl, *words: str, said: tuple[str, ...], cwd: Path | None = None) -> None:
-    """The command must end with 2 and say these words."""
+    """Check that the command ends with status 2 and prints these words."""
     done = gpuctl(*words, cwd=cwd)
     assert done.status == 2, f"{words}: {done.status}\n{done.out}\n{done.err}"
     assert "Traceback" not in done.err

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def hosts(tmp_path):
-    """Three hosts that no cluster of gpuctl's knows; the first is the way to the others."""
+    """Start three hosts unknown to gpuctl's clusters; the first is the bastion of the others."""
     folder = Store(tmp_path / "elsewhere").cluster("default")
     provider = LocalProvider(folder)
     yield provider.create(provider.plan(Spec(provider="local", count=3), None), folder.journal)

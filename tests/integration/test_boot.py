@@ -50,7 +50,7 @@ CONSOLE_CALL = {"oci": "CaptureConsoleHistory", "aws": "GetConsoleOutput"}
 
 
 class Mute(socketserver.BaseRequestHandler):
-    """An SSH server that says who it is, and nothing more."""
+    """An SSH server that sends its banner and nothing more."""
 
     def handle(self) -> None:
         self.request.sendall(b"SSH-2.0-mute\r\n")

@@ -30,7 +30,7 @@ CLUSTERS = ("default", "second")
 WHATS: tuple[Literal["up", "up_with_another_shape", "down", "reap"], ...]
 WHATS = ("up", "up", "up", "up", "up_with_another_shape", "down", "down", "reap")
 LONG = ("drop_before", "drop_after", "broken")
-"""Faults that may stay: of these, a command has had enough after two minutes."""
+"""Faults that may persist: a command gives up on each after two minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def fault(draw: Random) -> Fault:
 
 
 def do(world: World, step: Step) -> None:
-    """Take one step, and see that it ended as it says."""
+    """Take one step, then check that the properties hold."""
     if step.one_ended:
         world.end_one(step.name)
     {"up": up, "up_with_another_shape": up_with_another_shape, "down": down, "reap": lose_home_and_reap}[

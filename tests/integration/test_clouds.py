@@ -32,7 +32,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture
 def gpuctl(kind: Kind, clouds: Clouds, tmp_path: Path) -> Iterator[CloudGpuctl]:
-    """gpuctl with an account in which nothing is running; nothing of ours may be left there at the end."""
+    """Yield gpuctl with an empty account; gpuctl's resources must be gone at the end."""
     command = clouds.as_new(kind, tmp_path)
     yield command
     command.cloud.clear_faults()
@@ -159,7 +159,7 @@ def test_up_tries_next_zone_after_late_launch_failure(gpuctl: CloudGpuctl) -> No
 
 @pytest.mark.parametrize("fault", ["drop_before", "drop_after", "duplicate"])
 def test_up_survives_lost_replies_and_duplicate_requests(gpuctl: CloudGpuctl, fault: str) -> None:
-    """The first try of each call that changes something."""
+    """The first attempt of each changing call gets the fault."""
     gpuctl.cloud.settings(list_lag_s=0.3)
     total = calls_of_a_good_run(gpuctl)
     for nth in range(1, total + 1, 2):
@@ -202,7 +202,7 @@ def test_down_lists_live_machines_if_credentials_expire(gpuctl: CloudGpuctl) -> 
 
 
 def test_down_and_reap_keep_resources_of_others(gpuctl: CloudGpuctl, tmp_path: Path) -> None:
-    """Things that others made, with names like ours, outlive `down` and `reap`."""
+    """Other users' resources with names like gpuctl's outlive `down` and `reap`."""
     gpuctl.ok(*gpuctl.up_words)
     foreign = make_foreign_network(gpuctl)
     gpuctl.ok("down", "--yes")
@@ -489,7 +489,7 @@ def test_private_cluster_is_created_once_and_removed(gpuctl: CloudGpuctl) -> Non
 
 @pytest.fixture
 def aws(clouds: Clouds, tmp_path: Path) -> Iterator[CloudGpuctl]:
-    """gpuctl with an AWS account, whose private network costs money; nothing may be left in it."""
+    """Yield gpuctl with an AWS account, whose private network is billed; it must be empty at the end."""
     command = clouds.as_new(KINDS["aws"], tmp_path)
     yield command
     command.cloud.clear_faults()
@@ -619,7 +619,7 @@ def test_private_up_and_down_killed_at_calls_resume(gpuctl: CloudGpuctl, phase: 
 
 
 def test_reap_removes_what_is_left_of_a_private_network(gpuctl: CloudGpuctl) -> None:
-    """A NAT gateway alone, with no cluster and no file of ours, costs money as well."""
+    """A NAT gateway alone, with no cluster and no local file, is billed as well."""
     killed(gpuctl, "CreateNatGateway", "hold_after", *private_words(gpuctl))
     assert "natgateway" in kinds_of(gpuctl)
     shutil.rmtree(gpuctl.home)

@@ -34,7 +34,7 @@ class Session:
     env: dict[str, str]
     rewrite: Callable[[str], str] = lambda line: line
     files: dict[str, str] | None = None
-    """Files of the page that name what only the reader has → their text here."""
+    """Files of the page that contain the reader's own values → their text here."""
 
     def write(self, block: Block) -> None:
         assert block.title is not None
@@ -74,7 +74,7 @@ def session(folder: Path, gpuctl_home: Path, env: dict[str, str]) -> Session:
 
 
 def account(line: str) -> str:
-    """The line as it is typed on a terminal: what asks is answered."""
+    """Return the line as typed on a terminal, with its questions answered."""
     if line.startswith("gpuctl up ") and "--dry-run" not in line:
         return " ".join((line, *ON_A_TERMINAL))
     return f"{line} --yes" if line.startswith("gpuctl down") else line
@@ -103,7 +103,7 @@ def machines_you_have(folder: Path, home: Path, env: dict[str, str]) -> Session:
 
 @pytest.fixture
 def begun(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Session]:
-    """The session that the page says it begins with."""
+    """Set up the session that the page requires at its beginning."""
     kind = session_of(request.node.callspec.params["page"])
     empty = Gpuctl(home=tmp_path / "gpuctl", cwd=tmp_path)
     with ExitStack() as running:

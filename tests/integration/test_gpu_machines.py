@@ -51,13 +51,13 @@ def profile(image: str, first_boot: str, **more: Any) -> dict[str, Any]:
 
 
 def nvidia_smi(before: str = "") -> str:
-    """The first boot of a machine whose image brings an nvidia-smi, which does this before it lists the GPUs."""
+    """Return the first boot of a machine whose image has an nvidia-smi that runs `before` and then lists the GPUs."""
     path = "/usr/local/bin/nvidia-smi"
     return f"cat > {path} <<'END'\n#!/bin/sh\n{before}{apt_mirror.LIST_GPUS}END\nchmod 755 {path}\n"
 
 
 def ubuntu(url: str = "{mirror}") -> str:
-    """The first boot of an Ubuntu whose packages come from there."""
+    """Return the first boot of an Ubuntu with packages from this mirror."""
     return f"{apt_mirror.ubuntu([url])}\n"
 
 
@@ -75,7 +75,7 @@ def account(kind: Kind, folder: Path, *profiles: dict[str, Any]) -> Iterator[Clo
 
 
 def said_by_all(gpuctl: Gpuctl, command: str) -> list[list[str]]:
-    """The lines that each machine says to a shell command."""
+    """Return each machine's output of a shell command."""
     document = gpuctl.ok("exec", "--json", "--", "sh", "-c", command).json
     return [node["stdout"].splitlines() for node in document["nodes"]]
 

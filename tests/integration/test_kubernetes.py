@@ -62,7 +62,7 @@ JOB = ("--model", "cnn", "--epochs", "1", "--batch-size", "64")
 def begin_and_lose_pod(
     gpuctl: Gpuctl, api: KubeApi, net: Net, *options: str
 ) -> "tuple[subprocess.Popen[str], str, str]":
-    """A job whose second pod is lost, and the next does not come up: its command, its run, and that machine."""
+    """Start a job, and lose its second pod without a replacement. Return the command, run and machine."""
     gpuctl.ok(*UP)
     process = gpuctl.start("train", *options, "--json", "--", *ENDLESS)
     run = wait_for(run_on(gpuctl, 2, "", process), what="a run on 2 pods", deadline_s=120)
@@ -75,7 +75,7 @@ def wait_for_its_end(gpuctl: Gpuctl, run: str) -> None:
 
 
 def lose_pod(api: KubeApi, net: Net) -> str:
-    """Have the pod on the second node be gone, with all that ran in it; the machine's name."""
+    """Remove the pod on the second node with all its processes; return the machine's name."""
     (namespace,) = {
         pod["metadata"]["namespace"] for pod in api.objects("pods") if "gpuctl-" in str(pod["metadata"])
     }

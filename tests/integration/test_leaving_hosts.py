@@ -24,14 +24,14 @@ def net(gpuctl: Gpuctl, tmp_path: Path) -> Iterator[Net]:
 
 
 def with_the_third_instead(gpuctl: Gpuctl, net: Net) -> str:
-    """The cluster's second host is left out of its inventory, and the third comes; what `up` says."""
+    """Replace the cluster's second host in its inventory by the third; return the output of `up`."""
     left = replace(net, hosts=(net.hosts[0], net.hosts[2]))
     hosts_file, known_hosts = left.inventory(python=sys.executable)
     return gpuctl.ok("up", "--hosts", str(hosts_file), "--known-hosts", str(known_hosts)).err
 
 
 def ours(host: Host) -> list[str]:
-    """The rules of gpuctl's, in the kernel and for the next boot."""
+    """Return gpuctl's rules, in the kernel and for the next boot."""
     text = host.root("iptables-save; cat /etc/iptables/rules.v4").stdout
     return [line for line in text.splitlines() if "gpuctl" in line]
 

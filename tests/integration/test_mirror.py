@@ -46,7 +46,7 @@ def test_train_resumes_from_mirrored_checkpoint_after_node_loss(
     [newest] = (folder / "checkpoints").glob("step-*.pt")
 
     def again() -> Path | None:
-        """The folder of the next run, once it has taken a step."""
+        """Return the folder of the next run once it has taken a step."""
         metrics = list((two_hosts.home / "runs").glob("*/metrics/rank-0.jsonl"))
         rest = [path for path in metrics if path.parents[1] != folder and '"step"' in path.read_text()]
         return rest[0].parents[1] if rest else None

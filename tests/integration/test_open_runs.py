@@ -84,7 +84,7 @@ def hanging(gpuctl: Gpuctl, name: str) -> Iterator[None]:
 
 @pytest.fixture
 def hosts_that_can_hang(gpuctl: Gpuctl) -> Gpuctl:
-    """Two local hosts whose interpreter waits where their home has a file `hang`."""
+    """Return a cluster of two local hosts whose interpreter waits while their home has a file `hang`."""
     python = gpuctl.cwd.parent / "python3"
     python.write_text(
         f'#!/bin/sh\n[ -e "$HOME/hang" ] && exec tail -f /dev/null\nexec {sys.executable} "$@"\n'
@@ -164,7 +164,7 @@ def test_commands_see_end_of_detached_run(two_hosts: Gpuctl) -> None:
     )
     third = two_hosts.ok("train", "--detach", "--json", "short.py").json["run"]
     ended(two_hosts, third)
-    two_hosts.ok("down")  # nothing to be asked
+    two_hosts.ok("down")  # nothing to query
     [result] = two_hosts.ok("results", third, "--json").json["runs"]
     assert result["status"] == "succeeded"
 
@@ -221,7 +221,7 @@ def test_down_works_with_damaged_host_record(two_hosts: Gpuctl) -> None:
 
 
 def test_down_of_kept_machines_refuses_while_run_may_go_on(two_hosts: Gpuctl, gpuctl: Gpuctl) -> None:
-    """The hosts of one cluster are another one's machines that exist already."""
+    """The hosts of one cluster are existing machines of another cluster."""
     inventory = two_hosts.home / "clusters" / "default" / "inventory.yaml"
     known_hosts = two_hosts.home / "clusters" / "default" / "known_hosts"
     brought = Gpuctl(home=gpuctl.home.parent / "other", cwd=gpuctl.cwd)

@@ -68,7 +68,7 @@ def test_deepspeed_shards_its_optimizer_over_two_nodes(
 
 
 def test_deepspeed_takes_the_built_in_jobs_steps_and_torch_resumes_them(cluster: Gpuctl) -> None:
-    """The configuration is a file here, and its checkpoint lies in parts on both nodes."""
+    """The configuration is a local file, and the checkpoint has parts on both nodes."""
     python = frameworks_python("deepspeed")
     (cluster.cwd / "ds.json").write_text('{"train_batch_size": 64, "zero_optimization": {"stage": 2}}')
     job = (

@@ -39,7 +39,7 @@ STABLE = (
 
 @pytest.fixture(params=KINDS)
 def gpuctl(request: pytest.FixtureRequest, clouds: Clouds, tmp_path: Path) -> Iterator[CloudGpuctl]:
-    """gpuctl with an account in which nothing is running; nothing of ours may be left there at the end."""
+    """Yield gpuctl with an empty account; gpuctl's resources must be gone at the end."""
     command = clouds.as_new(KINDS[request.param], tmp_path)
     yield command
     for cluster in sorted((command.home / "clusters").glob("*")):

@@ -64,7 +64,7 @@ with open(os.path.join(os.environ["GPUCTL_RUN_DIR"], "artifacts", "found.txt"), 
 
 @pytest.fixture(scope="module")
 def ray_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The home of a cluster of two local hosts, on which Ray is kept from test to test."""
+    """Yield the home of a cluster of two local hosts, on which Ray stays between tests."""
     command = Gpuctl(home=tmp_path_factory.mktemp("ray"), cwd=tmp_path_factory.mktemp("start"))
     command.ok("up", "--provider", "local", "--count", "2")
     yield command.home
@@ -136,7 +136,7 @@ def rank_pid(gpuctl: Gpuctl, run: str, rank: int) -> int:
 
 
 def test_ray_run_has_the_losses_of_torchrun(hosts: Gpuctl) -> None:
-    """CNN on MNIST's format, two hosts x two workers, lr 0.01, batch 64; the second time on the Ray that is there."""
+    """CNN on MNIST's format, two hosts x two workers, lr 0.01, batch 64; the second time on the running Ray."""
     data = write_mnist(hosts.cwd / "data", training=512, test=64)
     job = ["--nproc-per-node", "2", "--", "--dataset", "mnist", "--data-dir", str(data), "--model", "cnn"]
     job += ["--optimizer", "sgd", "--lr", "0.01", "--batch-size", "64", "--epochs", "2"]

@@ -171,7 +171,7 @@ def test_reap_waits_for_lock_of_shared_network(gpuctl: CloudGpuctl) -> None:
 
 
 def test_reap_removes_only_clusters_it_listed(gpuctl: CloudGpuctl) -> None:
-    """A cluster that comes up between the question and the answer stays, and so does its network."""
+    """A cluster that comes up between the question and the answer stays, as does its network."""
     gpuctl.ok(*gpuctl.up_words)
     end = {"oci": "TerminateInstance", "aws": "TerminateInstances"}[gpuctl.kind.provider]
     gpuctl.cloud.fault(operation=end, nth=1, kind="hold_before")

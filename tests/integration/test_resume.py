@@ -46,7 +46,7 @@ while step < steps:
 
 
 def begun(gpuctl: Gpuctl, run: str) -> int:
-    """The step after which rank 0 of a run began."""
+    """Return the step after which rank 0 of a run began."""
     [line] = [
         line
         for line in (gpuctl.run_folder(run) / "logs" / "rank-0.log").read_text().splitlines()
@@ -56,7 +56,7 @@ def begun(gpuctl: Gpuctl, run: str) -> int:
 
 
 def steps_on(gpuctl: Gpuctl, node: str, run: str) -> list[int]:
-    """The steps whose checkpoints a node has of a run."""
+    """Return the steps of a run's checkpoints on a node."""
     home = gpuctl.home / "clusters" / "default" / "local" / node / "home" / ".gpuctl-node"
     return [
         int(path.stem[5:]) for path in sorted((home / "runs" / run / node / "checkpoints").glob("step-*"))
@@ -239,7 +239,7 @@ JOB = (
 
 
 def parts_on(gpuctl: Gpuctl, node: str, run: str) -> list[str]:
-    """The files of parts that a node has of a run's newest checkpoint, and the document if it is there."""
+    """Return a node's files of a run's newest checkpoint, with the document if it exists."""
     home = gpuctl.home / "clusters" / "default" / "local" / node / "home" / ".gpuctl-node"
     folder = home / "runs" / run / node / "checkpoints"
     return sorted(path.name for path in (*folder.glob("step-000008/*"), *folder.glob("step-000008.json")))

@@ -87,7 +87,7 @@ def there(tmp_path: Path) -> Path:
 
 
 def check(project: Path, there: Path) -> None:
-    """The folder holds the tree: kinds, bytes, modes, times to the ns; and no traces of how it came."""
+    """Check that the folder holds the tree (kinds, bytes, modes, times to the ns) and no temporary files."""
     local, copied = read_tree(project), read_tree(there)
     assert [(name, entry[:3]) for name, entry in copied.entries.items()] == [
         (name, entry[:3]) for name, entry in local.entries.items()

@@ -32,7 +32,7 @@ while time.monotonic() < limit:
 
 
 def samplers(gpuctl: Gpuctl, node: str) -> list[psutil.Process]:
-    """The processes on a local host that tell how busy it is."""
+    """Return a local host's processes that measure usage."""
     local = f"{gpuctl.home}/clusters/default/local/{node}/"
     result = [psutil.Process(pid) for pid in processes_with(local)]
     return [process for process in result if process.cmdline()[-1] == "usage"]
@@ -114,7 +114,7 @@ def test_top_marks_lost_host_and_keeps_the_other(two_hosts: Gpuctl) -> None:
         server_of(two_hosts, 1).kill()
         terminal.wait_for("default-1 is lost")
         terminal.seen = ""
-        # Tables go on being drawn, with node 0 well.
+        # Tables are still drawn, and node 0 is well.
         terminal.wait_for("ok")
         terminal.wait_for("lost")
         assert samplers(two_hosts, "default-0")

@@ -97,7 +97,7 @@ def refused(gpuctl: Gpuctl, *words: str) -> str:
 
 
 def killed_runners(hosts: tuple[Host, ...], run: str) -> list[int]:
-    """Kill what leads a run on the hosts, so that its ranks live on; the ranks' pids, as the hosts count."""
+    """Kill a run's runners on the hosts, so that its ranks live on; return the ranks' pids on the hosts."""
     for host in hosts:
         runner = on_node(host, run, "runner.json")
         host.root(f"kill -9 {runner['pid']} {runner['launcher']}")
@@ -105,12 +105,12 @@ def killed_runners(hosts: tuple[Host, ...], run: str) -> list[int]:
 
 
 def with_python_that_hogs(host: Host) -> None:
-    """The host's interpreter takes all ports of the rendezvous, just before the network is tried."""
+    """Let the host's interpreter take all ports of the rendezvous just before the probe."""
     host.root(f"cat > /usr/local/bin/hog.py <<'END'\n{HOG}END")
 
 
 def wrapped_python(net: Net) -> str:
-    """An interpreter that starts hog.py, where that is there, ahead of the probe."""
+    """Write an interpreter that runs hog.py, if it exists, before the probe."""
     path = "/usr/local/bin/python-of-test"
     text = (
         '#!/bin/sh\nfor word; do last=$word; done\nif [ "$last" = probe ] && [ -e /usr/local/bin/hog.py ]; then\n'

@@ -179,7 +179,9 @@ def test_train_runs_a_module_whose_folders_are_named_like_gpuctls(cluster: Gpuct
 
 
 def test_train_is_safe_from_colliding_module_names(cluster: Gpuctl) -> None:
-    """A user's train.py, remote.py, provision/ never meet ours; a module named like a standard one is theirs."""
+    """A user's train.py, remote.py, provision/ never collide with gpuctl's; a module named like a standard one is
+    theirs.
+    """
     bomb = "raise SystemExit('a module of the user was imported by gpuctl')"
     for name in (
         "remote.py",

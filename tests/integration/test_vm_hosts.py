@@ -129,7 +129,7 @@ def test_train_works_behind_firewall_that_blocks_torchrun(gpuctl: Gpuctl, oci: N
 
 
 def rules_of(saved: str) -> list[str]:
-    """The rules of a save, without its counters and dates."""
+    """Return the rules of a save, without its counters and dates."""
     return [line.split(" [")[0] for line in saved.splitlines() if not line.startswith("#")]
 
 
@@ -223,7 +223,7 @@ def test_run_goes_on_while_this_computer_has_no_network(gpuctl: Gpuctl, tmp_path
         with ExitStack() as undone:
             undone.callback(ip, "address", "add", address, "dev", device)
             ip("address", "del", address, "dev", device)
-            # The system then says "Network is unreachable", whatever other way it has.
+            # The system then says "Network is unreachable", whatever other route it has.
             undone.callback(ip, "route", "del", "throw", net.subnet)
             ip("route", "add", "throw", net.subnet)
             time.sleep(offline_s)

@@ -208,7 +208,7 @@ def test_codec_reads_and_checks_paths_and_booleans():
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """Fields whose keys are not just their names."""
+    """Fields whose keys differ from their names."""
 
     from_: int = 1
     other: int = field(default=2, metadata=codec.key("second"))

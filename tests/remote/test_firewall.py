@@ -42,7 +42,7 @@ def iptables(save: str) -> dict[str, Any]:
 
 
 def stdin(document: dict[str, Any], *peers: str, owner: str = "a") -> list[str]:
-    """The lines of the one step that a document calls for."""
+    """Return the lines of the single step for a document."""
     plan = firewall.open_steps(parse(document), owner=owner, peers=peers)
     (step,) = plan.steps
     assert isinstance(step, Run)

@@ -21,7 +21,7 @@ NAMED = '[project]\nname = "mine"\nversion = "1"\n'
 
 
 def found_in(root: Path, folder: str = ".", **texts: str) -> LocalProject | None:
-    """The project of a folder among these files: `src__a_py` is src/a.py."""
+    """Return the project of a folder with these files: `src__a_py` is src/a.py."""
     for name, text in texts.items():
         path = root / (name.replace("__", "/")[:-3].rstrip("_") + ".py" if name.endswith("_py") else name)
         path.parent.mkdir(parents=True, exist_ok=True)

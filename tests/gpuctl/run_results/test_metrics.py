@@ -144,7 +144,7 @@ def test_summary_prefers_line_times_to_file_times() -> None:
 
 
 def counts(*samples: object) -> list[dict[str, object]]:
-    """Steps with their samples and no times; `None`: a line that says something else."""
+    """Return metrics lines with steps and samples but no times; `None`: another kind of line."""
     return [
         {"accuracy": 0.9} if sample is None else {"step": step, "samples": sample}
         for step, sample in enumerate(samples)

@@ -1,4 +1,4 @@
-"""Words of a script's sources about files: paths outside its project, names, and what reads them."""
+"""Test the paths, names and reading calls that a script's sources contain."""
 
 from pathlib import Path
 

@@ -193,7 +193,7 @@ def test_run_table_title_has_shortened_script_arguments() -> None:
 
 
 def kept(result: Result, folder: Path, *args: str) -> Result:
-    """The result, with a record of its launch in this folder."""
+    """Return the result, with a record of its launch in this folder."""
     run = Run(
         run=result.run,
         cluster=result.cluster,

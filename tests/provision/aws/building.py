@@ -45,7 +45,7 @@ def running_fake(home: Path) -> Iterator[FakeCloud]:
 
 
 def a_cluster(shape: str = "g5.12xlarge", **changes: Any) -> CloudCluster:
-    """A cluster as it was asked for."""
+    """Return a cluster with this request."""
     plain = CloudCluster(
         name="demo",
         id="a1b2c3d4e5f60718",

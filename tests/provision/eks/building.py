@@ -23,7 +23,7 @@ from tests.provision.aws.building import FastClock
 
 
 def signed_for(token: str) -> dict[str, str]:
-    """The parameters that a token's address has."""
+    """Return the parameters of a token's address."""
     text = token.removeprefix(PREFIX)
     address = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
     return {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
@@ -100,5 +100,5 @@ def region_of(fake: FakeCloud) -> EksCloud:
 
 
 def operations(fake: FakeCloud) -> list[str]:
-    """The calls that changed something."""
+    """Return the changing calls."""
     return [call["operation"] for call in fake.calls(mutating=True)]

@@ -183,7 +183,7 @@ class Killed(BaseException):
 
 
 def dies_at(api: KubeApi, folder: ClusterFolder, call: int, broken: str) -> bool:
-    """`up` whose connection and life end at that call; whether it came so far."""
+    """Run `up` whose connection and life end at that call; return whether it came that far."""
     one = provider(folder)
     plan = one.plan(SPEC, None)
     at = len(api.calls) + call

@@ -29,7 +29,7 @@ LIMIT_S = 20
 
 @pytest.fixture(scope="module")
 def cluster(make_cluster, tmp_path_factory):
-    """A cluster of one host, whose server is looked at when all tests are through with it."""
+    """Create a cluster of one host; its server is checked at the end of all tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
         patch.setenv("OCI_CLI_KEY_CONTENT", "hunter2")

@@ -187,7 +187,7 @@ def test_terminate_waits_for_a_late_list_before_denied(
     looks = itertools.count()
 
     class Late:
-        """The list as it was, for two looks."""
+        """The list's old state, for two looks."""
 
         clock = cloud.api.clock
         compartment = cloud.api.compartment

@@ -108,7 +108,7 @@ def test_launch_request_of_a_private_spot_machine_is_preemptible() -> None:
     assert details["createVnicDetails"]["assignPublicIp"] is False
     assert details["freeformTags"]["gpuctl-image"] == "Ubuntu"
     assert details["freeformTags"]["gpuctl-expires"] == "2026-11-21T12:00:00+00:00"
-    assert len(details["freeformTags"]) <= 10  # what OCI takes
+    assert len(details["freeformTags"]) <= 10  # values that OCI accepts
 
 
 def test_launch_request_on_rdma_enables_the_agent_plugins() -> None:
@@ -212,7 +212,7 @@ def test_rule_changes_add_missing_and_remove_stale_rules() -> None:
     found[1]["isValid"] = False
     add, remove = security_group.changes(wanted, found)
     assert [rule.get("source") for rule in add] == ["203.0.113.7/32", "n"]
-    assert remove == ["0", "1", "3"]  # the other source, the invalid one, the one that is there twice
+    assert remove == ["0", "1", "3"]  # the other source, the invalid source, the duplicate
 
 
 def test_mended_routes_replaces_stale_and_keeps_foreign_routes() -> None:

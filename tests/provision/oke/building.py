@@ -21,7 +21,7 @@ SHAPE, GPUS = "VM.GPU.A10.2", 2
 
 
 def signed_for(token: str) -> dict[str, str]:
-    """The path, and the parameters, of a token's address."""
+    """Return the path and parameters of a token's address."""
     address = urlsplit(base64.urlsafe_b64decode(token).decode())
     return {"path": address.path} | {name: values[0] for name, values in parse_qs(address.query).items()}
 

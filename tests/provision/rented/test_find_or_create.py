@@ -17,7 +17,7 @@ CONSISTENCY_S = 20.0
 
 @dataclass
 class Cloud:
-    """Parts of a cloud whose list is late."""
+    """A part of a cloud whose list lags."""
 
     clock: StepClock
     made_at: list[float] = field(default_factory=list)
@@ -49,7 +49,7 @@ def ensure(cloud: Cloud, journal: Journal, tmp_path: Path) -> JournaledEnsure:
 
 
 class Crash(BaseException):
-    """The power goes."""
+    """The power fails."""
 
 
 def crashing(create: Callable[[str], str], *, before: bool) -> Callable[[str], str]:

@@ -36,7 +36,7 @@ ONE_BY_ONE = pytest.mark.parametrize("together", [False], ids=["one-by-one"])
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """The process is dead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,7 @@ def test_launch_creates_all_ranks_and_is_idempotent(scene: Scene, together: bool
 def test_launch_with_lost_reply_and_no_capacity_moves_to_next_zone(scene: Scene, performed: bool) -> None:
     def lose(_: Any) -> None:
         for machine in scene.world.machines.values():
-            # Later than the one whose id is known.
+            # Listed later than the machine whose id is known.
             machine.listed_at += LATE_S if machine.rank == 1 else 0
         raise Unclear("No answer.")
 
@@ -489,7 +489,7 @@ def test_launch_killed_during_rollback_is_completed_by_the_next(scene: Scene, sk
     scene.check()
 
 
-# Machines that are there already.
+# Existing machines.
 
 
 def test_launch_fails_fast_when_a_rank_ends_before_its_address(scene: Scene) -> None:

@@ -40,7 +40,7 @@ TTL_S = 4 * 3600.0
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """The process is dead."""
 
 
 @dataclass(kw_only=True)
@@ -96,7 +96,7 @@ class Scene:
         assert self.clouds.changes() == before
 
     def time_is_over(self) -> None:
-        """The time that the machines were given has passed, and they have ended."""
+        """Let the machines' time pass and the machines end."""
         over = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds")
         CloudState(self.folder).save(replace(self.record, expires_at=over))
         for machine in self.world.machines.values():
@@ -523,7 +523,7 @@ def test_outline_refuses_a_driver_for_an_image_that_has_one(tmp_path: Path) -> N
 
 
 def priced(home: Path, usd_per_hour: dict[str, float]) -> None:
-    """The prices of OCI as they were asked for today."""
+    """Save today's prices of OCI."""
     answer = PriceList(
         provider="oci", region=None, date="2026-11-22", source="here", usd_per_hour=usd_per_hour
     )

@@ -40,7 +40,7 @@ def a_part(of: dict[str, str], kind: str = "vpc", number: int = 1) -> Resource:
 
 @dataclass(kw_only=True)
 class Region:
-    """The reading half of `Cloud`."""
+    """The read-only half of `Cloud`."""
 
     target: Target
     machines: tuple[Instance, ...] = ()

@@ -54,7 +54,7 @@ class Scene:
         return remove(cloud, ids, clock=self.clouds.clock, say=self.said.append, **options)
 
     def touched(self) -> set[str]:
-        """Ids of all that was asked to end, or to go."""
+        """Return the ids of everything that received a terminate or delete call."""
         ended = {i for call in self.world.called("terminate") for i in call.argument}
         return ended | {call.argument.id for call in self.world.called("delete")}
 
@@ -282,7 +282,7 @@ def test_teardown_names_unused_nat_with_an_unending_machine(scene: Scene, needed
 
 
 def in_network(scene: Scene, resource: Resource, network: str) -> Resource:
-    """The part, in a network of that id."""
+    """Return the part, in a network of that id."""
     placed = replace(resource, network=network)
     scene.world.resources[resource.id].resource = placed
     return placed
@@ -290,7 +290,7 @@ def in_network(scene: Scene, resource: Resource, network: str) -> Resource:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_teardown_keeps_nat_only_of_the_other_clusters_network(scene: Scene, known: bool) -> None:
-    """A race has made two networks; of a cluster of which it is not known, all are kept."""
+    """A race has created two networks; if the cluster's network is unknown, both are retained."""
     nat = in_network(scene, scene.world.add_resource("gateway", PRIVATE_NETWORK), "vcn-1")
     other = in_network(scene, scene.world.add_resource("gateway", PRIVATE_NETWORK), "vcn-2")
     theirs = scene.world.add_resource("nsg", THEIRS_PRIVATE)

@@ -110,7 +110,7 @@ def test_readiness_parse_refuses_a_malformed_answer(answer: dict[str, object] | 
 
 @pytest.fixture
 def cloud_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The place of a program `cloud-init` that is found first."""
+    """Return the path of a `cloud-init` that precedes the system's."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     return tmp_path / "cloud-init"
 

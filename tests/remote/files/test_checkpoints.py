@@ -115,7 +115,7 @@ def test_checkpoints_describe_is_none_for_a_missing_or_empty_folder(tmp_path: Pa
 
 
 def on_node(home: Path, command: str, request: dict[str, Any]) -> dict[str, Any]:
-    """The one answer of the node's part."""
+    """Return the answer of the node's part."""
     with node_part(home, command) as part:
         out, err = part.communicate(json.dumps(request).encode() + b"\n", timeout=30)
     assert part.returncode == 0, err

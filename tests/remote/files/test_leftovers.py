@@ -32,7 +32,7 @@ def node(tmp_path: Path) -> NodeHere:
 
 
 def write(node: NodeHere, path: str, data: bytes = b"x", *, modified: float | None = None) -> Path:
-    """A file of ours on the node."""
+    """Write a gpuctl file on the node."""
     file = node.home / ".gpuctl-node" / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)

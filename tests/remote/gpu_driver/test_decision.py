@@ -252,7 +252,7 @@ HERE = Machine(
 
 
 class Installing:
-    """A node that says how far its installation is."""
+    """A node that reports the progress of its installation."""
 
     def stream(
         self, command: str, request: dict[str, object], *, bounds: Bounds

@@ -354,7 +354,7 @@ if status != "none":
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRay:
-    """Processes that are the node's Ray, as far as its part in a run knows."""
+    """Processes that stand for the node's Ray."""
 
     keeper: int
     raylet: int
@@ -364,7 +364,7 @@ class NodeRay:
 
 @pytest.fixture
 def node_ray(tmp_path: Path) -> Iterator[NodeRay]:
-    """The Ray of the node `run`: the keeper would go on without the raylet for minutes."""
+    """Yield the Ray of the node `run`: the keeper would live without the raylet for minutes."""
     node = NodeHere(tmp_path)
     raylet = tmp_path / "raylet"
     raylet.symlink_to("/bin/sleep")
@@ -383,7 +383,7 @@ def node_ray(tmp_path: Path) -> Iterator[NodeRay]:
 
 
 def start_watch(run_dir: Path, home: Path, ranks: int, *driver: str) -> "subprocess.Popen[bytes]":
-    """The node's part of a run, for ranks from 2 on."""
+    """Start the node's part of a run, for ranks from 2 on."""
     for name in ("ranks", "logs"):
         (run_dir / name).mkdir(parents=True)
     code = (
@@ -411,7 +411,7 @@ def record_of(run_dir: Path, rank: int) -> dict[str, Any]:
 
 
 def watched(run_dir: Path, home: Path, statuses: list[str]) -> tuple[int, list[dict[str, Any]]]:
-    """The exit status of a node's part whose ranks end like this, and the records that it wrote."""
+    """Return the exit status of a node's part whose ranks have these ends, and its records."""
     with start_watch(run_dir, home, len(statuses)) as part:
         try:
             place = the_place(run_dir)

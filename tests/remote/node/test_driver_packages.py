@@ -29,7 +29,7 @@ def machine(
 
 
 def branch(number: int, *modules: str, kind: str = "-open", dkms: bool = True) -> set[str]:
-    """The packages of a branch, with modules for these kernels or flavours."""
+    """Return the packages of a branch, with modules for these kernels or flavours."""
     return {
         *(f"linux-modules-nvidia-{number}-server{kind}-{what}" for what in modules),
         f"nvidia-headless-no-dkms-{number}-server{kind}",
@@ -245,7 +245,7 @@ def test_check_system_accepts_only_ubuntu(tmp_path: Path, text: str | None, syst
 
 
 class Said(apt.Apt):
-    """apt whose commands end with these statuses and words, one after the other."""
+    """A fake apt whose commands end with these statuses and outputs in turn."""
 
     def __init__(self, folder: Path, *answers: tuple[int, str]) -> None:
         super().__init__(folder / "apt.log", lock_s=1, tell=lambda *_: None)

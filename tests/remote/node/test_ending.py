@@ -148,7 +148,7 @@ def test_rank_that_does_not_end_is_killed(
 
 @pytest.mark.parametrize(("deaf", "seconds"), [(False, 30), (True, 1.5)], ids=["starting", "deaf"])
 def test_interrupt_before_the_ranks_begin_ends_the_run(tmp_path: Path, deaf: bool, seconds: float) -> None:
-    """A rank that begins later all the same has SIGTERM at once."""
+    """A rank that still begins later gets SIGTERM at once."""
     launcher = SLOW_LAUNCHER.format(deaf=deaf, seconds=seconds)
     state = ended(tmp_path, "time.sleep(30)", ("SIGINT",), launcher=launcher)
     assert (state["ending"]["signal"], state["ending"]["killed"]) == ("SIGTERM", [])

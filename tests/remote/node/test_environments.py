@@ -296,7 +296,7 @@ def test_index_that_is_not_reached_fails_a_build_that_has_no_other(tmp_path: Pat
 
 
 def of_conda(home: Path, program: str) -> dict[str, object]:
-    """The last word of the node's part on an environment file, where only this program is there."""
+    """Return the node's last answer on an environment file if only this program exists."""
     file = {"environment.yml": "dependencies: [pytorch]"}
     return answers_of(home, program, FAKE_MICROMAMBA, conda="environment.yml", files=file, commands=[])[-1]
 

@@ -91,7 +91,7 @@ if PLANTED == "fails":
 
 
 def launched(tmp_path: Path, planted: str) -> tuple[int, list[dict[str, object]], list[dict[str, object]]]:
-    """The exit status of two ranks' torchrun, what each rank said, and their records."""
+    """Return torchrun's exit status for two ranks, each rank's output, and their records."""
     job, run_dir = tmp_path / "project", tmp_path / "run"
     (job / "train").mkdir(parents=True)
     for name, text in (("__init__", ""), ("job", JOB), ("__main__", MAIN)):

@@ -198,7 +198,7 @@ def test_rank_that_prints_is_not_reported(run_dir: Path) -> None:
 
 
 class Recorder(socketserver.StreamRequestHandler):
-    """torch's worker server, as far as the watch asks it."""
+    """The requests of torch's worker server that the watch uses."""
 
     def handle(self) -> None:
         assert self.rfile.readline() == b"POST /handler/fr_trace_json HTTP/1.1\r\n"

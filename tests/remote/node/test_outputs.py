@@ -27,7 +27,7 @@ class Project:
         self.run_dir.mkdir(parents=True)
 
     def sent(self, **texts: str) -> None:
-        """Files that the sync brought."""
+        """Write files as the sync does."""
         manifest = {}
         for name, text in texts.items():
             status = self.write(f"{name}.py", text).lstat()

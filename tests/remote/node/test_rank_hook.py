@@ -240,7 +240,7 @@ main_thread()
 
 @linux
 def test_stacks_are_whole_where_a_busy_machine_delays_them(tmp_path: Path) -> None:
-    """The main thread's come last; the process is held up when the first lines are there."""
+    """The main thread's stack comes last; the process is stopped once the first lines exist."""
     path = Path(rank_files(tmp_path, 0) + ".stacks")
     rank = subprocess.Popen(
         [sys.executable, "-c", THREADS], env=environment(tmp_path), stdout=subprocess.PIPE, text=True

@@ -31,7 +31,7 @@ CLOCK_S = 0.05
 
 
 def watched(tmp_path: Path, script: str) -> tuple[dict[str, Any], list[float]]:
-    """The rank's record once it has ended, and the times that the script said."""
+    """Return the rank's record after its end, and the times that the script printed."""
     for name in ("ranks", "metrics", "logs"):
         (tmp_path / name).mkdir()
     command = ["rank", str(tmp_path), str(tmp_path), "--", sys.executable, "-c", BEGIN + script]

@@ -53,7 +53,7 @@ def test_mirror_reports_checkpoints_by_their_age_and_kind(
 
 
 def checkpoint(folder: Path, step: int, size: int = 100) -> None:
-    """A whole one, as the built-in job writes it."""
+    """Write a complete checkpoint as the built-in job does."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"step-{step:06d}"
     (folder / f"{name}.pt").write_bytes(b"x" * size)

@@ -36,7 +36,7 @@ class Nobody(Observer):
 
 
 class Following:
-    """The node's part: takes the request, and says nothing until the connection is closed."""
+    """The node's part: accepts the request, and sends nothing until the connection is closed."""
 
     def __init__(self, transport: "Way") -> None:
         self._transport = transport

@@ -16,7 +16,7 @@ from remote.sessions.wait_for_boot import connect_booting, span
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A port that takes connections and says nothing."""
+    """Yield a port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
 

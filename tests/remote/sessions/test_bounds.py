@@ -146,7 +146,7 @@ def test_intake_refuses_too_many_file_names(tmp_path: Path, monkeypatch: pytest.
     assert list((tmp_path / "in").iterdir()) == []
 
 
-# A server that takes a command and never says so.
+# A server that accepts a command and never confirms it.
 
 
 class Mute(paramiko.ServerInterface):
@@ -261,7 +261,7 @@ def test_printing_without_end_before_the_greeting_is_refused(node: Node, tmp_pat
 def test_readiness_wait_and_receive_end_on_an_endless_node(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """cloud-init that is not over when it said it would be, and a folder without end."""
+    """cloud-init that outlasts its own deadline, and a folder without end."""
     monkeypatch.setattr("remote.checks.readiness.SLACK_S", 1.0)
     with pytest.raises(BadAnswer, match="ready does not end: it went on for"):
         wait_for_cloud_init(hostile(node, tmp_path, BEATS), deadline_s=1, say=lambda _: None)

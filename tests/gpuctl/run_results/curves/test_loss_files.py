@@ -15,7 +15,7 @@ from train.reporting.tensorboard import Writer
 
 
 def written(folder: Path, files: dict[str, str]) -> list[OutputFile]:
-    """Files that were brought: `NODE/PATH` → text."""
+    """Return the downloaded files: `NODE/PATH` → text."""
     outputs = []
     for name, text in files.items():
         path = folder / name

@@ -342,7 +342,7 @@ def test_rank_that_lost_a_peer_failed_where_nobody_ordered_a_stop(
 
 @pytest.mark.parametrize("why", sorted(STOPS - {Reason.PEER_FAILED}))
 def test_order_to_stop_explains_ends_on_nodes_that_it_has_not_reached(why: Reason) -> None:
-    """The first node was stopped, as by another computer; the second one ends before the order comes."""
+    """Another computer stopped the first node; the second ends before the order reaches it."""
     nodes = (node(0, -15, stopped_at=10.0, why=why), node(1, 1))
     ranks = {"node-0": [ended(0, -15, 10.1)], "node-1": [ended(1, 1, 9.9)]}
     assert first_failure(run(0.0, 0.0), ranks, nodes, {1: PEER}) is None, "the clocks differ a little"

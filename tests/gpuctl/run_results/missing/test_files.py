@@ -15,7 +15,7 @@ NO_PARENT = "RuntimeError: Parent directory {} does not exist."
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with what git ignores, a link that leads out, and an empty folder; the current folder."""
+    """Enter a new repository with ignored files, a link that leads out, and an empty folder."""
     root = tmp_path / "project"
     for name in ("a.py", "data/train.bin", "logs/old.csv"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)

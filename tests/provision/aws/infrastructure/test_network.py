@@ -85,7 +85,7 @@ def test_offer_finds_images_by_ssm_parameter_and_name(user: User, image: str) ->
 
 
 def test_offer_ignores_same_named_images_of_other_owners(user: User) -> None:
-    """The fake has a newer one of that name that belongs to a stranger."""
+    """The fake has a newer image of that name from another owner."""
     offer = user.cloud.offer(a_cluster(image="Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)"))
     assert offer.image_name.endswith("20260701")
 
@@ -215,7 +215,7 @@ def test_prepare_replaces_rules_of_a_group_listed_late(user: User, fake: FakeClo
     group = user.infrastructure(cluster, offer).ids["security_group"]
 
     class Late(ResourceMaker):
-        """The first look at the groups comes too early."""
+        """A list of groups that shows nothing at the first look."""
 
         def listing(self, operation: str, key: str, *which: Any, **more: Any) -> Listing:
             listing, looks = super().listing(operation, key, *which, **more), itertools.count()
@@ -244,7 +244,7 @@ def test_prepare_revokes_ssh_rules_despite_a_lost_reply(user: User, fake: FakeCl
 
 
 def test_prepare_authorizes_ssh_rules_despite_a_lost_reply(user: User, fake: FakeCloud) -> None:
-    """Granted twice: AWS refuses the lot for the one that is there."""
+    """Rules granted twice: AWS refuses all of them because of the existing one."""
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
     fake.fault(operation="AuthorizeSecurityGroupIngress", kind="drop_after")

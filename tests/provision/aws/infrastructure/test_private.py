@@ -39,7 +39,7 @@ def state_of(fake: FakeCloud, kind: str) -> list[str]:
 
 
 def tables(vpc_id: str) -> dict[str, Any]:
-    """The route tables of ours, by the subnets that they are of."""
+    """Return gpuctl's route tables by their subnet."""
     ours: Any = [{"Name": "vpc-id", "Values": [vpc_id]}, {"Name": "tag-key", "Values": ["gpuctl"]}]
     found = boto3.client("ec2").describe_route_tables(Filters=ours)["RouteTables"]
     return {
@@ -227,7 +227,7 @@ def test_prepare_takes_another_address_when_the_first_is_taken(
 
 
 def a_gateway_elsewhere(address: str) -> str:
-    """A NAT gateway in a VPC that is not ours. Returns the VPC's id."""
+    """Create a NAT gateway in a foreign VPC. Returns the VPC's id."""
     ec2 = boto3.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.99.0.0/16")["Vpc"]["VpcId"]
     internet = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
@@ -244,7 +244,7 @@ def usable_gateways() -> list[Any]:
 
 
 def way_out_of(infrastructure: Infrastructure) -> Any:
-    """The default route of the machines' subnet."""
+    """Return the default route of the machines' subnet."""
     routes = tables(infrastructure.ids["vpc"])[infrastructure.ids["subnet"]]["Routes"]
     (out,) = [route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0"]
     return out
@@ -298,7 +298,7 @@ def a_maker(user: User, cluster: CloudCluster) -> tuple[ResourceMaker, Listing]:
 
 
 def a_second_gateway(first: Any) -> str:
-    """Another one of ours in the same VPC."""
+    """Create another gpuctl gateway in the same VPC."""
     ec2 = boto3.client("ec2")
     tag: Any = [{"Key": "gpuctl", "Value": "@network"}, {"Key": "gpuctl-tier", "Value": "private"}]
     address = ec2.allocate_address(TagSpecifications=[{"ResourceType": "elastic-ip", "Tags": tag}])
@@ -402,7 +402,7 @@ def test_teardown_removes_nat_though_a_foreign_interface_remains(user: User, fak
 def test_teardown_ignores_private_clusters_in_another_vpc(
     user: User, fake: FakeCloud, tmp_path: Path
 ) -> None:
-    """Two people made a VPC each: what one has goes with their clusters."""
+    """Two users created a VPC each: each VPC is removed with its user's clusters."""
     mine, theirs = a_private("aaa"), a_private("bbb")
     offer = user.cloud.offer(mine)
     user.infrastructure(mine, offer)
@@ -454,7 +454,7 @@ def test_prepare_reports_and_replaces_a_failed_nat_gateway(user: User, fake: Fak
 
 
 def test_wait_available_uses_the_other_gateway_when_one_failed(user: User, fake: FakeCloud) -> None:
-    """Two processes took the same address; whose gateway failed takes the other one."""
+    """Two processes took the same address; the process whose gateway failed uses the other gateway."""
     cluster = a_private()
     user.infrastructure(cluster, user.cloud.offer(cluster))
     ec2 = boto3.client("ec2")
@@ -489,7 +489,7 @@ def test_wait_available_logs_progress(tmp_path: Path, account: AwsCloud) -> None
         state = "available" if clock.time > 100 else "pending"
         return [{"NatGatewayId": "nat-1", "VpcId": "vpc-1", "State": state}]
 
-    for _ in range(2):  # the second time it is there
+    for _ in range(2):  # the second time it exists
         nat.wait_available(maker, "nat-1", "vpc-1", Listing(read))
     first, *more = said
     assert first == "waiting for the NAT gateway nat-1, which takes AWS one to three minutes …"
@@ -568,7 +568,7 @@ def test_teardown_waits_for_a_slow_nat_gateway_deletion(user: User, fake: FakeCl
 
 
 def test_teardown_finds_leftover_nat_by_its_tags(user: User, fake: FakeCloud) -> None:
-    """No file of ours, and nothing else of any cluster: as `reap` looks."""
+    """No local file, and no other resource of a cluster: as `reap` looks."""
     cluster = a_private()
     user.infrastructure(cluster, user.cloud.offer(cluster))
     for resource in user.cloud.resources():
@@ -580,7 +580,7 @@ def test_teardown_finds_leftover_nat_by_its_tags(user: User, fake: FakeCloud) ->
 
 
 def test_delete_of_an_address_in_use_raises_blocked(user: User, fake: FakeCloud) -> None:
-    """AWS says AuthFailure of an address that a NAT gateway has."""
+    """AWS answers AuthFailure for an address that a NAT gateway uses."""
     cluster = a_private()
     user.infrastructure(cluster, user.cloud.offer(cluster))
     resources = {resource.kind: resource for resource in user.cloud.resources()}

@@ -138,7 +138,7 @@ def test_boot_commands_grow_disk_and_python_on_oracle_linux(cloud: OciCloud, tmp
     assert grow.startswith("/usr/libexec/oci-growfs -y ||")
     assert Builder(cloud, tmp_path, image=ORACLE_8).offer().boot_commands == (first, last)
     assert first == grow
-    # cloud-init fails where the last command does: no node is taken for ready whose Python is too old.
+    # cloud-init fails with its last command, so a node with an old Python never counts as ready.
     assert last.endswith("{ dnf install -y python39 && alternatives --set python3 /usr/bin/python3.9; }")
     assert Builder(cloud, tmp_path, image=UBUNTU).offer().boot_commands == ()
 

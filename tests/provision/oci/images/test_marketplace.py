@@ -46,7 +46,7 @@ class Up:
 
     @property
     def booted(self) -> set[str | None]:
-        """The images of the machines that live."""
+        """Return the images of the living machines."""
         cloud = self.provider._account_for(None, Spec())
         return {machine.image_id for machine in cloud.instances() if machine.alive}
 
