@@ -124,11 +124,11 @@ class Wire:
         self._die: Callable[[], None] = lambda: None
 
     def begin(self, trouble: Trouble, die: Callable[[], None]) -> None:
-        """A command begins. `die` is called at the moment at which it is killed."""
+        """Begin a command. `die` is called at the moment at which it is killed."""
         self._calls, self._trouble, self._dead, self._die = 0, trouble, False, die
 
     def through(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The call, and the death of who makes it."""
+        """Wrap a call so that the command is killed at the chosen call."""
 
         def made(*arguments: Any) -> Any:
             with self._lock:
@@ -173,7 +173,7 @@ class Account:
 
 @contextlib.contextmanager
 def an_account(kind: Kind, folder: Path) -> Iterator[Account]:
-    """A fake cloud that runs, in the environment of this process as well."""
+    """Yield a running fake cloud, also set in the environment of this process."""
     wire = Wire()
 
     @cache  # botocore is slow to read its description of EC2
@@ -324,7 +324,7 @@ class World:
 
 
 def copy_all(source: Path, target: Path) -> None:
-    """A copy of a folder in which other threads may be writing: their temporary files come and go."""
+    """Copy a folder in which other threads may be writing: their temporary files come and go."""
 
     def copy(path: str, to: str) -> None:
         with contextlib.suppress(FileNotFoundError):

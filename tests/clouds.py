@@ -89,7 +89,7 @@ class CloudGpuctl(Gpuctl):
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment of the command: the fake's account, and lists that settle fast."""
+        """Return the command's environment: the fake's account, and lists that settle fast."""
         return {**super().env, **self.cloud.env, "GPUCTL_CONSISTENCY_S": "0.5"}
 
     def fork(self, *words: str) -> Forked:
@@ -106,7 +106,7 @@ class CloudGpuctl(Gpuctl):
 
 @contextmanager
 def cloud_gpuctl(kind: Kind, folder: Path, *, hosts: bool = False, **settings: Any) -> Iterator[CloudGpuctl]:
-    """A fake cloud of its own and gpuctl for it."""
+    """Yield gpuctl with a fake cloud of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     with start_fake(kind.fake, folder, hosts=hosts) as cloud:
         if settings:

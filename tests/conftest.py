@@ -82,14 +82,14 @@ def gpuctl(tmp_path: Path, forks: Forks | None) -> Iterator[Gpuctl]:
 
 @pytest.fixture
 def two_hosts(gpuctl: Gpuctl) -> Gpuctl:
-    """A cluster of two fresh local hosts, for tests that do harm to it."""
+    """Yield a cluster of two fresh local hosts, for tests that damage it."""
     gpuctl.ok("up", "--provider", "local", "--count", "2")
     return gpuctl
 
 
 @pytest.fixture(scope="session")
 def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The home of a cluster of two local hosts that tests share that leave it as it was."""
+    """Yield the home of a cluster of two local hosts, for tests that leave it unchanged."""
     command = Gpuctl(home=tmp_path_factory.mktemp("shared"), cwd=tmp_path_factory.mktemp("start"))
     command.ok("up", "--provider", "local", "--count", "2")
     yield command.home

@@ -39,7 +39,7 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit status; `None` while it runs."""
+        """Return the exit status; `None` while the command runs."""
         return self._status(0)
 
     def wait(self, timeout: float | None = None) -> int:
@@ -84,7 +84,7 @@ class Forks:
         return Forked(self, words, env, cwd)
 
     def ask(self, request: Mapping[str, Any], *files: Any) -> int:
-        """The answer to a request: a pid, or an exit status."""
+        """Send a request; return the answer: a pid, or an exit status."""
         with self._lock:
             socket.send_fds(self._control, [json.dumps(request).encode()], [file.fileno() for file in files])
             answer = self._control.recv(64)

@@ -18,13 +18,13 @@ CIFAR_BATCHES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batc
 
 
 def idx(values: np.ndarray) -> bytes:
-    """An IDX file of bytes."""
+    """Return an IDX file of bytes."""
     header = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape)
     return header + values.astype(np.uint8).tobytes()
 
 
 def mnist(training: int = 50, test: int = 20, side: int = 28) -> dict[str, bytes]:
-    """The four files by their names; labels go round 0 .. 9, and each image's first pixel is its number."""
+    """Return the four files by their names; labels cycle through 0 .. 9; each image's first pixel is its number."""
     files = {}
     for part, count in (("train", training), ("test", test)):
         images = np.random.default_rng(count).integers(0, 256, (count, side, side))
@@ -90,7 +90,7 @@ def cifar_batch(count: int, seed: int) -> dict[str, Any]:
 
 
 def cifar10(count: int = 12) -> dict[str, bytes]:
-    """The files of the Python version by their names, `count` images in each batch."""
+    """Return the files of the Python version by their names, `count` images in each batch."""
     files = {name: python2_pickle(cifar_batch(count, seed)) for seed, name in enumerate(CIFAR_BATCHES, 1)}
     names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     files["batches.meta"] = python2_pickle(
@@ -100,7 +100,7 @@ def cifar10(count: int = 12) -> dict[str, bytes]:
 
 
 def write_cifar10(folder: Path, count: int = 12) -> Path:
-    """The Python version in a data folder; that folder."""
+    """Write the Python version to a data folder, and return the folder."""
     batches = folder / "cifar-10-batches-py"
     batches.mkdir(parents=True)
     for name, content in cifar10(count).items():
@@ -109,7 +109,7 @@ def write_cifar10(folder: Path, count: int = 12) -> Path:
 
 
 def write_cifar10_binary(folder: Path, count: int = 12) -> Path:
-    """The binary version of the same images; that folder."""
+    """Write the binary version of the same images, and return the folder."""
     batches = folder / "cifar-10-batches-bin"
     batches.mkdir(parents=True)
     for seed, name in enumerate(CIFAR_BATCHES, 1):
@@ -122,7 +122,7 @@ def write_cifar10_binary(folder: Path, count: int = 12) -> Path:
 def write_picture(
     path: Path, *, color: tuple[int, int, int] = (200, 100, 50), size: tuple[int, int] = (20, 16)
 ) -> Path:
-    """A picture of one color; the suffix says the format. `size` is width and height."""
+    """Write a picture of one color; the suffix sets the format. `size` is width and height."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, color).save(path)
     return path

@@ -30,7 +30,7 @@ def calls_of(gpuctl: CloudGpuctl, words: tuple[str, ...]) -> int:
 
 
 def wait_held(gpuctl: CloudGpuctl, process: Forked) -> dict[str, Any] | None:
-    """The call that is held; `None` where the command ended before, or made no call for half a minute."""
+    """Return the held call; `None` if the command ended before, or made no call for half a minute."""
     for _ in range(30):
         held = gpuctl.cloud.held(wait_s=1)
         if held is not None or process.poll() is not None:

@@ -10,7 +10,7 @@ _NUMBERS = itertools.count()
 
 
 def facts(**changed: object) -> Facts:
-    """A node's facts with some of them changed; each is another machine."""
+    """Return a node's facts with some of them changed; each call is another machine."""
     values: dict[str, object] = {
         "hostname": "h", "os": "Ubuntu 22.04", "home": "/home/ubuntu", "python": "/usr/bin/python3",
         "python_version": "3.10.12", "torch": "2.13.0", "ray": None, "packages": None, "gpus": (), "driver": NO_GPU,

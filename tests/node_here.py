@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def node_part(home: Path, command: str) -> "subprocess.Popen[bytes]":
-    """The node's part, as a process with a home of its own."""
+    """Start the node's part, as a process with a home of its own."""
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from remote.node.__main__ import run; run([{command!r}])"
     pipe = subprocess.PIPE
     return subprocess.Popen(

@@ -38,14 +38,14 @@ class Server:
         (self.folder / "authorized_keys").write_text(text)
 
     def machine(self, **values: Any) -> Machine:
-        """The server as a machine without a key of its own."""
+        """Return the server as a machine without a key of its own."""
         values = {"host": "127.0.0.1", "port": self.port, "user": getpass.getuser(), **values}
         return Machine(
             name="box", rank=0, state="running", private_ip="127.0.0.1", gpus=None, id="box", **values
         )
 
     def cluster(self, machine: Machine) -> ClusterFolder:
-        """A folder in which the server's host key is pinned for the machine."""
+        """Return a folder in which the server's host key is pinned for the machine."""
         folder = ClusterFolder(self.folder / "cluster")
         folder.make()
         pattern = known_hosts.host_pattern(machine.host, machine.port)

@@ -70,11 +70,11 @@ class Block:
 
     @property
     def status(self) -> int:
-        """The exit status of its commands."""
+        """Return the exit status of its commands."""
         return int(self.notes.get("exit", 0))
 
     def commands(self) -> list[Command]:
-        """Its commands in their order."""
+        """Return its commands in their order."""
         result: list[tuple[str, list[str]]] = []
         for line in self.text.splitlines():
             if line.startswith("$ "):
@@ -91,7 +91,7 @@ def session_of(page: Path) -> str:
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """The page's blocks in their order."""
+    """Return the page's blocks in their order."""
     notes: dict[str, str] = {}
     program = session_of(page) == "program"
     lines = iter(enumerate(page.read_text().splitlines(), 1))

@@ -65,7 +65,7 @@ AWS_MACHINE = {
 
 
 def oci_product(part: str, usd: object, name: str = "Compute  - GPU - A10", **more: object) -> dict[str, Any]:
-    """A product of OCI's document."""
+    """Return a product of OCI's price list."""
     return {
         "partNumber": part,
         "displayName": name,
@@ -126,7 +126,7 @@ Page = bytes | int | Callable[[BaseHTTPRequestHandler], None]
 
 @contextmanager
 def served(pages: Mapping[str, Page]) -> Iterator[str]:
-    """A web server with these pages, path → page; yields its address without a slash at the end."""
+    """Serve these pages, path → page; yield the address without a slash at the end."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -180,9 +180,9 @@ class World:
         times: float = 1,
         performed: bool = False,
     ) -> None:
-        """At the next `times` calls of that name ("*": of any) which match, run or raise `do`.
+        """Run or raise `do` at the next `times` matching calls of that name ("*": of any).
 
-        `performed`: after the call was performed, as where its reply is lost.
+        `performed`: after the call was performed, as if its reply was lost.
         """
 
         def throw(_: Any) -> None:
@@ -203,16 +203,16 @@ class World:
         self._late.append((match, after_s, error))
 
     def called(self, *names: str) -> list[Call]:
-        """The calls of these names in this world, in order."""
+        """Return the calls of these names in this world, in order."""
         mine = [call for call in self.calls if (call.account, call.region) == (self.account, self.region)]
         return [call for call in mine if call.name in names]
 
     def changes(self) -> list[Call]:
-        """The calls that change something."""
+        """Return the calls that change something."""
         return self.called(*CHANGES)
 
     def living(self) -> list[StubMachine]:
-        """The machines that have not ended."""
+        """Return the machines that have not ended."""
         return [machine for machine in self.machines.values() if self.state(machine) != "ended"]
 
     def state(self, machine: StubMachine) -> InstanceState:
@@ -229,7 +229,7 @@ class World:
         age_s: float = 0.0,
         **fields: Any,
     ) -> StubMachine:
-        """A machine, `pending` unless `age_s` makes it older."""
+        """Add a machine, `pending` unless `age_s` makes it older."""
         with self.lock:
             made_at = self.clock.now() - age_s
             machine = StubMachine(
@@ -267,7 +267,7 @@ class World:
             self.end(machine)
 
     def add_resource(self, kind: str, of: Mapping[str, str], name: str = "") -> Resource:
-        """A resource, listed at once."""
+        """Add a resource, listed at once."""
         with self.lock:
             number = next(self._numbers)
             resource = Resource(
@@ -281,7 +281,7 @@ class World:
             return resource
 
     def there(self, kind: str | None = None) -> list[Resource]:
-        """The parts that are not deleted."""
+        """Return the resources that are not deleted."""
         all_of = [stub.resource for stub in self.resources.values() if stub.deleted_at == math.inf]
         return [resource for resource in all_of if kind in (None, resource.kind)]
 
@@ -568,5 +568,5 @@ class StubClouds:
         return StubCloud(world, result, one_request=self.one_request)
 
     def changes(self) -> list[Call]:
-        """The calls that change something, in all worlds."""
+        """Return the calls that change something, in all worlds."""
         return [call for call in self.calls if call.name in CHANGES]

@@ -111,7 +111,7 @@ class Gpuctl:
         kill_all(str(self.home / "clusters" / "default" / "local" / name))
 
     def run_folder(self, run: str) -> Path:
-        """A run's folder on this computer."""
+        """Return a run's folder on this computer."""
         return self.home / "runs" / run
 
 
@@ -135,7 +135,7 @@ def clean_env() -> dict[str, str]:
 
 
 def a_run(**fields: Any) -> Run:
-    """The record of a run of a script on one node, but for these fields."""
+    """Return the record of a run of a script on one node, with these fields changed."""
     usual = Run(
         run="20261121-054625-3fa9",
         cluster="default",
@@ -151,7 +151,7 @@ def a_run(**fields: Any) -> Run:
 
 
 def a_result(**fields: Any) -> Result:
-    """The result of such a run, which succeeded, but for these fields."""
+    """Return the successful result of such a run, with these fields changed."""
     usual = Result(
         run="20261121-054625-3fa9",
         cluster="default",
@@ -196,7 +196,7 @@ def frameworks_python(*modules: str) -> str:
 
 
 def begin_run(store: Store, cluster: str = "work") -> str:
-    """A run that may be active: its node can't be asked. Its id."""
+    """Record a run that may be active, as its node is unreachable; return its id."""
     folder = store.new_run(datetime.now(UTC))
     node = RunNode(name="work-0", rank=0, nproc=1, first_rank=0, run_dir="/nowhere")
     folder.save_run(a_run(run=folder.id, cluster=cluster, nodes=(node,)))

@@ -75,7 +75,7 @@ class Terminal:
 
 
 def python(code: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The same program without a terminal."""
+    """Run the code in Python without a terminal."""
     return run([sys.executable, "-c", code, *words], **environment)
 
 

@@ -36,7 +36,7 @@ print("ends", flush=True)
 
 
 def up(gpuctl: Gpuctl, net: Net, *, python: str | None = sys.executable) -> None:
-    """The hosts as a cluster."""
+    """Create a cluster of the hosts."""
     hosts_file, known_hosts = net.inventory(python=python)
     gpuctl.ok("up", "--provider", "hosts", "--hosts", str(hosts_file), "--known-hosts", str(known_hosts))
 
@@ -45,7 +45,7 @@ def up(gpuctl: Gpuctl, net: Net, *, python: str | None = sys.executable) -> None
 def cluster(
     gpuctl: Gpuctl, folder: Path, *, python: str | None = sys.executable, **options: Any
 ) -> Iterator[Net]:
-    """A cluster of fresh hosts, with the scripts of this module in the project."""
+    """Yield a cluster of fresh hosts, with the scripts of this module in the project."""
     for name, text in {"allreduce.py": ALLREDUCE, "hello.py": HELLO, "steps.py": STEPS}.items():
         gpuctl.script(name, text)
     with vms(folder, **options) as net:
@@ -54,7 +54,7 @@ def cluster(
 
 
 def runs_of(gpuctl: Gpuctl) -> list[Path]:
-    """The folders of all runs, oldest first."""
+    """Return the folders of all runs, oldest first."""
     return sorted((gpuctl.home / "runs").glob("*"))
 
 
@@ -91,12 +91,12 @@ def log_of(gpuctl: Gpuctl, run: str, rank: int) -> str:
 
 
 def on_node(host: Host, run: str, name: str) -> Any:
-    """A JSON file of a run, as the node has it."""
+    """Return a JSON file of a run, as stored on the node."""
     return json.loads(host.root(f"cat /home/{host.user}/.gpuctl-node/runs/{run}/{host.name}/{name}").stdout)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The whole ones of a file that may be growing."""
+    """Return the complete lines of a file that may be growing."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 

@@ -110,7 +110,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @contextmanager
 def serve(folder: Path, address: str) -> Iterator[str]:
-    """The mirror's URL, while it is served there."""
+    """Serve the folder, and yield the mirror's URL."""
     with ThreadingHTTPServer((address, 0), partial(_Quiet, directory=str(folder))) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()

@@ -163,7 +163,7 @@ def _clean_env() -> dict[str, str]:
 
 
 def _ready(stdout: IO[bytes], log: Path) -> dict[str, Any]:
-    """The line that the fake prints once it serves."""
+    """Wait for the line that the fake prints once it serves, and return it."""
     received = b""
     deadline = time.monotonic() + START_TIMEOUT_S
     with selectors.DefaultSelector() as selector:

@@ -180,7 +180,7 @@ class Control:
     # Count the instances, for their maximum at any time.
 
     def launched(self, instance: str, cluster: str | None) -> None:
-        """An instance exists from now on; `cluster` is its tag `gpuctl-cluster-id`."""
+        """Count an instance from now on; `cluster` is its tag `gpuctl-cluster-id`."""
         with self._changed:
             self._live[instance] = cluster
             self._most_instances = max(self._most_instances, len(self._live))
@@ -237,7 +237,7 @@ class Control:
         return {}
 
     def held(self, *, wait_s: float) -> dict[str, Any]:
-        """The call that has been held longest; waits for one."""
+        """Return the call that has been held longest; wait for one if necessary."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._held), min(wait_s, LONGEST_POLL_S))
             if not self._held:
@@ -256,7 +256,7 @@ class Control:
         return {"released": len(held)}
 
     def calls(self) -> dict[str, Any]:
-        """The log, in the order of arrival."""
+        """Return the log, in the order of arrival."""
         with self._changed:
             return {"calls": [call.entry() for call in self._calls]}
 

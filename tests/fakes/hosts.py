@@ -57,7 +57,7 @@ class HostsLike(Protocol):
     """Of hosts that are started from now on."""
 
     def address(self) -> str:
-        """The next free address."""
+        """Return the next free address."""
 
     def start(
         self,
@@ -135,7 +135,7 @@ class Hosts:
         return host
 
     def host(self, instance_id: str) -> Host | None:
-        """An instance's host, unless it was stopped."""
+        """Return an instance's host, unless it was stopped."""
         with self._lock:
             return self._hosts.get(instance_id)
 

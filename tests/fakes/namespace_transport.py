@@ -70,7 +70,7 @@ class NamespaceTransport:
         return Path(f"/proc/{self._pid}").exists()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a transport holds no resources."""
 
     def _enter(self) -> list[str]:
         return enter_argv(self._pid, self._machine.user)

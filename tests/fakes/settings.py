@@ -126,7 +126,9 @@ class Fault:
 
 
 def known_fields(kind: type, given: Any) -> dict[str, Any]:
-    """The fields given for a dataclass. Raises ValueError for others: a typing error must not go unseen."""
+    """Return the fields given for a dataclass. Raises ValueError for unknown fields, so that typing errors are
+    noticed.
+    """
     if not isinstance(given, dict):
         raise ValueError(f"an object with fields of {kind.__name__} was expected, not {given!r}")
     names = {entry.name for entry in fields(kind)}

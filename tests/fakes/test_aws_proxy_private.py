@@ -11,7 +11,7 @@ pytest_plugins = ["tests.fakes.aws_proxy.fixtures"]
 
 @pytest.fixture
 def gateway(aws: Aws, net: Net) -> str:
-    """The internet gateway of `net`."""
+    """Return the internet gateway of `net`."""
     name: str = aws.ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
     aws.ec2.attach_internet_gateway(InternetGatewayId=name, VpcId=net.vpc)
     return name

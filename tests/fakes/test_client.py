@@ -36,7 +36,7 @@ sys.stdin.read()
 
 @contextmanager
 def served(control: Control) -> Iterator[str]:
-    """The control alone, behind HTTP."""
+    """Serve only the control over HTTP."""
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:

@@ -17,7 +17,7 @@ def control() -> Control:
 
 
 def perform(control: Control, operation: str, performed: list[str], *, mutating: bool = True) -> Call:
-    """A request as a fake handles it."""
+    """Perform a request as a fake handles it."""
     call = control.begin(operation, mutating)
     try:
         control.before(call)

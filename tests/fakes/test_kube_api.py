@@ -46,7 +46,7 @@ def user(api: KubeApi, tmp_path: Path) -> client.ApiClient:
 
 
 def call(user: client.ApiClient, method: str, path: str, body: Any = None, **query: str) -> Any:
-    """A request as a client without models sends it."""
+    """Send a request as a client without models does."""
     headers = {"Content-Type": "application/apply-patch+yaml" if method == "PATCH" else "application/json"}
     response = urllib3.request(
         method,

@@ -18,7 +18,7 @@ SPOT = models.PreemptibleInstanceConfigDetails(
 
 
 def end_slowly(world):
-    """Have pools end so slowly that a busy machine sees each state."""
+    """Slow down the end of pools, so that a busy machine sees each state."""
     world.settings(terminate_s=5 * world.control.settings.terminate_s)
 
 
@@ -65,7 +65,7 @@ class Pools:
         return models.CreateInstancePoolDetails(**pool | fields)
 
     def create(self, size=0, **fields):
-        """A pool that runs."""
+        """Create a pool, and wait until it runs."""
         return self.settled(self.api.create_instance_pool(self.details(size, **fields)).data.id)
 
     def get(self, pool):
@@ -91,7 +91,7 @@ class Pools:
         return self.api.update_instance_pool(pool, models.UpdateInstancePoolDetails(size=size)).data
 
     def with_member(self):
-        """A pool and a machine that was attached to it."""
+        """Create a pool with an attached machine."""
         pool, machine = self.create(), self.world.running(self.subnet)
         self.attach(pool.id, machine.id)
         self.settled(pool.id)
@@ -101,7 +101,7 @@ class Pools:
         return self.world.compute.get_instance(instance).data.lifecycle_state
 
     def live(self):
-        """The OCIDs of the machines that are neither ended nor ending."""
+        """Return the OCIDs of the machines that have neither ended nor are ending."""
         entries = self.world.control.state()["instances"]
         return {entry["id"] for entry in entries if entry["state"] not in ("TERMINATED", "TERMINATING")}
 

@@ -81,7 +81,7 @@ def connect(host: Host, address: str, port: int) -> str:
 
 @contextmanager
 def listening(host: Host) -> Iterator[None]:
-    """A server in a host, on PEER_PORT."""
+    """Run a server in a host, on PEER_PORT."""
     argv = [*enter_argv(host.pid), "python3", "-c", SERVER]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -111,7 +111,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
-    """Two hosts; the second one's network is slow."""
+    """Yield two hosts; the second one's network is slow."""
     with vms(tmp_path_factory.mktemp("vms"), count=2, each={1: {"mbit_per_s": MBIT_PER_S}}) as made:
         yield made
 

@@ -68,7 +68,7 @@ class VmHosts:
         )
 
     def address(self) -> str:
-        """The next address that no host has had."""
+        """Return the next address that no host has had."""
         with self._lock:
             if self._next >= FIRST + MOST:
                 raise RuntimeError(f"no more than {MOST} hosts")

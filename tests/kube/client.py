@@ -35,7 +35,7 @@ class Client:
         self._pool = urllib3.PoolManager(ca_certs=str(ca_file), maxsize=8, timeout=60, retries=False)
 
     def call(self, method: str, path: str, body: Any = None, content: str = "", **query: str) -> Document:
-        """The answer. Raises Refused."""
+        """Call the API server, and return the response. Raises Refused."""
         words = f"?{urlencode(query)}" if query else ""
         answer = self._pool.request(
             method,
@@ -85,7 +85,7 @@ class Client:
 
 
 def place(document: Document) -> str:
-    """The path under which objects of this one's kind and namespace are."""
+    """Return the path of objects of this document's kind and namespace."""
     version, kind = document["apiVersion"], document["kind"]
     plural = PLURALS.get(kind, f"{kind.lower()}s")
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"

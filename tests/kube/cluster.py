@@ -48,13 +48,13 @@ class Cluster:
     operator: "Operator"
 
     def pods(self, namespace: str) -> list[Document]:
-        """The pods of a namespace."""
+        """Return the pods of a namespace."""
         return self.client.items(f"/api/v1/namespaces/{namespace}/pods")
 
 
 @contextmanager
 def kube_cluster(folder: Path, nodes: Sequence[Node], *, with_kuberay: bool = True) -> Iterator[Cluster]:
-    """A cluster with these nodes, its files in `folder`, which has to be on a disk."""
+    """Yield a cluster with these nodes, its files in `folder`, which has to be on a disk."""
     home = folder / "kube"
     with ExitStack() as stack:
         started = stack.enter_context(kube_server(home))

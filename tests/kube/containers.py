@@ -76,7 +76,7 @@ class Containers:
         return [*enter, *env, *command]
 
     def environment(self, container: Document) -> dict[str, str]:
-        """A container's environment variables."""
+        """Return a container's environment variables."""
         env = {"HOME": f"/home/{USER}", "USER": USER, "PATH": self.path, "LANG": "C.UTF-8"}
         env["HOSTNAME"] = self.pod["metadata"]["name"]
         for item in container.get("env") or []:
@@ -140,7 +140,7 @@ def field_of(pod: Document, path: str, address: str) -> str:
 
 
 def secrets_of(pod: Document) -> set[str]:
-    """The names of the Secrets that a pod's environment needs."""
+    """Return the names of the Secrets that a pod's environment needs."""
     containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]
     references = [
         (item.get("valueFrom") or {}).get("secretKeyRef")

@@ -6,7 +6,7 @@ Document = dict[str, Any]
 
 
 def for_old_server(document: Document) -> Document:
-    """The same without rules in CEL and empty strings as defaults, and with keys of lists stated."""
+    """Return the manifests without rules in CEL and empty strings as defaults, and with explicit keys of lists."""
     made = _stripped(document)
     assert isinstance(made, dict)
     if made["kind"] == "Service":

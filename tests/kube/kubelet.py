@@ -39,7 +39,7 @@ class Node:
     taints: Sequence[Document] = ()
 
     def document(self, port: int) -> Document:
-        """The object that a kubelet on `port` registers."""
+        """Return the object that a kubelet on `port` registers."""
         named = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux"}
         return {
             "apiVersion": "v1",
@@ -157,7 +157,7 @@ class Kubelet:
             item.resolve(names)
 
     def address(self) -> str:
-        """The next address that no pod has had."""
+        """Return the next address that no pod has had."""
         assert self._next < FIRST + MOST, "no more pods"
         self._next += 1
         return f"{self._switch.subnet}.{self._next - 1}"
@@ -175,7 +175,7 @@ class Kubelet:
         )
 
     def secrets(self, document: Document) -> dict[str, dict[str, str]] | None:
-        """The Secrets that a pod needs; `None`: one is not there."""
+        """Return the Secrets that a pod needs; `None`: a Secret is missing."""
         result = {}
         for name in secrets_of(document):
             path = f"/api/v1/namespaces/{document['metadata']['namespace']}/secrets/{name}"

@@ -142,7 +142,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def program(home: Path, name: str, *options: str) -> "Iterator[subprocess.Popen[bytes]]":
-    """A program of the cluster, its log in `home`; ended with the block."""
+    """Run a program of the cluster, its log in `home`, until the block ends."""
     with (home / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
             [str(folder() / "bin" / name), *options],

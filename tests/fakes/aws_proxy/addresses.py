@@ -127,7 +127,7 @@ def disassociate(world: World, region: str, params: Params) -> dict[str, Any]:
 
 
 def _refuse_services(world: World, address: Thing) -> None:
-    """The address of a NAT gateway can't be taken from it; the error is EC2's."""
+    """Refuse to take an address from its NAT gateway, with EC2's error."""
     interface = world.things.get(address.body.get("NetworkInterfaceId", ""))
     if interface is not None and interface.body["RequesterManaged"]:
         raise ApiError("AuthFailure", "You do not have permission to access the specified resource.")

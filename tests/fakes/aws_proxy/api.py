@@ -70,7 +70,7 @@ class Request:
 
 
 def read(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Request:
-    """A request as it came; header names are in lower case."""
+    """Parse a raw request; header names are in lower case."""
     path, _, query = path.partition("?")
     form = dict(parse_qsl(query, keep_blank_values=True))
     is_json = "json" in headers.get("content-type", "")
@@ -180,7 +180,7 @@ def _ec2(world: World, request: Request) -> bytes:
 
 
 def _with_token(world: World, request: Request, model: Any, params: Params) -> bytes:
-    """The same token and parameters: the same answer, and nothing is done."""
+    """Return the earlier response for the same token and parameters, without a second action."""
     key = (request.operation, request.region, params["ClientToken"])
     mark = fingerprint(params)
     if key in world.tokens:
@@ -299,7 +299,7 @@ QUERY = {
 
 
 def error(service: str, status: int, code: str, message: str) -> Reply:
-    """A refusal as the service words it."""
+    """Return a refusal in the service's wording."""
     if service == "ec2":
         return status, "text/xml;charset=UTF-8", wire.error_xml(code, message)
     if service in QUERY:

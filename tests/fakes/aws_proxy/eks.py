@@ -19,7 +19,7 @@ CLUSTER, ADDON, ENTRY = "kubernetes-cluster", "add-on", "access-entry"
 
 
 def answer(world: World, region: str, operation: str, params: Params) -> Params:
-    """The answer to a call. The same token and parameters get the same answer, and nothing is done."""
+    """Answer a call. The same token and parameters get the earlier response, without a second action."""
     act = OPERATIONS.get(operation)
     if act is None:
         raise ApiError("InvalidRequestException", f"This fake has no {operation}.")
@@ -51,7 +51,7 @@ def in_use(text: str) -> ApiError:
 
 
 def check_role(arn: str, trusted: str) -> None:
-    """Raises ApiError for a role that is not there, or that the service may not take on."""
+    """Raise ApiError for a missing role, or a role that the service may not assume."""
     for role in iam_backends[ACCOUNT]["aws"].roles.values():
         if role.arn == arn:
             if trusted not in str(role.assume_role_policy_document):

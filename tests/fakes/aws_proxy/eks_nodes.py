@@ -98,7 +98,7 @@ def _shown(world: World, thing: Thing) -> Params:
 
 
 def machines_of(world: World, thing: Thing) -> Iterator[Instance]:
-    """The machines of a node group that have not ended."""
+    """Return the machines of a node group that have not ended."""
     for item in world.of("instance", thing.region):
         if not item.gone and item.tags.get("aws:autoscaling:groupName") == scaling_group_of(thing):
             yield item
@@ -114,7 +114,7 @@ def stay_of(world: World, thing: Thing) -> list[Instance]:
 
 
 def drain(world: World, thing: Thing, machine: Instance) -> None:
-    """Have a machine end. It still runs for a while, in which EKS drains it, and shows the number of before."""
+    """Drain a machine, then end it. Until then it runs, and EKS shows the number of before."""
     thing.body["_leaving"].add(machine.id)
 
     def end() -> None:
@@ -125,13 +125,13 @@ def drain(world: World, thing: Thing, machine: Instance) -> None:
 
 
 def nodes_of(world: World, region: str, cluster: str) -> list[Instance]:
-    """The nodes of a cluster that run."""
+    """Return the running nodes of a cluster."""
     groups = [item for item in world.of(GROUP, region) if item.body["clusterName"] == cluster]
     return [item for group in groups for item in machines_of(world, group) if item.state == "running"]
 
 
 def scaling_group_of(thing: Thing) -> str:
-    """The name of a node group's scaling group."""
+    """Return the name of a node group's scaling group."""
     return str(thing.body["resources"]["autoScalingGroups"][0]["name"])
 
 

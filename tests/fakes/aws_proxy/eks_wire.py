@@ -101,7 +101,7 @@ def _refuse_unknown(shape: Shape, value: Any, where: str) -> None:
 
 
 def model_of(operation: str) -> OperationModel:
-    """The description of an operation."""
+    """Return the description of an operation."""
     return service().operation_model(operation)
 
 

@@ -136,5 +136,5 @@ def table_gone(world: World, name: str) -> None:
 
 
 def of_vpc(world: World, region: str, vpc: str) -> list[str]:
-    """The endpoints that keep a VPC from being deleted."""
+    """Return the endpoints that block a VPC's deletion."""
     return [endpoint.id for endpoint in world.of(KIND, region) if endpoint.body["VpcId"] == vpc]

@@ -16,7 +16,7 @@ def shared_aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
 
 @pytest.fixture
 def aws(shared_aws: Aws) -> Aws:
-    """A user of the fake, which is as in the beginning but for the time that things take in it."""
+    """Yield a user of the fake in its initial state, except for its delays."""
     shared_aws.cloud.reset()
     shared_aws.cloud.settings(launch_s=0.05, terminate_s=0.1)
     return shared_aws
@@ -24,5 +24,5 @@ def aws(shared_aws: Aws) -> Aws:
 
 @pytest.fixture
 def net(aws: Aws) -> Net:
-    """A network with one subnet and one security group."""
+    """Create a network with one subnet and one security group."""
     return aws.net()

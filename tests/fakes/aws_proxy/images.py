@@ -50,7 +50,7 @@ FILTERS = {
 
 
 def image_id(region: str, name: str) -> str:
-    """An image's id in a region."""
+    """Return an image's id in a region."""
     return "ami-" + hashlib.sha256(f"{region} {name}".encode()).hexdigest()[:17]
 
 

@@ -42,7 +42,7 @@ class Instance(Thing):
 
     @property
     def token(self) -> str | None:
-        """The client token of its launch."""
+        """Return the client token of its launch."""
         token: str | None = self.request.get("ClientToken")
         return token
 
@@ -115,7 +115,7 @@ def _nic_shown(nic: Interface) -> dict[str, Any]:
 
 
 def start(world: World, instance: Instance) -> None:
-    """An instance has been accepted: it runs after a while, or fails."""
+    """Schedule the accepted instance's start or failure."""
     world.add(instance)
     world.control.launched(instance.id, instance.tags.get(CLUSTER_ID))
     _boot(world, instance)

@@ -27,7 +27,7 @@ class Interface(Thing):
 
     @property
     def association(self) -> dict[str, Any] | None:
-        """Its public address."""
+        """Return the public address, as boto3 shows it."""
         if self.public_ip is None:
             return None
         owner = ACCOUNT if self.allocation_id else "amazon"
@@ -59,7 +59,7 @@ class Interface(Thing):
 def make(
     world: World, region: str, planned: InterfacePlan, tags: Tags, *, address: str | None, text: str = ""
 ) -> Interface:
-    """An interface, attached to nothing. `address`: one that is not the subnet's; else one of the subnet's."""
+    """Create a detached interface. `address`: an address of its own; else one of the subnet's."""
     if planned.type == "efa-only":
         local = []
     elif address:
@@ -132,7 +132,7 @@ def _take_address(world: World, region: str, planned: InterfacePlan) -> str:
 
 
 def no_addresses(subnet_id: str) -> ApiError:
-    """A subnet is full."""
+    """Return the error for a full subnet."""
     return ApiError(
         "InsufficientFreeAddressesInSubnet",
         f"There are not enough free addresses in subnet '{subnet_id}' to satisfy the requested number of "
@@ -169,14 +169,14 @@ def attach_to_service(interface: Interface) -> None:
 
 
 def drop(world: World, name: str | None) -> None:
-    """A service has removed its interface."""
+    """Remove an interface on behalf of its service."""
     interface = world.things.get(name or "")
     if isinstance(interface, Interface):
         _remove(world, interface)
 
 
 def instance_gone(world: World, instance_id: str) -> None:
-    """An instance has been gone for a while: its interfaces end with it, or are free."""
+    """Delete an ended instance's interfaces, or detach them."""
     for interface in [thing for thing in world.things.values() if isinstance(thing, Interface)]:
         if interface.instance_id != instance_id or interface.attachment is None:
             continue

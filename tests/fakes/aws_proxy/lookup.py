@@ -67,7 +67,7 @@ def placement_group(world: World, region: str, name: str) -> Any:
 
 
 def names(world: World, region: str, kind: str) -> set[str]:
-    """The ids of all of moto's resources of a kind; key pairs have names."""
+    """Return the ids of moto's resources of a kind; key pairs have names."""
     backend = world.moto.backend(region)
     if kind == "subnet":
         return {name for by_id in backend.subnets.values() for name in by_id}

@@ -63,7 +63,7 @@ class Moto:
         return int(started[0].split()[0]), {name.lower(): value for name, value in started[1]}, data
 
     def ec2(self, region: str, form: dict[str, str]) -> bytes:
-        """Pass a call of EC2 to moto unchanged. Raises ApiError if moto fails; its refusals are responses."""
+        """Pass a call of EC2 to moto unchanged. Raises ApiError for moto's refusals and failures."""
         body = urlencode(form).encode()
         try:
             status, _, data = self.raw("ec2", region, {}, body)
@@ -86,7 +86,7 @@ class Moto:
         return result
 
     def ask(self, region: str, operation: str, **params: Any) -> dict[str, Any]:
-        """A call of EC2 of our own."""
+        """Call EC2 on the proxy's own behalf."""
         model = wire.operation(operation)
         form = self._serializer.serialize_to_request(params, model)["body"]
         return self.result(operation, self.ec2(region, form))

@@ -67,7 +67,7 @@ def _failure(world: World, region: str, gateway: Thing, address: Thing) -> tuple
 
 
 def _take(world: World, region: str, gateway: Thing, address: Thing) -> None:
-    """Its interface, and the address of that."""
+    """Create the gateway's interface, and associate its address."""
     plan = InterfacePlan(
         device=0,
         card=0,

@@ -34,7 +34,7 @@ def _in_subnets(world: World, region: str, planned: LaunchPlan) -> int:
 
 
 def _in_quotas(world: World, planned: LaunchPlan, live: list[Instance]) -> int:
-    """By the number of machines, and by vCPUs as EC2 counts them."""
+    """Return the number of instances within the quotas, of machines and of vCPUs as EC2 counts them."""
     counted = [result.plan.type for result in live if result.plan.spot == planned.spot]
     code = shapes.quota_code(planned.type, spot=planned.spot)
     each = shapes.vcpus(planned.type)

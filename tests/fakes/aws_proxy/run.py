@@ -57,7 +57,7 @@ def fingerprint(params: Params) -> str:
 
 
 def mismatch() -> ApiError:
-    """A token was used for something else."""
+    """Return the error for a token with other parameters."""
     return ApiError(
         "IdempotentParameterMismatch",
         "Arguments on this idempotent request are inconsistent with arguments used in previous request(s).",
@@ -65,7 +65,7 @@ def mismatch() -> ApiError:
 
 
 def of_reservation(world: World, region: str, reservation_id: str) -> list[Instance]:
-    """The instances of a launch."""
+    """Return the instances of a launch."""
     return [result for result in world.of("instance", region) if result.reservation_id == reservation_id]
 
 
@@ -99,7 +99,7 @@ def reservations(found: list[Instance]) -> list[dict[str, Any]]:
 def make_instance(
     world: World, region: str, params: Params, planned: LaunchPlan, reservation_id: str, index: int
 ) -> Instance:
-    """An instance of a launch, which has not begun."""
+    """Create an instance of a launch, not started yet."""
     name = new_id("i")
     address = world.hosts.address() if world.hosts else None
     nics = []

@@ -16,7 +16,7 @@ XMLNS = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
 
 
 def answer(world: World, region: str, operation: str, form: dict[str, str]) -> bytes:
-    """The answer to a call, as XML."""
+    """Answer a call, as XML."""
     follow_calendar(world)
     acts = {
         "DeleteScheduledAction": _delete,
@@ -147,7 +147,7 @@ def _delete(world: World, region: str, params: Params) -> Params:
 
 
 def _actions(world: World, region: str, params: Params) -> Params:
-    """The actions that have not acted yet."""
+    """Return the actions that have not run yet."""
     actions = _actions_of(_group(world, region, params["AutoScalingGroupName"]))
     return {"ScheduledUpdateGroupActions": list(actions.values())}
 

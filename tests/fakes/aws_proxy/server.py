@@ -147,7 +147,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """The control has the log."""
+        """Log nothing: the control has the log."""
 
 
 class Server(ThreadingHTTPServer):
@@ -157,12 +157,12 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nothing to speak of."""
+        """Ignore a client that disconnected."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 def make_server(fake: Fake, port: int) -> Server:
-    """A server that listens, and is to be run."""
+    """Create a listening server that is not running yet."""
     handler = type("FakeHandler", (Handler,), {"fake": fake})
     return Server(("127.0.0.1", port), handler)

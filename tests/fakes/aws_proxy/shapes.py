@@ -80,7 +80,7 @@ def vcpus(name: str) -> int:
 
 
 def quota_code(name: str, *, spot: bool) -> str:
-    """The quota that a type counts on."""
+    """Return the quota that counts a type."""
     if name.startswith(("g", "vt")):
         return "L-3819A6DF" if spot else "L-DB2E81BA"
     if name.startswith("p5"):

@@ -48,7 +48,7 @@ def _instance(instance: Instance) -> dict[str, Any]:
 
 
 def _is_over(thing: Thing) -> bool:
-    """A Spot request that asks for nothing any more is still listed, and is nothing."""
+    """Return whether a Spot request is over: it is still listed, but requests nothing any more."""
     return thing.kind == "spot-instances-request" and thing.body["State"] in ("closed", "cancelled")
 
 

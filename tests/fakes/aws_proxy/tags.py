@@ -35,7 +35,7 @@ TAGGABLE = {
 
 
 def check(operation: str, params: Params) -> None:
-    """Raises ApiError for tags that EC2 refuses, wherever a call has them."""
+    """Raise ApiError for tags that EC2 refuses, anywhere in a call."""
     for entry in params.get("TagSpecifications", []):
         if "ResourceType" not in entry:
             raise ApiError("InvalidParameterValue", "Tag specification resource type must have a value")

@@ -36,7 +36,7 @@ def default_key(world: World, region: str, params: Params) -> dict[str, Any]:
 
 
 def plan(params: Params, image: Mapping[str, Any]) -> tuple[VolumePlan, ...]:
-    """The image's volumes, changed by the request's, and the request's own."""
+    """Plan the image's volumes, changed by the request's, and the request's own."""
     of_image = {entry["DeviceName"]: entry["Ebs"] for entry in image["BlockDeviceMappings"] if "Ebs" in entry}
     request = {entry["DeviceName"]: entry for entry in params.get("BlockDeviceMappings", [])}
     devices = {**of_image, **{name: {} for name in request}}
@@ -84,7 +84,7 @@ def _check(kind: str, size: int, asked: Params) -> None:
 
 
 def make(world: World, region: str, zone: str, planned: VolumePlan, tags: Tags) -> Thing:
-    """A volume, attached to nothing."""
+    """Create a detached volume."""
     volume = Thing(
         kind="volume",
         id=new_id("vol"),
@@ -126,7 +126,7 @@ def attach(volume: Thing, instance_id: str, planned: VolumePlan) -> None:
 
 
 def instance_gone(world: World, instance_id: str) -> None:
-    """An instance has ended: its volumes end with it, or are free."""
+    """Delete an ended instance's volumes, or detach them."""
     for volume in [thing for thing in world.things.values() if thing.kind == "volume"]:
         for attachment in volume.body["Attachments"]:
             if attachment["InstanceId"] != instance_id:

@@ -41,7 +41,7 @@ def operation(name: str) -> OperationModel:
 
 
 def parse(model: OperationModel, form: Mapping[str, str]) -> Params:
-    """The parameters as boto3 takes them."""
+    """Parse the parameters into boto3's form."""
     tree: Tree = {}
     for key, value in form.items():
         if key not in COMMON and not key.startswith(AUTHENTICATION):
@@ -151,7 +151,7 @@ def result_xml(model: OperationModel, result: Mapping[str, Any]) -> bytes:
 
 
 def error_xml(code: str, message: str) -> bytes:
-    """An error of EC2."""
+    """Encode an error of EC2."""
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error>'
         f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error></Errors>"
@@ -160,7 +160,7 @@ def error_xml(code: str, message: str) -> bytes:
 
 
 def write_members(parts: list[str], shape: Any, values: Mapping[str, Any]) -> None:
-    """The members of a structure as XML."""
+    """Write the members of a structure as XML."""
     for name, value in values.items():
         if value is not None:
             # A member that the model lacks is a mistake in the fake, and ends the call.

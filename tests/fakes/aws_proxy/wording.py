@@ -12,7 +12,7 @@ _TEXT = re.compile(r"[a-zA-Z0-9. _\-:/()#,@\[\]+=&;{}!$*]{0,255}")
 
 
 def check_group(params: Params) -> None:
-    """Raises ApiError for a name or a description that a security group can't have."""
+    """Raise ApiError for an invalid name or description of a security group."""
     name, text = params.get("GroupName", ""), params.get("Description", "")
     if name.lower().startswith("sg-"):
         raise ApiError(
@@ -31,7 +31,7 @@ def check_group(params: Params) -> None:
 
 
 def check_rules(params: Params) -> None:
-    """Raises ApiError for a description that a rule can't have."""
+    """Raise ApiError for an invalid description of a rule."""
     for rule in params.get("IpPermissions", []):
         for sources in ("IpRanges", "Ipv6Ranges", "PrefixListIds", "UserIdGroupPairs"):
             for source in rule.get(sources, []):

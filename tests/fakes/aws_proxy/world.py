@@ -121,7 +121,7 @@ class World:
         self.extra = replace(self.extra, **changes)
 
     def after(self, simulated_s: float, action: Callable[[], None]) -> None:
-        """Have something done later: when it is due, the next call of `advance` does it."""
+        """Schedule an action: the first call of `advance` after that time runs it."""
         heapq.heappush(self._due, (self.control.now() + simulated_s, next(self._numbers), action))
 
     def advance(self) -> None:
@@ -167,7 +167,7 @@ class World:
 
 
 def extra_names() -> set[str]:
-    """The settings that only this fake has."""
+    """Return the settings that only this fake has."""
     return {entry.name for entry in fields(Extra)}
 
 
@@ -177,12 +177,12 @@ def extra_settings(world: World) -> dict[str, Any]:
 
 
 def new_id(prefix: str) -> str:
-    """Such as i-0123456789abcdef0."""
+    """Return an id such as i-0123456789abcdef0."""
     return f"{prefix}-0{secrets.token_hex(8)}"
 
 
 def utc_now() -> dt.datetime:
-    """Without fractions of a second, which EC2 does not show."""
+    """Return the time without fractions of a second, which EC2 does not show."""
     return dt.datetime.now(dt.UTC).replace(microsecond=0)
 
 

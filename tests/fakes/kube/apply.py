@@ -34,7 +34,7 @@ def conflicts(there: Document, others: Mapping[str, Document], now: Document) ->
 
 
 def leaves(document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Each value of a document that is no object, by its path."""
+    """Iterate over the values of a document that are no objects, with their paths."""
     if isinstance(document, dict):
         for key, value in document.items():
             yield from leaves(value, (*path, key))

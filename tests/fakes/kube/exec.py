@@ -24,7 +24,7 @@ def serve_exec(
     running: list["subprocess.Popen[bytes]"],
     protocols: tuple[str, ...] = PROTOCOLS,
 ) -> None:
-    """Answer the handshake, run a command, and say how it ended; it is added to `running`."""
+    """Answer the handshake, run a command, and report its exit status; it is added to `running`."""
     link = WebSocketServer(request, protocols)
     request.close_connection = True
     try:
@@ -96,7 +96,7 @@ def _feed(link: WebSocketServer, process: "subprocess.Popen[bytes]") -> None:
 
 
 def ended(code: int) -> dict[str, Any]:
-    """The last message of a command: its exit status."""
+    """Return the last message of a command: its exit status."""
     if code == 0:
         return {"metadata": {}, "status": "Success"}
     causes = [{"reason": "ExitCode", "message": str(code if code > 0 else 128 - code)}]

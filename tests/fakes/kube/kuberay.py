@@ -86,19 +86,19 @@ def auth_secret(cluster: Document, token: str) -> Document | None:
 
 
 def secret_name(cluster: Document) -> str:
-    """The name of the Secret with the token."""
+    """Return the name of the Secret with the token."""
     auth = cluster["spec"].get("authOptions") or {}
     return str(auth.get("secretName") or cluster["metadata"]["name"])
 
 
 def head_address(cluster: Document) -> str:
-    """The name of the head's service in the cluster's DNS."""
+    """Return the name of the head's service in the cluster's DNS."""
     metadata = cluster["metadata"]
     return f"{metadata['name']}-head-svc.{metadata['namespace']}.svc.cluster.local"
 
 
 def head_service(cluster: Document) -> Document:
-    """The service by which workers find the head; without an address of its own, as KubeRay makes it."""
+    """Return the service by which workers find the head; without an address of its own, as KubeRay makes it."""
     ports = {
         "client": 10001,
         "dashboard": 8265,
@@ -130,12 +130,12 @@ def head_service(cluster: Document) -> Document:
 
 
 def head_pod(cluster: Document) -> Document:
-    """The head's pod, which has no name yet but a `generateName`."""
+    """Return the head's pod, with a `generateName` in place of a name."""
     return _pod(cluster, cluster["spec"]["headGroupSpec"], "head", "headgroup")
 
 
 def worker_pod(cluster: Document, group: Document) -> Document:
-    """A worker's pod of a group."""
+    """Return a worker's pod of a group."""
     return _pod(cluster, group, "worker", group["groupName"])
 
 
@@ -236,7 +236,7 @@ def _start_params(cluster: Document, group: Document, kind: str) -> dict[str, st
 
 
 def start_command(kind: str, params: Mapping[str, str]) -> str:
-    """The command that starts Ray in a pod."""
+    """Return the command that starts Ray in a pod."""
     words = [
         f"--{key}" if value == "true" else f"--{key}={value}"
         for key, value in sorted(params.items())
@@ -259,7 +259,7 @@ def _token_env(cluster: Document, container: Document) -> list[Document]:
 
 
 def _wait_for_gcs(cluster: Document, ray: Document, auth: Sequence[Document]) -> Document:
-    """The init container: a worker begins when the head answers."""
+    """Return the init container that waits until the head answers."""
     address = f"{head_address(cluster)}:{GCS_PORT}"
     loop = f"until ray health-check --address {address} > /dev/null 2>&1; do sleep 1; done"
     amounts = {"cpu": "200m", "memory": "256Mi"}

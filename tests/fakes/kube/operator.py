@@ -97,7 +97,7 @@ def status(cluster: Document, own: Sequence[Document], service: str) -> Document
 
 
 def _condition(before: Document, kind: str, true: bool, reason: str) -> Document:
-    """A condition; the time of its last change is that of its change."""
+    """Return a condition; it keeps its time while its status does not change."""
     text = "True" if true else "False"
     for item in before.get("conditions", []):
         if (item["type"], item["status"], item["reason"]) == (kind, text, reason):

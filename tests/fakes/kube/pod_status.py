@@ -43,7 +43,7 @@ def waiting(pod: Document, reason: str, message: str = "", *, address: str | Non
 
 
 def initializing(pod: Document, address: str, running: int) -> Document:
-    """Its init container of that number runs."""
+    """Return the status of a pod whose init container of that number runs."""
     init = []
     for index, item in enumerate(pod["spec"]["initContainers"]):
         states: Mapping[bool, Document] = {
@@ -81,7 +81,7 @@ def running(pod: Document, address: str, *, ready: bool, restarts: int = 0) -> D
 
 
 def ended(pod: Document, code: int, reason: str) -> Document:
-    """Its containers have ended, and are not started again."""
+    """Return the status of a pod whose containers have ended, and are not restarted."""
     over = {"terminated": {"exitCode": code, "reason": reason, "startedAt": WHEN, "finishedAt": WHEN}}
     return {
         "phase": "Failed" if code else "Succeeded",
@@ -91,7 +91,7 @@ def ended(pod: Document, code: int, reason: str) -> Document:
 
 
 def crashing(pod: Document, address: str, code: int, reason: str, restarts: int) -> Document:
-    """Its containers have ended, and are started again after a while."""
+    """Return the status of a pod whose containers have ended, and are restarted after a while."""
     status = running(pod, address, ready=False, restarts=restarts)
     wait = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting failed container"}}
     last = {"terminated": {"exitCode": code, "reason": reason, "startedAt": WHEN, "finishedAt": WHEN}}

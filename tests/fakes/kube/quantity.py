@@ -9,7 +9,7 @@ UNITS |= {f"{unit}i": Fraction(1024) ** (power + 1) for power, unit in enumerate
 
 
 def quantity(text: str | int) -> Fraction:
-    """The number that a quantity stands for. Raises ValueError."""
+    """Parse a quantity. Raises ValueError."""
     words = str(text)
     unit = next((item for item in sorted(UNITS, key=len, reverse=True) if words.endswith(item)), "")
     return Fraction(words.removesuffix(unit)) * (UNITS[unit] if unit else 1)

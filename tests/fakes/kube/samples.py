@@ -8,13 +8,13 @@ LABELS = {"gpuctl/cluster": "default", "gpuctl/cluster-id": "0a1b2c"}
 
 
 def namespace(name: str) -> Document:
-    """A cluster's namespace."""
+    """Return a cluster's namespace."""
     metadata = {"name": name, "labels": LABELS, "annotations": {"gpuctl/owner": "me@here"}}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
 def secret(where: str) -> Document:
-    """The token of Ray's servers."""
+    """Return the Secret with the token of Ray's servers."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -24,7 +24,7 @@ def secret(where: str) -> Document:
 
 
 def template(container: str, image: str, gpus: int) -> Document:
-    """A pod of Ray."""
+    """Return a pod template of Ray."""
     amounts: Document = {"cpu": "1", "memory": "4Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
     toleration = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     return {

@@ -57,7 +57,7 @@ def _validator(name: str, version: str, schema: Document) -> OAS30Validator:
 
 
 def _closed(schema: Any) -> Any:
-    """The schema in which fields that are not known are refused, and integers may stand where strings may."""
+    """Return the schema with unknown fields refused, and integers and strings accepted in int-or-string fields."""
     if isinstance(schema, list):
         return [_closed(item) for item in schema]
     if not isinstance(schema, dict):
@@ -73,7 +73,7 @@ def _closed(schema: Any) -> Any:
 
 @cache
 def _model(name: str) -> tuple[Any, dict[str, str], dict[str, str]] | None:
-    """A model: its class, the types of its fields, and its own names for them."""
+    """Return a model: its class, the types of its fields, and its own names for them."""
     model = getattr(client, name, None)
     if model is None or not hasattr(model, "openapi_types"):
         return None

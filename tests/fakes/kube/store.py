@@ -106,7 +106,7 @@ class Store:
         return BUILT_IN + defined
 
     def get(self, plural: str, namespace: str | None, name: str) -> Document:
-        """The object itself. Raises Refused."""
+        """Return the object itself, not a copy. Raises Refused."""
         try:
             return self.objects[plural, namespace, name]
         except KeyError:

@@ -22,7 +22,7 @@ def serve_terminal(
     env: Mapping[str, str],
     running: list["subprocess.Popen[bytes]"],
 ) -> None:
-    """Answer the handshake, run a command on a terminal, and say how it ended; it is added to `running`."""
+    """Answer the handshake, run a command on a terminal, and report its exit status; it is added to `running`."""
     link = WebSocketServer(request, PROTOCOLS)
     request.close_connection = True
     ours, theirs = pty.openpty()

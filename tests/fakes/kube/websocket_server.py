@@ -42,7 +42,7 @@ class WebSocketServer:
             self._output.flush()
 
     def receive(self) -> bytes:
-        """The next message; its parts are put together."""
+        """Receive the next message, with its fragments joined."""
         whole = b""
         while True:
             first, second = self._exactly(2)

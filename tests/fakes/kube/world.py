@@ -79,7 +79,7 @@ class World:
         return self.store.create(resource, namespace, document, check=False)
 
     def install_kuberay(self) -> None:
-        """Have the operator there, of the version that gpuctl installs."""
+        """Install the operator, of the version that gpuctl installs."""
         for document in release.manifests():
             self.add(document)
         self.settle()

@@ -32,13 +32,13 @@ class Request:
         return values[0] if values else None
 
     def flag(self, name: str, default: bool) -> bool:
-        """A parameter of the query that is true or false."""
+        """Return a parameter of the query as a bool."""
         value = self.one(name)
         return default if value is None else value == "true"
 
     @property
     def target(self) -> str:
-        """The identifier at the end of the path's parameters."""
+        """Return the identifier at the end of the path's parameters."""
         return list(self.path.values())[-1]
 
 

@@ -207,9 +207,9 @@ def _wake(cloud: Cloud, policy: Resource) -> None:
 
 
 def run_schedules(cloud: Cloud) -> None:
-    """Have the policies act whose time has come, in the order of their times.
+    """Run the policies whose time has come, in the order of their times.
 
-    Of policies with the same time only the one with the largest size acts.
+    Of policies with the same time only the one with the largest size runs.
     """
     with cloud.lock:
         now = _now(cloud)

@@ -15,7 +15,7 @@ _DNS_LABEL = re.compile(r"[a-z][a-z0-9]{0,14}$")
 
 
 def getter(kind: str) -> Handler:
-    """The operation that shows one resource."""
+    """Return the operation that shows one resource."""
 
     def get(cloud: Cloud, request: Request) -> Reply:
         return shown(cloud.get(kind, request.target))
@@ -24,7 +24,7 @@ def getter(kind: str) -> Handler:
 
 
 def lister(kind: str) -> Handler:
-    """The operation that lists the resources of a compartment."""
+    """Return the operation that lists the resources of a compartment."""
 
     def list_all(cloud: Cloud, request: Request) -> Reply:
         return page(request, cloud.rows(kind), size=cloud.settings.page_size)
@@ -33,7 +33,7 @@ def lister(kind: str) -> Handler:
 
 
 def updater(kind: str) -> Handler:
-    """The operation that renames and tags, and changes nothing else."""
+    """Return the operation that changes only names and tags."""
 
     def update(cloud: Cloud, request: Request) -> Reply:
         resource = cloud.get(kind, request.target)
@@ -44,12 +44,12 @@ def updater(kind: str) -> Handler:
 
 
 def given(body: View) -> View:
-    """The fields of a body that have a value."""
+    """Return the fields of a body that have a value."""
     return {name: value for name, value in body.items() if value is not None}
 
 
 def in_compartment(cloud: Cloud, body: View) -> str:
-    """The compartment that a body names."""
+    """Return the compartment that a body names."""
     compartment = str(body["compartmentId"])
     if not cloud.account.has_compartment(compartment):
         raise not_found()
@@ -81,7 +81,7 @@ def check_tags(body: Any) -> None:
 
 
 def network(text: str, where: str) -> Network:
-    """An IPv4 CIDR block, with no bits set beyond its prefix."""
+    """Parse an IPv4 CIDR block, with no bits set beyond its prefix."""
     try:
         return ipaddress.IPv4Network(text)
     except ValueError as error:
@@ -97,7 +97,7 @@ def dns_label(body: View) -> str | None:
 
 
 def of_vcn(cloud: Cloud, kind: str, identifier: str, vcn: str) -> Resource:
-    """A live part of that network."""
+    """Return a live part of that network."""
     part = cloud.get(kind, identifier)
     if part.view["vcnId"] != vcn or not part.live:
         raise invalid(f"{identifier} is not a part of VCN {vcn}")

@@ -27,22 +27,22 @@ class ApiError(Exception):
 
 
 def invalid(message: str) -> ApiError:
-    """A value that the service does not take."""
+    """Return the error for an invalid value."""
     return ApiError(400, "InvalidParameter", message)
 
 
 def missing(message: str) -> ApiError:
-    """A value that the service needs."""
+    """Return the error for a missing value."""
     return ApiError(400, "MissingParameter", message)
 
 
 def unparsable(message: str) -> ApiError:
-    """A body that is no JSON object."""
+    """Return the error for a body that is no JSON object."""
     return ApiError(400, "CannotParseRequest", message)
 
 
 def not_found(message: str = GONE) -> ApiError:
-    """A resource that does not exist, or that the caller may not see: the service does not say which."""
+    """Return the error for a resource that does not exist or is forbidden: the service does not distinguish them."""
     return ApiError(404, "NotAuthorizedOrNotFound", message)
 
 
@@ -52,22 +52,22 @@ def incorrect_state(message: str) -> ApiError:
 
 
 def conflict(message: str) -> ApiError:
-    """A resource that something else refers to."""
+    """Return the error for a resource that another one refers to."""
     return ApiError(409, "Conflict", message)
 
 
 def token_invalidated(token: str) -> ApiError:
-    """A retry token that stood for something else, or for something that is no more."""
+    """Return the error for a retry token of another request, or of a deleted resource."""
     return ApiError(409, "InvalidatedRetryToken", f"The opc-retry-token {token} has been invalidated.")
 
 
 def unauthenticated(why: str) -> ApiError:
-    """A signature that is missing, wrong or too old."""
+    """Return the error for a signature that is missing, wrong or too old."""
     return ApiError(401, "NotAuthenticated", f"The required information to complete authentication {why}")
 
 
 def limit_exceeded(*names: str) -> ApiError:
-    """A service limit of the tenancy."""
+    """Return the error for a service limit of the tenancy."""
     return ApiError(
         400,
         "LimitExceeded",

@@ -143,12 +143,12 @@ class World:
         )
 
     def launch(self, subnet: Any, *, token: str | None = None, **fields: Any) -> Any:
-        """The whole response: the work request is in its headers."""
+        """Launch an instance; return the whole response, which has the work request in its headers."""
         more = {"opc_retry_token": token} if token else {}
         return self.compute.launch_instance(self.details(subnet, **fields), **more)
 
     def running(self, subnet: Any, **fields: Any) -> Any:
-        """An instance that runs."""
+        """Launch an instance, and wait until it runs."""
         instance = self.launch(subnet, **fields).data
         return self.until(lambda: self.compute.get_instance(instance.id).data, "RUNNING")
 

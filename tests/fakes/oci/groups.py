@@ -106,7 +106,7 @@ def list_vnics(cloud: Cloud, request: Request) -> Reply:
 
 
 def members(cloud: Cloud, group: Resource) -> list[Resource]:
-    """The VNICs in a group."""
+    """Return the VNICs in a group."""
     return [vnic for vnic in cloud.where("vnic") if group.id in vnic.view.get("nsgIds", ())]
 
 

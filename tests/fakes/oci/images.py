@@ -33,13 +33,13 @@ class Image:
 
     @property
     def id(self) -> str:
-        """Its OCID, the same for ever."""
+        """Return the OCID, always the same."""
         unique = hashlib.sha256(self.name.encode()).hexdigest()[:52]
         return f"ocid1.image.oc1.{REGION}.aaaaaaaa{unique}"
 
     @property
     def arch(self) -> str:
-        """The processors it runs on."""
+        """Return the processor architecture."""
         return "aarch64" if "aarch64" in self.name else "x86_64"
 
     def fits(self, shape: Shape) -> bool:
@@ -100,7 +100,7 @@ def _vmi(version: str, date: str) -> Image:
 
 
 def _cluster_build(release: str, gpu: str, date: str) -> Image:
-    """A build of Oracle's image for RDMA networks: `gpu` is its driver, of NVIDIA or AMD."""
+    """Return a build of Oracle's image for RDMA networks: `gpu` is its driver, of NVIDIA or AMD."""
     version = f"Oracle-Linux-{release}-2025.06.17-0-RHCK-OFED-24.10-1.1.4.0-{gpu}-{date.replace('-', '.')}-0"
     return Image(
         name=version,

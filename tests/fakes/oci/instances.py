@@ -33,7 +33,7 @@ def launch_node(cloud: Cloud, body: View) -> Resource:
 
 
 def _launch(cloud: Cloud, body: View, token: str | None) -> tuple[Resource, Resource]:
-    """The machine, and the work request about it."""
+    """Launch a machine; return it and its work request."""
     shape, image, volume = check_launch(cloud, body)
     domain = body["availabilityDomain"]
     subnet = check_vnic(cloud, body, domain)

@@ -32,7 +32,7 @@ ADDONS = ("NvidiaGpuPlugin", "CoreDNS", "KubeProxy")
 
 
 def _image() -> str:
-    """The image that stands for all of OKE's."""
+    """Return the image that stands for all of OKE's."""
     return next(image.id for image in IMAGES.values() if image.name.startswith("Oracle-Linux-8-2026"))
 
 

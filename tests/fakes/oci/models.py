@@ -53,7 +53,7 @@ class Model:
 
 @cache
 def model(service: str, name: str) -> Model:
-    """The table of a class such as `LaunchInstanceDetails` of a service such as `core`."""
+    """Return the table of a class such as `LaunchInstanceDetails` of a service such as `core`."""
     cls = getattr(importlib.import_module(f"oci.{service}.models"), name)
     sample = cls()
     allowed = {

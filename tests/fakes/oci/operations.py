@@ -72,7 +72,7 @@ _READING = {"CreateComputeCapacityReport", "GetPublicIpByPrivateIpId", "GetPubli
 
 
 def operations(service: str, client: str, base: str, names: Iterable[str]) -> list[Operation]:
-    """The named operations of a client such as `core/compute_client`, under the base path."""
+    """Return the named operations of a client such as `core/compute_client`, under the base path."""
     methods = _methods(client)
     return [_operation(service, base, name, methods[_snake(name)]) for name in names]
 

@@ -77,7 +77,7 @@ def attach(cloud: Cloud, pool: Resource, instance: Resource) -> Member:
 
 
 def detach(cloud: Cloud, pool: Resource, member: Member, *, shrink: bool, terminate: bool) -> None:
-    """Have a machine leave its pool, which replaces it unless it is to shrink."""
+    """Detach a machine from its pool, which replaces the machine unless the pool is to shrink."""
     member.state = "DETACHING"
     member.instance.own.pop("on_end", None)
     if shrink:

@@ -65,7 +65,7 @@ def _key(method: str, path: str) -> tuple[str, int, str]:
 
 
 def find_route(method: str, path: str) -> Route | None:
-    """The operation for a path without its query."""
+    """Return the operation for a path without its query."""
     for operation, handler in _table().get(_key(method, path), ()):
         if result := operation.pattern.match(path):
             return Route(operation=operation, handler=handler, path=result.groupdict())

@@ -40,7 +40,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, *_: Any) -> None:
-        """The control interface has a log of the calls."""
+        """Log nothing: the control interface has a log of the calls."""
 
 
 for _verb in ("GET", "POST", "PUT", "DELETE", "PATCH"):
@@ -58,7 +58,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), handler)
 
     def server_bind(self) -> None:
-        """Without the look-up of our own name that the base class makes."""
+        """Bind without the base class's look-up of the host's name."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()

@@ -53,7 +53,7 @@ class Service:
         self._cloud.reset()
 
     def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Raises `control.Dropped` where the connection is to be closed without an answer."""
+        """Answer a request. Raises `control.Dropped` if the connection is to be closed without a response."""
         if target.startswith("/_fake/"):
             status, shown = self._control.handle(method, target, body)
             return Answer(
@@ -185,7 +185,7 @@ def _encode(operation: Operation, reply: Reply) -> Answer:
 
 
 def _with_id(answer: Answer, headers: Mapping[str, str]) -> Answer:
-    """The client's identifier of the request is the first part of the service's."""
+    """Return the request id, which begins with the client's own id."""
     first = headers.get("opc-request-id") or secrets.token_hex(16).upper()
     rest = hashlib.sha256(secrets.token_bytes(8)).hexdigest().upper()
     answer.headers["opc-request-id"] = f"{first}/{rest[:32]}/{rest[32:]}"

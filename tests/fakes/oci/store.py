@@ -40,7 +40,7 @@ class Resource:
 
     @property
     def id(self) -> str:
-        """Its OCID."""
+        """Return the OCID."""
         return str(self.view["id"])
 
     @property
@@ -60,7 +60,7 @@ class Resource:
 
 
 def now() -> str:
-    """The time as the API writes it."""
+    """Return the time in the API's format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -95,7 +95,7 @@ class Cloud:
     # Look-ups
 
     def get(self, kind: str, identifier: str | None, what: str | None = None) -> Resource:
-        """The resource of that kind and id, else the service's ambiguous 404."""
+        """Return the resource of that kind and id. Raises the service's ambiguous 404."""
         result = self._kinds.get(kind, {}).get(identifier or "")
         if result is None:
             raise not_found(what) if what else not_found()
@@ -121,7 +121,7 @@ class Cloud:
         return [(r.number, r.view) for r in self.all(kind) if r.visible_at <= moment]
 
     def public_address(self) -> str:
-        """An address of the range for documentation, which leads nowhere."""
+        """Return an unroutable address of the documentation range."""
         return f"203.0.113.{1 + next(self._public) % 254}"
 
     # Making and changing
@@ -171,11 +171,11 @@ class Cloud:
     # Time
 
     def later(self, simulated_s: float, action: Action) -> None:
-        """Have something done under the lock."""
+        """Schedule an action under the lock."""
         self.timers.after(self.control.real_s(simulated_s), action)
 
     def rise(self, resource: Resource, state: str = "AVAILABLE") -> None:
-        """A part of a network or the like that is being made: ready soon."""
+        """Let a new part of a network or the like become ready soon."""
 
         def ready() -> None:
             if resource.state == "PROVISIONING":

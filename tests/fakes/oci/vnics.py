@@ -107,7 +107,7 @@ def _add_addresses(cloud: Cloud, vnic: Resource, place: View, private: str, publ
 
 
 def remove_vnic(cloud: Cloud, vnic: Resource) -> None:
-    """The VNIC and its addresses are gone."""
+    """Remove the VNIC and its addresses."""
     cloud.become(vnic, "TERMINATED")
     for resource in (vnic, *_addresses(cloud, vnic)):
         cloud.forget(resource)

@@ -27,7 +27,7 @@ REGION = "toyland-north"
 
 
 def connect(target: Target, *, clock: Clock) -> "ToyCloud":
-    """The account in the target's region."""
+    """Return the account in the target's region."""
     result = Target(provider="toy", region=target.region or REGION, profile=target.profile, account="toys")
     return ToyCloud(account(), result)
 

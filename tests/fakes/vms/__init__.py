@@ -131,7 +131,7 @@ def make_host(
     *,
     key_file: Path | None,
 ) -> Host:
-    """A host that is off, with its files in `folder`, which may hold its keys already."""
+    """Create a host that is off, with its files in `folder`, which may hold its keys already."""
     if options.clock_skew_s and (sentence := lacking_clock()):
         raise RuntimeError(sentence)
     for part in ("root", "work"):
@@ -171,6 +171,6 @@ def new_login(folder: Path, *, authorized_keys: Sequence[str], host_key: str | N
 
 
 def _make_key(path: Path) -> str:
-    """A fresh key pair; its public half: type and base64."""
+    """Create a key pair; return the public half: type and base64."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
     return " ".join(path.with_suffix(".pub").read_text().split()[:2])

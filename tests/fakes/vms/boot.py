@@ -50,7 +50,7 @@ class Place:
 
     @property
     def subnet(self) -> str:
-        """The first three bytes of the network's addresses."""
+        """Return the first three bytes of the network's addresses."""
         return self.address.rpartition(".")[0]
 
     @property
@@ -108,7 +108,7 @@ def config(options: Options, place: Place, *, first: bool, shared: Sequence[Path
 
 
 def _wiring(options: Options, place: Place) -> tuple[Step, ...]:
-    """The host's interfaces, while the namespace of the bridge can still be seen in /proc."""
+    """Return the steps that connect the host's interfaces while /proc still shows the bridge's namespace."""
     port, box = place.ports
     mac = "02:00:" + ":".join(f"{int(byte):02x}" for byte in place.address.split("."))
     inside = [

@@ -24,7 +24,7 @@ def ground() -> Ground:
 
 
 def write_image(upper: Path, files: tuple[File, ...], links: tuple[Link, ...]) -> None:
-    """The upper layer of a host that has not booted yet."""
+    """Write the upper layer of a host before its first boot."""
     upper.mkdir()
     upper.chmod(0o755)
     for path, mode in HIDDEN:

@@ -112,7 +112,7 @@ class Login:
 
 
 def free_id(accounts: Accounts) -> int:
-    """The first uid from 1000 on that is free as a uid and as a gid."""
+    """Return the first number from 1000 on that is free as a uid and as a gid."""
     lines = (accounts.passwd + accounts.group).splitlines()
     values = {line.split(":")[2] for line in lines if line.count(":") >= 3}
     return next(number for number in range(1000, 60000) if str(number) not in values)
@@ -202,7 +202,7 @@ def sshd_text(options: Options) -> str:
 
 
 def _with(text: str, line: str) -> str:
-    """An account file with one more line, in place of one of the same name."""
+    """Return an account file with one more line, which replaces a line of the same name."""
     name = line.split(":")[0]
     saved = [old for old in text.splitlines() if old.split(":")[0] != name]
     return "\n".join([*saved, line]) + "\n"

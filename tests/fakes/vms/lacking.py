@@ -35,7 +35,7 @@ def lacking() -> str | None:
 
 
 def faketime() -> str | None:
-    """The library that shifts the clock of the programs that load it, where this machine has it."""
+    """Return the library that shifts the clock of the programs that load it, or `None`."""
     result = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     return str(result[0]) if result else None
 

@@ -101,14 +101,14 @@ class Outsider:
     address: str
 
     def run(self, argv: list[str], *, timeout_s: float = 60) -> "subprocess.CompletedProcess[str]":
-        """A command of this machine with the outsider's network; its status is the caller's to look at."""
+        """Run a command of this machine in the outsider's network; the caller checks its status."""
         enter = ("nsenter", f"--net=/proc/{self.process.pid}/ns/net")
         return subprocess.run([*enter, *argv], capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 @contextmanager
 def plugged_in(switch: Switch) -> Iterator[Outsider]:
-    """A further machine on the bridge."""
+    """Plug a further machine into the bridge."""
     with held(("sh", "-c", "echo; exec cat")) as process:
         outsider = Outsider(process=process, address=f"{switch.subnet}.{OUTSIDER}")
         space = f"/proc/{process.pid}/ns/net"
@@ -127,7 +127,7 @@ def plugged_in(switch: Switch) -> Iterator[Outsider]:
 
 @contextmanager
 def held(argv: tuple[str, ...]) -> "Iterator[subprocess.Popen[str]]":
-    """A process in a network namespace of its own, which writes a line, and ends with its standard input."""
+    """Run a process in a network namespace of its own, which writes a line, and ends with its standard input."""
     process = subprocess.Popen(
         ["unshare", "--net", *argv],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/", start_new_session=True,
@@ -185,7 +185,7 @@ def _numbers(first: int) -> Iterator[int]:
 
 
 def _used() -> list[ipaddress.IPv4Network]:
-    """The networks that this machine has a route to, other than the default one."""
+    """Return the networks to which this machine has a route, other than the default one."""
     output = subprocess.run(["ip", "-json", "-4", "route"], capture_output=True, text=True, check=True).stdout
     destinations = [route["dst"] for route in json.loads(output or "[]")]
     return [ipaddress.IPv4Network(dst, strict=False) for dst in destinations if dst != "default"]
