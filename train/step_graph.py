@@ -151,8 +151,13 @@ def allows_graphs(options: Options, strategy: Strategy) -> bool:
 
     With several ranks on request alone: several GPUs have not shown it yet.
     """
-    few = options.graphs == "on" or strategy.env.world_size == 1
-    return few and options.allows_graphs and strategy.graphable and torch.get_default_dtype() == torch.float32
+    enabled = options.graphs == "on" or strategy.env.world_size == 1
+    return (
+        enabled
+        and options.allows_graphs
+        and strategy.graphable
+        and torch.get_default_dtype() == torch.float32
+    )
 
 
 def recorder_of(device: torch.device) -> Recorder | None:
@@ -194,7 +199,7 @@ class GraphedStep:
         """The last all-reduce that NCCL's watchdog sees: kept, as nothing waits for it."""
 
     def __call__(self, images: Tensor, labels: Tensor) -> Outputs:
-        """Take the step, as `TrainStep` does. The logits are overwritten by the next one."""
+        """Take the step, as `TrainStep` does. The next step overwrites the logits."""
         lr = self._step.optimizer.param_groups[0]["lr"]
         if len(labels) > self._size or lr is not self._lr:
             self._delete_graph()
@@ -293,7 +298,7 @@ class GraphedStep:
 
 
 def _reason_of_any(reason: str | None, strategy: Strategy) -> str | None:
-    """Return why a rank can't record the step, with the rank if there are several. `None`: all can."""
+    """Return why a rank can't record the step, with the rank's number in a larger group. `None`: all can."""
     world_size = strategy.env.world_size
     if world_size == 1:
         return reason

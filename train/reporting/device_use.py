@@ -40,8 +40,8 @@ def device_use(
     `graphs`: steps are CUDA graphs, whose memory stays reserved while nothing in it is allocated.
     """
     if devices[0].type == "cuda":
-        most = torch.cuda.max_memory_reserved if graphs else torch.cuda.max_memory_allocated
-        memory = sum(map(most, devices))
+        peak = torch.cuda.max_memory_reserved if graphs else torch.cuda.max_memory_allocated
+        memory = sum(map(peak, devices))
         tflops = peak_tflops([torch.cuda.get_device_name(device) for device in devices], precision)
     else:
         memory, tflops = stored_bytes(_tensors(model, optimizer)), None
