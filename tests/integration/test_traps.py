@@ -1,6 +1,6 @@
 """Test every trap between a script and a run on several machines: each alone, then as many as possible at once.
 
-Compared is what a person sees: the node, the fault, the remedy, the exit status.
+Each test compares a person's view: the node, the fault, the remedy, the exit status.
 """
 
 import os

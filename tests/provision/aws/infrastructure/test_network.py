@@ -348,7 +348,7 @@ def test_launch_survives_throttling(user: User, fake: FakeCloud) -> None:
 
 
 def test_launch_by_two_users_at_once_works_and_is_removable(fake: FakeCloud, tmp_path: Path) -> None:
-    """Only the account is shared: both users get a working network, and all of it is removed."""
+    """Only the account is shared: both users get a working network, and both are removed."""
     users = [User(tmp_path / name) for name in ("one", "two")]
     clusters = [a_cluster(name=name, id=name * 5) for name in ("aaa", "bbb")]
 

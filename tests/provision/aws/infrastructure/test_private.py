@@ -190,7 +190,7 @@ def test_prepare_private_survives_lost_replies_with_lagging_lists(
 
 @pytest.mark.slow
 def test_private_launch_by_two_users_at_once_is_removable(fake: FakeCloud, tmp_path: Path) -> None:
-    """Only the account is shared: both users get a working network, and all of it is removed."""
+    """Only the account is shared: both users get a working network, and both are removed."""
     users = [User(tmp_path / name) for name in ("one", "two")]
     clusters = [a_private("aaa"), a_private("bbb")]
     fake.settings(nat_ready_s=20)
