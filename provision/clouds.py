@@ -67,9 +67,9 @@ class Shape:
     not_launched: str = ""
     """Reason why gpuctl launches no machine of this shape. Empty: it does."""
     last_driver: str | None = None
-    """Last branch of NVIDIA's driver that runs its GPUs. None: the newest does."""
+    """Last branch of NVIDIA's driver that runs its GPUs. `None`: the newest does."""
     usd_per_hour: float | None
-    """List price of the whole machine, on demand. None: not known."""
+    """List price of the whole machine, on demand. `None`: not known."""
     priced_at: str
     """Month of the price: `2026-07`."""
     price_source: str = "shipped with gpuctl"
@@ -100,7 +100,7 @@ class PublicPrices:
     usd_per_hour: dict[str, float]
     """By the shape's name."""
     disk_usd_per_gb_month: float | None = None
-    """Of boot volumes. None: the list was not read for it, or does not have it."""
+    """Of boot volumes. `None`: the list was not read for it, or does not have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,14 +112,14 @@ class CloudDescription:
     about: str
     """Description in a few words, with a shape as an example."""
     sdk: str | None
-    """The Python package that its control plane needs. None: gpuctl's own dependencies are enough."""
+    """The Python package that its control plane needs. `None`: gpuctl's own dependencies are enough."""
     control: str
     """The module that uses the SDK: see `provision.rented.interface.connect`."""
 
     base: str | None = None
-    """The cloud whose account, network, shapes and regions it shares. None: its own."""
+    """The cloud whose account, network, shapes and regions it shares. `None`: its own."""
     provider: str | None = None
-    """The module with `provider(folder) -> Provider`. None: `provision.rented.provider`."""
+    """The module with `provider(folder) -> Provider`. `None`: `provision.rented.provider`."""
 
     shapes: tuple[Shape, ...]
     """The shapes that gpuctl knows, with their list prices."""
@@ -135,7 +135,7 @@ class CloudDescription:
     """Fields of Spec that a cloud can honour and this one can't."""
 
     price_region: str | None
-    """The region of the list prices. None: the same in all."""
+    """The region of the list prices. `None`: the same in all."""
     read_prices: Callable[[str, Say], PublicPrices]
     """Read the public price list of a region (empty where prices are the same everywhere). Raises CloudError."""
     disk_usd_per_gb_month: float
@@ -143,10 +143,10 @@ class CloudDescription:
     address_hourly_usd: float = 0.0
     """List price of a machine's public address."""
     spot_share: float | None = None
-    """Price of a spot machine, as a share of the list price. None: it varies, and the cloud's offer has it."""
+    """Price of a spot machine, as a share of the list price. `None`: it varies, and the cloud's offer has it."""
 
     default_driver: DriverPlan | None = None
-    """The driver plan of the default image of NVIDIA shapes. None: it depends on the account."""
+    """The driver plan of the default image of NVIDIA shapes. `None`: it depends on the account."""
     default_user: str = "ubuntu"
     """Login on machines without a record of their launch."""
 
@@ -218,12 +218,12 @@ def base_of(name: str) -> str:
 
 
 def cloud_of(region: str) -> str | None:
-    """Return the cloud that has regions of such a name: `oci`, `aws`. None: OCI's short names are nobody's."""
+    """Return the cloud that has regions of such a name: `oci`, `aws`. `None`: OCI's short names are nobody's."""
     return next((cloud.name for cloud in descriptions() if re.fullmatch(cloud.region_pattern, region)), None)
 
 
 def likely_cloud_of(region: str) -> str | None:
-    """Return the cloud of a region, as `cloud_of`. None: it may be a misspelt region of another cloud.
+    """Return the cloud of a region, as `cloud_of`. `None`: it may be a misspelt region of another cloud.
 
     `us-esat-1` has the form of OCI's names, and is like AWS's `us-east-1`.
     """
@@ -247,7 +247,7 @@ def refuse_foreign(region: str | None, provider: str) -> None:
 
 
 def price_region(provider: str, region: str | None) -> str | None:
-    """Return the region of a cloud's prices for machines in `region`. None: prices are the same everywhere."""
+    """Return the region of a cloud's prices for machines in `region`. `None`: prices are the same everywhere."""
     default = describe(provider).price_region
     return None if default is None else region or default
 

@@ -13,7 +13,7 @@ class Finding:
     what: str
     """The subject of the check, in a few words."""
     ok: bool | None
-    """None: the check got no answer."""
+    """`None`: the check got no answer."""
     detail: str
     """The state that the check saw."""
     fix: str = ""

@@ -131,7 +131,7 @@ class HostsProvider:
             return replace(machine, state="unknown")
 
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002
-        """Return None: gpuctl does not reach the consoles of these machines."""
+        """Return `None`: gpuctl does not reach the consoles of these machines."""
         return None
 
     def check(self, spec: Spec) -> tuple[Finding, ...]:  # noqa: ARG002

@@ -36,7 +36,7 @@ def run_all(
 
 
 def first_error(outcomes: Sequence[object]) -> Exception | None:
-    """Return the first error among the outcomes. None: no error."""
+    """Return the first error among the outcomes. `None`: no error."""
     return next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
 
 

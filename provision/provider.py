@@ -54,7 +54,7 @@ class Plan:
     ssh_unknown: str = ""
     """Reason why the address in `ssh_cidrs` is not known, so that `create` refuses. Empty: it is known."""
     until_s: float | None = None
-    """Seconds until the end of the machines. None: no end."""
+    """Seconds until the end of the machines. `None`: no end."""
     ending: str = ""
     """Clause on the end of the cluster's time, and on the bill after it. Empty: no time limit."""
     ends: tuple[PlannedEnd, ...] = ()
@@ -64,15 +64,15 @@ class Plan:
     least_billed_s: float = 0.0
     """Shortest time that the machines are billed for."""
     run_hourly_usd: float | None = None
-    """USD an hour while a run has all machines that it may start. None: not known, or runs start no machines."""
+    """USD an hour while a run has all machines that it may start. `None`: not known, or runs start no machines."""
     notes: tuple[str, ...] = ()
     """Notes for users before they confirm the plan."""
     image: str | None = None
-    """The cloud's name of the image that new machines boot from. None: the provider has no images."""
+    """The cloud's name of the image that new machines boot from. `None`: the provider has no images."""
     image_why: str = ""
     """Reason for this image, in a clause."""
     driver: DriverPlan | None = NO_DRIVER
-    """None: the image decides, and the account could not be read."""
+    """`None`: the image decides, and the account could not be read."""
     terms: Terms | None = None
     """Terms that are accepted with the plan. `create` takes `spec.accept_terms` for a yes."""
     details: Any = None
@@ -80,12 +80,12 @@ class Plan:
 
     @property
     def hourly_usd(self) -> float | None:
-        """Return the hourly price of machines, disks, addresses and network. 0: free; None: not known."""
+        """Return the hourly price of machines, disks, addresses and network. 0: free; `None`: not known."""
         return self.price.hourly_usd
 
     @property
     def total_usd(self) -> float | None:
-        """Return the cost until the machines end, or of a day without an end. None: not known."""
+        """Return the cost until the machines end, or of a day without an end. `None`: not known."""
         return self.cost_usd(DAY_S if self.until_s is None else self.until_s)
 
     def cost_usd(self, seconds: float) -> float | None:
@@ -144,7 +144,7 @@ class Provider(Protocol):
     def console(self, machine: Machine) -> str | None:
         """Return the end of the machine's serial console, at most 64 kB of printable lines.
 
-        None: the provider has no consoles, or this one has no output yet. Takes a minute or so at most. Raises
+        `None`: the provider has no consoles, or this one has no output yet. Takes a minute or so at most. Raises
         ProvisionError if the provider does not give it out.
         """
 
@@ -166,5 +166,5 @@ class EndingProvider(Protocol):
         """Return the mechanisms that end the cluster's machines, as the cloud describes them now.
 
         Empty: the cluster has no time limit, or no machines. Read-only. The state of timers on the machines is not
-        known here (`armed` is None).
+        known here (`armed` is `None`).
         """

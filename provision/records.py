@@ -14,13 +14,13 @@ InstanceState = Literal["pending", "running", "stopping", "stopped", "ending", "
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Account and region of a cloud. None: the SDK's own configuration decides."""
+    """Account and region of a cloud. `None`: the SDK's own configuration decides."""
 
     provider: str
     region: str | None = None
     profile: str | None = None
     compartment: str | None = None
-    """OCI: the compartment's OCID; None: the tenancy's root."""
+    """OCI: the compartment's OCID; `None`: the tenancy's root."""
     account: str | None = None
     """The account's id by the cloud: AWS's account number, OCI's tenancy. Never an option."""
 
@@ -50,24 +50,24 @@ class CloudCluster:
     """Its region is set."""
     shape: str
     image: str | None = None
-    """The option's value: a name, an id, an SSM parameter. None: the provider's newest fitting image."""
+    """The option's value: a name, an id, an SSM parameter. `None`: the provider's newest fitting image."""
     driver: str | None = None
-    """The option's value: `auto`, `none` or a branch. None: auto."""
+    """The option's value: `auto`, `none` or a branch. `None`: auto."""
     disk_gb: int | None = None
     spot: bool = False
     ssh_cidr: str | None = None
-    """The option's value. None: the caller's own address."""
+    """The option's value. `None`: the caller's own address."""
     ssh_cidrs: tuple[str, ...] = ()
     """Address ranges that reach SSH now."""
     ssh_port: int = 22
     min_count: int | None = field(default=None, metadata=codec.OMITTED)
-    """Machines that stay between runs. None: all."""
+    """Machines that stay between runs. `None`: all."""
     max_count: int | None = field(default=None, metadata=codec.OMITTED)
-    """Most machines that a run may start. None: runs start and end no machines."""
+    """Most machines that a run may start. `None`: runs start and end no machines."""
     first_count: int | None = field(default=None, metadata=codec.OMITTED)
-    """First number of machines. None: not recorded."""
+    """First number of machines. `None`: not recorded."""
     subnet_id: str | None = None
-    """An existing subnet. None: our shared network."""
+    """An existing subnet. `None`: our shared network."""
     public_ip: bool = True
     bastion: str | None = None
     """Bastion for machines without a public address, `user@host[:port]`."""
@@ -78,7 +78,7 @@ class CloudCluster:
     expires_at: str | None = None
     """End of the machines, ISO 8601, UTC."""
     boots_from: BootImage | None = None
-    """The image of the existing machines, from which new ones boot as well. None: no machines."""
+    """The image of the existing machines, from which new ones boot as well. `None`: no machines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class Zone:
 
     name: str = field(metadata=codec.key("zone"))
     fault_domain: str | None = None
-    """OCI: a fault domain of the zone. None: the cloud picks."""
+    """OCI: a fault domain of the zone. `None`: the cloud picks."""
 
     def __str__(self) -> str:
         return f"{self.name}/{self.fault_domain}" if self.fault_domain else self.name
@@ -123,7 +123,7 @@ class PlannedEnd:
 
     guard: GuardName
     at: str | None
-    """Time at which it acts, ISO 8601, UTC. None: not known."""
+    """Time at which it acts, ISO 8601, UTC. `None`: not known."""
     ends_bill: bool
     """Whether the cloud bills no machine after it."""
 
@@ -133,7 +133,7 @@ class EndGuard(PlannedEnd):
     """A mechanism of `PlannedEnd` with its state."""
 
     armed: bool | None
-    """Whether it will act on all machines. None: not known."""
+    """Whether it will act on all machines. `None`: not known."""
     problem: str = ""
     """Reason why it is not armed, or why its state is not known. Empty: it is armed."""
 
@@ -163,12 +163,12 @@ class PlannedResource:
     name: str = ""
     """Empty: without a name, or several resources."""
     id: str | None = None
-    """None: not created yet, or several resources."""
+    """`None`: not created yet, or several resources."""
     count: int = 1
     detail: str = ""
     """Description in a few words."""
     hourly_usd: float | None = 0.0
-    """Price of all `count`, USD an hour; 0: free; None: not known."""
+    """Price of all `count`, USD an hour; 0: free; `None`: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +204,9 @@ class Offer:
     zones: tuple[Zone, ...]
     """Zones in the order of the attempts."""
     hourly_usd: float | None
-    """Price of one machine. None: not known."""
+    """Price of one machine. `None`: not known."""
     room: Mapping[str, int | None] = field(default_factory=dict)
-    """GPUs that the account's limits leave, by zone. None: not known; empty: the cloud has no such list."""
+    """GPUs that the account's limits leave, by zone. `None`: not known; empty: the cloud has no such list."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further facts on the shape for the cloud's own package, plain JSON."""
     network_hourly_usd: float = 0.0
@@ -240,7 +240,7 @@ class Instance:
     id: str
     tags: Mapping[str, str]
     rank: int | None
-    """None: not in its tags."""
+    """`None`: not in its tags."""
     state: InstanceState
     shape: str
     zone: Zone
@@ -253,7 +253,7 @@ class Instance:
     spot: bool = False
     """Whether it was launched at the spot price, and the cloud may reclaim it."""
     image_id: str | None = None
-    """Its boot image. None: not known."""
+    """Its boot image. `None`: not known."""
 
     @property
     def alive(self) -> bool:
@@ -275,13 +275,13 @@ class Resource:
     ends_within_s: float = 0.0
     """Time that the cloud may take to delete it, if longer than some seconds."""
     network: str | None = None
-    """Id of its network. None: in no network, or not known."""
+    """Id of its network. `None`: in no network, or not known."""
     deleting: bool = False
     """Whether it is being deleted, or never came up, so that nothing can use it."""
 
 
 def read_time(text: str | None) -> datetime | None:
-    """Return an ISO 8601 time, in UTC if it names no other zone. None: the text is no time, as people edit tags."""
+    """Return an ISO 8601 time, in UTC if it names no other zone. `None`: the text is no time, as people edit tags."""
     try:
         time = datetime.fromisoformat(text or "")
     except ValueError:

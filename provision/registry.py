@@ -20,7 +20,7 @@ class PodProvider(Protocol):
     """A provider whose machines are pods."""
 
     def pods(self) -> "Pods | None":
-        """Return the machines as pods. None: Kubernetes has no object of the cluster yet."""
+        """Return the machines as pods. `None`: Kubernetes has no object of the cluster yet."""
 
 
 def load(name: str, folder: ClusterFolder) -> "Provider":
@@ -28,7 +28,7 @@ def load(name: str, folder: ClusterFolder) -> "Provider":
 
     Example:
         provider = load("local", Store(home).cluster("default"))
-        machines = provider.create(provider.plan(Spec(count=2), None), folder.journal)
+        machines = provider.create(provider.plan(Spec(count=2), `None`), folder.journal)
     """
     check_name(name)
     if name in CLOUDS:
@@ -47,7 +47,7 @@ def load(name: str, folder: ClusterFolder) -> "Provider":
 
 
 def pods_of(name: str, folder: ClusterFolder) -> "Pods | None":
-    """Return the machines of a cluster as pods. None: no pods yet, or machines of another kind."""
+    """Return the machines of a cluster as pods. `None`: no pods yet, or machines of another kind."""
     provider = load(name, folder) if _in_pods(name) else None
     return provider.pods() if isinstance(provider, PodProvider) else None
 

@@ -134,7 +134,7 @@ def poll(
 
 
 def first_result(clock: Clock, read: Callable[[], T | None], timeout_s: float) -> T | None:
-    """Return the first result of `read` that is not None. None: the deadline passed."""
+    """Return the first result of `read` that is not `None`. `None`: the deadline passed."""
     for _ in poll(clock, timeout_s):
         result = read()
         if result is not None:
@@ -198,11 +198,11 @@ class Progress:
 def wait_until(
     title: str, read: Callable[[], tuple[T | None, str]], *, timeout_s: float, clock: Clock, say: Say
 ) -> T:
-    """Wait for the first result of `read` that is not None, and return it.
+    """Wait for the first result of `read` that is not `None`, and return it.
 
     Args:
         title: Begin of messages: name of the resource.
-        read: Returns the result, or None with the reason as a clause.
+        read: Returns the result, or `None` with the reason as a clause.
         timeout_s: Deadline.
         clock: The time.
         say: Takes lines of progress.

@@ -122,7 +122,7 @@ class Api:
         Args:
             operation: The call.
             service: Its service.
-            again: A second call does nothing, so it may be repeated after an unclear outcome. None: if it only reads.
+            again: A second call does nothing, so a call of unclear outcome may be repeated. `None`: it only reads.
             settle: The call names a new resource, which AWS may not know yet.
             params: Its parameters.
         """

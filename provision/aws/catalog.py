@@ -56,7 +56,7 @@ _LAST_DRIVER = {"K80": LAST_FOR_KEPLER, "M60": LAST_FOR_VOLTA, "P100": LAST_FOR_
 
 
 def last_driver_branch(gpus: Iterable[str]) -> str | None:
-    """Return the last driver branch that runs GPUs of these names. None: the newest does."""
+    """Return the last driver branch that runs GPUs of these names. `None`: the newest does."""
     return min((_LAST_DRIVER[gpu] for gpu in gpus if gpu in _LAST_DRIVER), default=None)
 
 

@@ -75,7 +75,7 @@ def new_session(profile: str | None, region: str | None) -> boto3.Session:
 
 
 def load(session: boto3.Session) -> Any:
-    """Return the session's credentials, or None. Raises BadCredentials, NoAnswer, Denied."""
+    """Return the session's credentials, or `None`. Raises BadCredentials, NoAnswer, Denied."""
     return within_limit(session, session.get_credentials)
 
 

@@ -115,7 +115,7 @@ def prices(
 
 
 def _columns(line: bytes, number: int) -> list[str] | None:
-    """Return the names of the columns. None: this line is before the header."""
+    """Return the names of the columns. `None`: this line is before the header."""
     if not line.startswith(b'"SKU"'):
         if number >= HEADER_WITHIN:
             raise NotUsable("it has no header")

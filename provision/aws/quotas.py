@@ -19,7 +19,7 @@ class Family:
     pattern: str
     on_demand: tuple[str, str]
     spot: tuple[str, str] | None
-    """None: AWS documents no quota for spot machines of these types."""
+    """`None`: AWS documents no quota for spot machines of these types."""
 
 
 # Codes, names and the letters of the types: https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
@@ -48,7 +48,7 @@ class InstanceQuota:
     code: str
     name: str
     vcpus: float | None
-    """None: not known."""
+    """`None`: not known."""
 
     def link(self, region: str) -> str:
         """Return the page on which the quota is raised."""
@@ -59,7 +59,7 @@ def quota_of(shape: str, *, spot: bool) -> tuple[str, str] | None:
     """Return the code and the name of the quota that a type counts on.
 
     Returns:
-        None for a type, or spot machines of a type, for which AWS documents no quota.
+        `None` for a type, or spot machines of a type, for which AWS documents no quota.
     """
     family = next((family for family in FAMILIES if re.match(family.pattern, shape)), None)
     if family is None:
@@ -68,7 +68,7 @@ def quota_of(shape: str, *, spot: bool) -> tuple[str, str] | None:
 
 
 def instance_quota(api: Api, shape: str, *, spot: bool) -> InstanceQuota | None:
-    """Return the quota that a type counts on, with the account's value. None: AWS documents no such quota."""
+    """Return the quota that a type counts on, with the account's value. `None`: AWS documents no such quota."""
     quota = quota_of(shape, spot=spot)
     if quota is None:
         return None
@@ -77,7 +77,7 @@ def instance_quota(api: Api, shape: str, *, spot: bool) -> InstanceQuota | None:
 
 
 def value(api: Api, service: str, code: str) -> float | None:
-    """Return a quota's value. None: not known; messages can do without."""
+    """Return a quota's value. `None`: not known; messages can do without."""
     try:
         answer = api.call("get_service_quota", service="service-quotas", ServiceCode=service, QuotaCode=code)
     except CloudError:

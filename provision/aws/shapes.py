@@ -49,7 +49,7 @@ def nvidia_gpus(described: Mapping[str, Any]) -> int:
 
 
 def last_driver(described: Mapping[str, Any]) -> str | None:
-    """Return the last driver branch that runs the type's GPUs. None: the newest does."""
+    """Return the last driver branch that runs the type's GPUs. `None`: the newest does."""
     return last_driver_branch(str(gpu.get("Name")) for gpu in _gpus(described))
 
 
@@ -117,7 +117,7 @@ def in_order(offered: Iterable[str], states: Mapping[str, str]) -> list[str]:
 def spot_usd(api: Api, shape: str, zones: Iterable[str]) -> float | None:
     """Return the price of a spot machine now, USD an hour, in the dearest of the zones, as any may be used.
 
-    None: AWS has no price, or the account may not read it.
+    `None`: AWS has no price, or the account may not read it.
     """
     zone_names = set(zones)
     try:
@@ -136,7 +136,7 @@ def spot_usd(api: Api, shape: str, zones: Iterable[str]) -> float | None:
 
 
 def dearest_now(history: Iterable[Mapping[str, Any]], zones: Collection[str]) -> float | None:
-    """Return the highest of the zones' latest prices. None: a zone has no price."""
+    """Return the highest of the zones' latest prices. `None`: a zone has no price."""
     latest: dict[str, Mapping[str, Any]] = {}
     for entry in history:
         zone = str(entry["AvailabilityZone"])

@@ -53,7 +53,7 @@ class ControlPlane:
         ensure_named(ensure, "kubernetes-cluster", self.name, exists, send)
 
     def describe(self) -> Mapping[str, Any] | None:
-        """Return EKS's description. None: EKS has no such cluster. Raises Exists for somebody else's."""
+        """Return EKS's description. `None`: EKS has no such cluster. Raises Exists for somebody else's."""
         try:
             described: Mapping[str, Any] = self.api.call("describe_cluster", service="eks", name=self.name)
         except Gone:

@@ -46,7 +46,7 @@ def subnet(maker: ResourceMaker, offer: Offer, infrastructure: Infrastructure, z
 def placement_group(
     maker: ResourceMaker, offer: Offer, infrastructure: Infrastructure, zone: str
 ) -> str | None:
-    """Make the zone's placement group, and return its name. None: not possible for the shape, or it has no EFA."""
+    """Make the zone's placement group, and return its name. `None`: not possible for the shape, or it has no EFA."""
     if not (offer.facts["placement_group"] and offer.facts["efa_cards"]):
         return None
     made = network.prepare_zone(maker, offer, infrastructure, Zone(name=zone))

@@ -104,7 +104,7 @@ class NodeGroups:
         ensure_named(ensure, f"node-group {group}", group, exists, send)
 
     def describe(self, group: str) -> Mapping[str, Any] | None:
-        """Return EKS's description of a node group. None: EKS has no such group."""
+        """Return EKS's description of a node group. `None`: EKS has no such group."""
         name = names.cluster_name(self.cluster)
         try:
             answer = self.api.call("describe_nodegroup", service="eks", clusterName=name, nodegroupName=group)

@@ -48,12 +48,12 @@ class EksService:
         offers.refuse_over_quota(self.cloud.api, cluster, offer, count)
 
     def server(self, cluster: CloudCluster) -> ApiServer | None:
-        """Return the API server. None: no working control plane."""
+        """Return the API server. `None`: no working control plane."""
         plane = self._working_plane(cluster)
         return None if plane is None else _server(plane)
 
     def allowed_cidrs(self, cluster: CloudCluster) -> tuple[str, ...] | None:
-        """Return the address ranges that reach the API server. None: no control plane yet."""
+        """Return the address ranges that reach the API server. `None`: no control plane yet."""
         plane = self._working_plane(cluster)
         return None if plane is None else public_cidrs(plane)
 
@@ -137,7 +137,7 @@ class EksService:
         return checks.check(self.cloud.api, cluster, count)
 
     def _working_plane(self, cluster: CloudCluster) -> Mapping[str, Any] | None:
-        """Return EKS's description of the control plane. None: its API server does not answer."""
+        """Return EKS's description of the control plane. `None`: its API server does not answer."""
         plane = ControlPlane(api=self.cloud.api, clock=self._clock, cluster=cluster, say=quiet).describe()
         return None if plane is None or plane["status"] not in WORKING else plane
 

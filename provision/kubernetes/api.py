@@ -45,7 +45,7 @@ class Kind:
         return self.version.partition("/")[0] if "/" in self.version else ""
 
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
-        """Return the path of an object, or of all. `namespace`: None for all namespaces."""
+        """Return the path of an object, or of all. `namespace`: `None` for all namespaces."""
         parts = [f"/{'apis' if self.group else 'api'}/{self.version}"]
         parts += ["namespaces", namespace] if self.namespaced and namespace else []
         return "/".join([*parts, self.plural, *([name] if name else [])])
@@ -77,7 +77,7 @@ class Api:
         self._retry = Retry(clock=clock or SystemClock(), unclear_for_s=UNCLEAR_FOR_S)
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> dict[str, Any] | None:
-        """Return the object. None: not found."""
+        """Return the object. `None`: not found."""
         try:
             return self._call("GET", kind.path(namespace, name))
         except Gone:
@@ -107,7 +107,7 @@ class Api:
         )
 
     def label(self, kind: Kind, name: str, namespace: str, labels: Mapping[str, str | None]) -> None:
-        """Set labels of another maker's object. None removes a label. Raises Gone."""
+        """Set labels of another maker's object. `None` removes a label. Raises Gone."""
         document = {"metadata": {"labels": dict(labels)}}
         self._call("PATCH", kind.path(namespace, name), document, media_type="application/merge-patch+json")
 
@@ -208,8 +208,8 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
     """Return the API server of a context, without a request.
 
     Args:
-        context: None for the current one.
-        kubeconfig: None for the files in $KUBECONFIG, or `~/.kube/config`.
+        context: `None` for the current one.
+        kubeconfig: `None` for the files in $KUBECONFIG, or `~/.kube/config`.
         clock: The time.
 
     Raises:

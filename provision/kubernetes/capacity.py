@@ -17,12 +17,12 @@ class NodeRoom:
 
     name: str
     shape: str | None
-    """Its instance type. None: the node has no such label."""
+    """Its instance type. `None`: the node has no such label."""
     cpus: int
     """Whole CPUs that pods may have."""
     gpus: int
     free_gpus: int | None
-    """None: the user may not list other namespaces' pods."""
+    """`None`: the user may not list other namespaces' pods."""
     efa: int = 0
     """Interfaces of AWS's EFA that pods may have."""
     images: frozenset[str] = frozenset()
@@ -34,7 +34,7 @@ def rooms(
 ) -> tuple[NodeRoom, ...]:
     """Return the nodes that take our pods: ready, not cordoned, without taints but the GPUs'.
 
-    `pods`: of all namespaces. None: the user may not list them.
+    `pods`: of all namespaces. `None`: the user may not list them.
     """
     used: Counter[str] = Counter()
     for pod in pods or ():
@@ -65,7 +65,7 @@ def rooms(
 def gpus_each(nodes: Sequence[NodeRoom], shape: str | None, *, of_shape: int | None) -> int:
     """Return the GPUs of one machine: all GPUs of a node.
 
-    `of_shape`: GPUs of the shape in the catalog. None: not in the catalog. Raises InvalidInput for nodes with
+    `of_shape`: GPUs of the shape in the catalog. `None`: not in the catalog. Raises InvalidInput for nodes with
     different numbers of GPUs, and for a shape that no node has and the catalog does not know.
     """
     if shape is not None:
@@ -110,7 +110,7 @@ def whole_cpus(quantity: str) -> int:
 
 
 def with_room(nodes: Sequence[NodeRoom], shape: str | None, gpus: int) -> tuple[int, int | None]:
-    """Return the number of nodes that fit, and the number of them with all GPUs free (None: not known)."""
+    """Return the number of nodes that fit, and the number of them with all GPUs free (`None`: not known)."""
     fitting = that_fit(nodes, shape, gpus)
     if any(node.free_gpus is None for node in fitting) and gpus:
         return len(fitting), None

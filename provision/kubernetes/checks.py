@@ -58,7 +58,7 @@ def missing_permissions(api: Api, namespace: str) -> str:
 
 
 def kuberay_problem(api: Api) -> str | None:
-    """Return the fault of the cluster's KubeRay. Empty: no fault. None: the user may not read definitions."""
+    """Return the fault of the cluster's KubeRay. Empty: no fault. `None`: the user may not read definitions."""
     try:
         definition = api.get(CRD, CRD_NAME)
     except Denied:
@@ -83,7 +83,7 @@ def schema_problem(crd: dict[str, Any]) -> str:
 
 
 def nodes(api: Api, namespace: str) -> tuple[NodeRoom, ...] | None:
-    """Return the nodes that our pods may run on. None: the user may not list nodes.
+    """Return the nodes that our pods may run on. `None`: the user may not list nodes.
 
     Pods in `namespace` that are no machine take no room: an interrupted `up` left them, or they are being deleted.
     """
@@ -120,9 +120,9 @@ def adds_nodes(api: Api) -> str:
 def findings(
     api: Api, namespace: str, shape: str | None, count: int, *, image: str | None = None
 ) -> Sequence[Finding]:
-    """Return the findings of `doctor` on a context, for `count` machines on nodes of the `shape` (None: any).
+    """Return the findings of `doctor` on a context, for `count` machines on nodes of the `shape` (`None`: any).
 
-    `image`: of the pods. None: the default.
+    `image`: of the pods. `None`: the default.
     """
     server = f"{api.server} (context {api.context})"
     try:
@@ -215,7 +215,7 @@ def _quota_findings(api: Api, namespace: str, gpus: int) -> Sequence[Finding]:
 
 
 def quota_finding(quota: Mapping[str, Any], gpus: int) -> Finding | None:
-    """Return the finding on a quota for that number of GPUs. None: the quota does not limit GPUs. Pure."""
+    """Return the finding on a quota for that number of GPUs. `None`: the quota does not limit GPUs. Pure."""
     hard, used = ((quota.get("status") or {}).get(part) or {} for part in ("hard", "used"))
     limit = hard.get(f"requests.{objects.GPU}")
     if limit is None:
@@ -249,7 +249,7 @@ def _allowed(api: Api, namespace: str, verb: str, group: str, resource: str) -> 
 
 
 def _without_schema(api: Api) -> str | None:
-    """Return the fault of KubeRay for a user who may not read definitions. None: not known."""
+    """Return the fault of KubeRay for a user who may not read definitions. `None`: not known."""
     try:
         api.list(RAY_CLUSTER, "default")
     except Gone:

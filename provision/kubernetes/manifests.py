@@ -44,10 +44,10 @@ class JobManifest:
     gpus: int
     """GPUs of each node. 0: the job trains on CPUs."""
     image: str | None = None
-    """None: Ray's public image."""
+    """`None`: Ray's public image."""
     namespace: str | None = None
     shape: str | None = None
-    """Instance type of the nodes. None: any."""
+    """Instance type of the nodes. `None`: any."""
     queue: str | None = None
     """Queue of Kueue."""
     pip: Sequence[str] = ()

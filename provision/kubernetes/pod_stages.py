@@ -32,7 +32,7 @@ class PodStage:
 
 
 def stage_of(pod: Mapping[str, Any], events: Sequence[Mapping[str, Any]] | None = ()) -> PodStage:
-    """Return the pod's stage. `events`: its own, oldest first; None: the user may not list them."""
+    """Return the pod's stage. `events`: its own, oldest first; `None`: the user may not list them."""
     status = pod.get("status") or {}
     phase = status.get("phase", "Pending")
     if phase in ("Failed", "Succeeded"):
@@ -60,7 +60,7 @@ def stage_of(pod: Mapping[str, Any], events: Sequence[Mapping[str, Any]] | None 
 def _container_stage(
     container: Mapping[str, Any], stage: Stage, node: str, events: Sequence[Mapping[str, Any]] | None
 ) -> PodStage | None:
-    """Return the stage of a pod with that container. None: the container is done, or ready."""
+    """Return the stage of a pod with that container. `None`: the container is done, or ready."""
     state, image = container.get("state") or {}, container.get("image", "its image")
     waiting = state.get("waiting")
     if waiting is not None:

@@ -46,7 +46,7 @@ class Pods:
         self.api.apply(RAY_CLUSTER, objects.ray_cluster(self.cluster, count, delete=names))
 
     def requested_count(self) -> int | None:
-        """Return the number of workers that the RayCluster requests. None: no RayCluster."""
+        """Return the number of workers that the RayCluster requests. `None`: no RayCluster."""
         ray_cluster = self.api.get(RAY_CLUSTER, objects.RAY_CLUSTER_NAME, self.cluster.namespace)
         return None if ray_cluster is None else int(ray_cluster["spec"]["workerGroupSpecs"][0]["replicas"])
 
@@ -168,7 +168,7 @@ class Pods:
     def machine(
         self, pod: Mapping[str, Any], *, rank: int | None = None, python: str | None = None
     ) -> Machine:
-        """Return a worker pod as a machine. `rank`: None for the rank of its label."""
+        """Return a worker pod as a machine. `rank`: `None` for the rank of its label."""
         name, rank = pod["metadata"]["name"], rank_of(pod) if rank is None else rank
         assert rank is not None
         return Machine(
@@ -197,7 +197,7 @@ class Pods:
         return stage_of(pod, self._events(pod)) if needs_events else stage
 
     def _events(self, of_object: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-        """Return the events of an object, oldest first. None: the user may not list them."""
+        """Return the events of an object, oldest first. `None`: the user may not list them."""
         selector = f"involvedObject.name={of_object['metadata']['name']}"
         try:
             events = self.api.list(EVENT, self.cluster.namespace, fieldSelector=selector)
@@ -242,7 +242,7 @@ def _overdue(since: dict[str, tuple[Stage, float]], key: str, lasts: bool, now: 
 
 
 def roll_back(pods: Pods, error: BaseException, before: int | None, token: str, say: Say) -> None:
-    """Return a cluster to its state before `error`: a head and `before` machines. None: no object at all.
+    """Return a cluster to its state before `error`: a head and `before` machines. `None`: no object at all.
 
     Raises LeftBehind if that fails, too.
     """
@@ -278,7 +278,7 @@ def _lost(machines: Sequence[Machine], workers: Sequence[Mapping[str, Any]]) -> 
 
 
 def rank_of(pod: Mapping[str, Any]) -> int | None:
-    """Return the node rank in the pod's label. None: no such label."""
+    """Return the node rank in the pod's label. `None`: no such label."""
     text = (pod["metadata"].get("labels") or {}).get(objects.RANK, "")
     return int(text) if text.isdecimal() else None
 

@@ -164,12 +164,12 @@ class KubernetesProvider:
         return replace(machine, state="gone" if pod is None else state_of(pod))
 
     def pods(self) -> Pods | None:
-        """Return the machines as pods. None: Kubernetes has no object of the cluster yet."""
+        """Return the machines as pods. `None`: Kubernetes has no object of the cluster yet."""
         record = load(self._folder)
         return None if record is None else Pods(self._api_of(record), record, self._clock)
 
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002
-        """Return None: a pod has no console."""
+        """Return `None`: a pod has no console."""
         return None
 
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:

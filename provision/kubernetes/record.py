@@ -29,7 +29,7 @@ class KubernetesCluster:
     server: str
     """URL of the API server that the context meant."""
     shape: str | None = None
-    """Instance type of the nodes. None: any."""
+    """Instance type of the nodes. `None`: any."""
     gpus: int = 0
     """GPUs of each machine."""
     cpus: int = 0
@@ -41,7 +41,7 @@ class KubernetesCluster:
     image: str
     """The containers' image."""
     python: str | None = None
-    """Interpreter to use in the pods unchanged. None: the image's."""
+    """Interpreter to use in the pods unchanged. `None`: the image's."""
     count: int = 0
     """Number of machines after the last `up`."""
 
@@ -52,7 +52,7 @@ class KubernetesCluster:
 
 
 def load(folder: ClusterFolder, *, rebuild: str = REBUILD) -> KubernetesCluster | None:
-    """Return the record. None: no request was sent yet.
+    """Return the record. `None`: no request was sent yet.
 
     `rebuild`: advice for a lost record. Raises CorruptFile and NewerFormat.
     """

@@ -51,7 +51,7 @@ def marked() -> dict[psutil.Process, Mark]:
 
 
 def is_server(pid: int, *, host: str, config: str) -> bool | None:
-    """Return whether that process is the SSH server of that host. None: the system hides it.
+    """Return whether that process is the SSH server of that host. `None`: the system hides it.
 
     Ids are random and never reused, so a process with a dead server's pid has another mark. All processes of the host
     have the mark, and only the server the last argument.

@@ -143,7 +143,7 @@ class LocalProvider:
         return replace(machine, state=host.state, gpus=len(host.folder.gpus()))
 
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002
-        """Return None: a process has no console."""
+        """Return `None`: a process has no console."""
         return None
 
     def check(self, spec: Spec) -> tuple[Finding, ...]:  # noqa: ARG002

@@ -60,7 +60,7 @@ class HostFolder:
         self.home = path / "home"
 
     def load(self) -> HostRecord | None:
-        """Return the record. None: it does not exist. Raises CorruptFile or NewerFormat."""
+        """Return the record. `None`: it does not exist. Raises CorruptFile or NewerFormat."""
         data = files.read_bytes(self.record_path)
         if data is None:
             return None

@@ -81,7 +81,7 @@ class Api:
     def call(self, operation: str, *arguments: Any, again: bool | None = None, **options: Any) -> Any:
         """Make a call, with retries, and return the answer's body. Raises the errors of `provision.errors`.
 
-        `again`: whether the call may be repeated after an unclear outcome. None: if it only reads, or has a retry
+        `again`: whether the call may be repeated after an unclear outcome. `None`: if it only reads, or has a retry
         token.
         """
         return self.response(operation, *arguments, again=again, **options).data
@@ -206,7 +206,7 @@ class Api:
 
 
 def _stamp(credentials: Credentials) -> int | None:
-    """Return a number that changes with the session token's file. None: no such file."""
+    """Return a number that changes with the session token's file. `None`: no such file."""
     try:
         return None if credentials.token_file is None else credentials.token_file.stat().st_mtime_ns
     except OSError:

@@ -63,7 +63,7 @@ def not_launched(name: str) -> str:
 
 
 def last_driver_branch(name: str) -> str | None:
-    """Return the last driver branch that runs the shape's GPUs. None: the newest does."""
+    """Return the last driver branch that runs the shape's GPUs. `None`: the newest does."""
     return LAST_FOR_VOLTA if _PASCAL_OR_VOLTA_SHAPE.fullmatch(name) else None
 
 

@@ -80,7 +80,7 @@ def quota_finding(left: Sequence[tuple[str, int | None]], needed: int, limit: st
 
 
 def mode_finding(path: Path) -> Finding | None:
-    """Return the finding on the mode of a file with secrets. None: no such file."""
+    """Return the finding on the mode of a file with secrets. `None`: no such file."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:

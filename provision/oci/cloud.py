@@ -81,7 +81,7 @@ class OciCloud:
         self.consistency_s = consistency_s
         self.api = api
         self._refused: str | None = None
-        """Reason why the terms of the default image could not be accepted. None: not tried."""
+        """Reason why the terms of the default image could not be accepted. `None`: not tried."""
 
     def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:
         """Return the shape, the image and the domains."""

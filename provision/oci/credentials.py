@@ -46,7 +46,7 @@ class Credentials:
 
     kind: str
     profile: str | None
-    """Profile of the configuration file. None: a principal."""
+    """Profile of the configuration file. `None`: a principal."""
     tenancy: str
     region: str
     compartment: str

@@ -23,7 +23,7 @@ _KIND = KINDS["instance-pool"]
 
 
 def live_pools(api: Api, cluster_ids: Collection[str] | None, say: Say = quiet) -> list["InstancePool"]:
-    """Return the live pools of these clusters. None: of all clusters of ours in the compartment.
+    """Return the live pools of these clusters. `None`: of all clusters of ours in the compartment.
 
     Without the right to list pools: empty if no machine of the clusters joined one, else raises Denied.
     """

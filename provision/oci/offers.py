@@ -29,11 +29,11 @@ class Domain:
     name: str
     fault_domains: tuple[str, ...]
     shape: Json | None
-    """The domain's view of the shape. None: the domain has no such shape."""
+    """The domain's view of the shape. `None`: the domain has no such shape."""
     capacity: bool | None
-    """Whether the capacity report shows machines. None: no report."""
+    """Whether the capacity report shows machines. `None`: no report."""
     left: int | None
-    """GPUs that the account's limit leaves. None: not known."""
+    """GPUs that the account's limit leaves. `None`: not known."""
     unknown: str = ""
     """Reason for the missing report."""
 

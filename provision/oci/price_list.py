@@ -62,7 +62,7 @@ def prices(answer: object) -> dict[str, float]:
 
 
 def _pay_as_you_go(item: dict[str, Any]) -> float | None:
-    """Return the price in USD of a product. None: no price, or several."""
+    """Return the price in USD of a product. `None`: no price, or several."""
     prices = [
         price.get("value")
         for place in _objects(item.get("currencyCodeLocalizations"))

@@ -19,7 +19,7 @@ def machine_limit(names: Sequence[str]) -> str | None:
     region, which no availability domain has.
 
     Returns:
-        None: OCI names no limit of GPUs or OCPUs.
+        `None`: OCI names no limit of GPUs or OCPUs.
     """
     counting = [name for name in names if "gpu" in name or "-core-" in name]
     return min(counting, key=lambda name: "-regional-" in name, default=None)
@@ -38,7 +38,7 @@ def room_needed(offer: Offer, zone: Zone, count: int) -> dict[str, Any]:
 
 
 def available(api: Api, limit: str, zone: str) -> int | None:
-    """Return the units left of a compute limit in a domain. None: not known, as of a limit of the whole region."""
+    """Return the units left of a compute limit in a domain. `None`: not known, as of a limit of the whole region."""
     try:
         answer = api.hint(
             "limits.get_resource_availability", "compute", limit, api.tenancy, availability_domain=zone

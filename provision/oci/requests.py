@@ -274,7 +274,7 @@ def cron(end: datetime) -> str:
 
 
 def read_cron(expression: str) -> datetime | None:
-    """Return the minute of an expression of `cron`. None: another expression."""
+    """Return the minute of an expression of `cron`. `None`: another expression."""
     fields = expression.split()
     if len(fields) != 7 or fields[0] != "0" or fields[5] != "?":
         return None

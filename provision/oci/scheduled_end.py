@@ -81,7 +81,7 @@ def scheduled(api: Api, cluster_id: str) -> tuple[ScheduledEnd, ...]:
 
 
 def end_pools(api: Api, cluster_ids: Collection[str] | None) -> None:
-    """Begin to terminate the pools of these clusters with their machines. None: of all clusters of ours."""
+    """Begin to terminate the pools of these clusters with their machines. `None`: of all clusters of ours."""
     for pool in live_pools(api, cluster_ids):
         pool.terminate()
 
@@ -171,7 +171,7 @@ def _ensure_schedule(api: Api, cluster: CloudCluster, pool_id: str, ensure: Ensu
 
 
 def _end_of(policy: Mapping[str, object]) -> datetime | None:
-    """Return the time at which a policy sets its pool to 0. None: another policy."""
+    """Return the time at which a policy sets its pool to 0. `None`: another policy."""
     capacity, schedule = policy.get("capacity"), policy.get("executionSchedule")
     if not isinstance(capacity, Mapping) or not isinstance(schedule, Mapping):
         return None

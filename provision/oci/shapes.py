@@ -15,7 +15,7 @@ FLEXIBLE_OCPUS = 2.0
 
 
 def in_domain(api: Api, zone: str, shape: str) -> Json | None:
-    """Return a domain's view of the shape. None: the domain has no such shape, or OCI no such name."""
+    """Return a domain's view of the shape. `None`: the domain has no such shape, or OCI no such name."""
     try:
         listed = api.listed("compute.list_shapes", availability_domain=zone, shape=shape)
     except (BadCredentials, Throttled, Unclear):
@@ -41,7 +41,7 @@ def facts_of(name: str, shape: Json, image: Image) -> dict[str, Any]:
 
 
 def shape_config(shape: Json) -> dict[str, float] | None:
-    """Return OCPUs and memory for a flexible shape. None: the shape has its own."""
+    """Return OCPUs and memory for a flexible shape. `None`: the shape has its own."""
     if not shape.get("isFlexible"):
         return None
     ocpus, memory = shape.get("ocpuOptions") or {}, shape.get("memoryOptions") or {}
@@ -51,7 +51,7 @@ def shape_config(shape: Json) -> dict[str, float] | None:
 
 
 def hourly_usd(name: str, *, spot: bool) -> float | None:
-    """Return the list price of one machine. None: not known."""
+    """Return the list price of one machine. `None`: not known."""
     known = SHAPES.get(name)
     price = known.usd_per_hour if known else None
     if price is None:

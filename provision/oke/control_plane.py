@@ -36,7 +36,7 @@ class ControlPlane:
     say: Say
 
     def find(self) -> Json | None:
-        """Return OKE's view of the cluster. None: OKE lists no live one."""
+        """Return OKE's view of the cluster. `None`: OKE lists no live one."""
         views = [
             view
             for view in list_kind(self.api, "kubernetes-cluster")

@@ -43,7 +43,7 @@ class NodePools:
     say: Say
 
     def find(self, name: str) -> Json | None:
-        """Return OKE's view of the live pool of that name. None: not in OKE's list."""
+        """Return OKE's view of the live pool of that name. `None`: not in OKE's list."""
         return next((view for view in self._live() if view["name"] == name), None)
 
     def with_gpus(self) -> list[Json]:

@@ -27,7 +27,7 @@ _IMAGE = re.compile(
 def find(api: Api, cluster: CloudCluster, *, version: str | None = None) -> Offer:
     """Return the shape, the domains that have it, and the images. Raises UnknownShape and InvalidInput.
 
-    `version`: the control plane's, which its nodes have as well. None: no control plane yet.
+    `version`: the control plane's, which its nodes have as well. `None`: no control plane yet.
     """
     domains, options, versions = together(
         partial(find_domains, api, cluster.shape),

@@ -51,7 +51,7 @@ class OkeService:
         offers.refuse_over_quota(cluster, offer, count - running)
 
     def server(self, cluster: CloudCluster) -> ApiServer | None:
-        """Return the API server. None: no working control plane."""
+        """Return the API server. `None`: no working control plane."""
         plane = self._plane(cluster)
         view = plane.find()
         if view is None or view["lifecycleState"] not in WORKING:
@@ -60,7 +60,7 @@ class OkeService:
         return plane.server(view["id"])
 
     def allowed_cidrs(self, cluster: CloudCluster) -> tuple[str, ...] | None:
-        """Return the address ranges that reach the API server. None: no control plane yet."""
+        """Return the address ranges that reach the API server. `None`: no control plane yet."""
         return security_group.allowed_cidrs(self.cloud.api, cluster, requests.API_PORT)
 
     def make_control_plane(self, context: CreateContext) -> ApiServer:

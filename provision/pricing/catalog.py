@@ -22,13 +22,13 @@ def nvidia_by_name(name: str) -> bool:
 
 
 def last_driver_branch(name: str) -> str | None:
-    """Return the last branch of NVIDIA's driver that runs the shape's GPUs. None: the newest, or not known."""
+    """Return the last branch of NVIDIA's driver that runs the shape's GPUs. `None`: the newest, or not known."""
     known = SHAPES.get(name)
     return known.last_driver if known else None
 
 
 def gpus_of(shape: str) -> int | None:
-    """Return the GPUs of a machine of that shape; None: the catalog does not have it."""
+    """Return the GPUs of a machine of that shape; `None`: the catalog does not have it."""
     known = SHAPES.get(shape)
     return known.gpus if known else None
 
@@ -39,7 +39,7 @@ def nearest_shapes(name: str) -> list[str]:
 
 
 def provider_by_name(name: str) -> str | None:
-    """Return the cloud of a shape, by the catalog or the pattern of the name: `oci`, `aws`. None: no cloud's.
+    """Return the cloud of a shape, by the catalog or the pattern of the name: `oci`, `aws`. `None`: no cloud's.
 
     A name that matches a cloud's pattern may still be unknown to the cloud.
     """

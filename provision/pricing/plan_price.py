@@ -1,7 +1,7 @@
 """The hourly price of a plan, part by part: machines, disks, public addresses, the network. Pure.
 
 List prices, in USD, without taxes, traffic and an account's own discounts. A price without a source for the region is
-not known (None), and then neither is the sum. Prices of machines are in `provision.pricing.prices`.
+not known (`None`), and then neither is the sum. Prices of machines are in `provision.pricing.prices`.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ HOURS_A_MONTH = 730.0
 
 @dataclass(frozen=True, kw_only=True)
 class PlanPrice:
-    """USD an hour of all resources of a cluster that are billed by the hour. None: not known."""
+    """USD an hour of all resources of a cluster that are billed by the hour. `None`: not known."""
 
     machines_usd: float | None = 0.0
     disks_usd: float | None = 0.0
@@ -24,7 +24,7 @@ class PlanPrice:
     varies: bool = False
     """Whether the machines' price changes while they run, as that of AWS's spot machines does."""
     most_machines_usd: float | None = None
-    """Highest price of machines whose price varies, on demand. None: not known, or the price does not vary."""
+    """Highest price of machines whose price varies, on demand. `None`: not known, or the price does not vary."""
 
     @property
     def hourly_usd(self) -> float | None:
@@ -33,7 +33,7 @@ class PlanPrice:
 
     @property
     def most_hourly_usd(self) -> float | None:
-        """Return the highest sum. None: not known."""
+        """Return the highest sum. `None`: not known."""
         return self._sum(self.most_machines_usd if self.varies else self.machines_usd)
 
     def _sum(self, machines_usd: float | None) -> float | None:

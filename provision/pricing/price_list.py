@@ -33,7 +33,7 @@ class NotUsable(ValueError):
 
 
 def price_of(value: object) -> float | None:
-    """Return a price above 0. None for all other values: reserved capacity is listed at 0."""
+    """Return a price above 0. `None` for all other values: reserved capacity is listed at 0."""
     try:
         price = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):

@@ -40,13 +40,13 @@ class PriceList:
 
     provider: str
     region: str | None
-    """None: the same prices everywhere."""
+    """`None`: the same prices everywhere."""
     date: str
     source: str
     usd_per_hour: dict[str, float]
     """Prices by the shape's name."""
     disk_usd_per_gb_month: float | None = None
-    """Price of boot volumes. None: not in the answer."""
+    """Price of boot volumes. `None`: not in the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Prices:
         return Price(usd_per_hour=shipped.usd_per_hour, date=shipped.priced_at, source=shipped.price_source)
 
     def disk_usd_per_gb_month(self, provider: str, region: str | None) -> float | None:
-        """Return the price of a GB of a boot volume a month. None: no answer has it."""
+        """Return the price of a GB of a boot volume a month. `None`: no answer has it."""
         place = price_region(provider, region)
         answers = (a.disk_usd_per_gb_month for a in self.lists if (a.provider, a.region) == (provider, place))
         return next(answers, None)
@@ -103,9 +103,9 @@ class Refreshed:
 
 
 def price_of(home: Path, shape: str, region: str | None) -> Price | None:
-    """Return the price of a machine of that shape on demand. None: not known, as spot prices are.
+    """Return the price of a machine of that shape on demand. `None`: not known, as spot prices are.
 
-    `region` is the provider's. None: the region of its list prices. Raises CorruptFile or NewerFormat for an
+    `region` is the provider's. `None`: the region of its list prices. Raises CorruptFile or NewerFormat for an
     unreadable file of prices.
     """
     return load(home).of(shape, region)

@@ -48,9 +48,9 @@ def refuse_over_max_cost(
     """Refuse a cluster that could cost more than the limit. An unknown price is refused, and so is no time limit.
 
     Args:
-        hourly_usd: Sum of its prices. None: not known.
-        ttl_s: Its time. None: no limit.
-        max_cost_usd: The limit. None: no limit.
+        hourly_usd: Sum of its prices. `None`: not known.
+        ttl_s: Its time. `None`: no limit.
+        max_cost_usd: The limit. `None`: no limit.
         target: Its account and region.
         least_s: Shortest time that its machines are billed for.
 
@@ -94,7 +94,7 @@ def cost_so_far(
 ) -> float | None:
     """Return the cost of machines of `each_usd` an hour, each since its ISO 8601 time, by list price.
 
-    `least_s`: shortest time that each is billed for. None: not known.
+    `least_s`: shortest time that each is billed for. `None`: not known.
     """
     began = [read_time(begin) for begin in since]
     if each_usd is None or None in began:

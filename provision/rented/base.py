@@ -118,7 +118,7 @@ class RentedProvider(Generic[Account]):
         )
 
     def _recent_makings(self, account: Account, cluster: CloudCluster) -> list[tuple[str | None, float]]:
-        """Return the id and the age of resources that the cloud may not list yet. None: the id is not known."""
+        """Return the id and the age of resources that the cloud may not list yet. `None`: the id is not known."""
         journals = (self._files.cluster_folder.journal, self._files.network_journal(cluster.target))
         within_s = self._cloud(account).consistency_s
         return [making for journal in journals for making in recent_makings(journal, within_s)]

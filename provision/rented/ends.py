@@ -22,7 +22,7 @@ def ends_bill(cluster: CloudCluster) -> bool:
 
 
 def power_off_at(cluster: CloudCluster) -> str | None:
-    """Return the time at which machines of the cluster power off, ISO 8601, UTC. None: never."""
+    """Return the time at which machines of the cluster power off, ISO 8601, UTC. `None`: never."""
     ends = describe(cluster.target.provider).end_guards(cluster)
     return next((end.at for end in ends if end.guard == POWER_OFF), None)
 

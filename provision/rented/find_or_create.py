@@ -90,7 +90,7 @@ class JournaledEnsure:
 
 
 def recent_makings(journal: Journal, within_s: float) -> list[tuple[str | None, float]]:
-    """Return id and age of the resources that lists may not have yet. None: the id is not known."""
+    """Return id and age of the resources that lists may not have yet. `None`: the id is not known."""
     entries = [(entry.get("id"), _age_s(entry)) for entry in _last_entries(journal).values()]
     return [(made and str(made), age_s) for made, age_s in entries if age_s < within_s]
 

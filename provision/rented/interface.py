@@ -129,10 +129,10 @@ class Cloud(Protocol):
         """Return the instances with the addresses that they have by now."""
 
     def failure(self, instance: Instance) -> Exception | None:
-        """Return the error of a machine that ended before it ran: Capacity, Quota, CloudError. None: not known."""
+        """Return the error of a machine that ended before it ran: Capacity, Quota, CloudError. `None`: not known."""
 
     def console(self, instance_id: str) -> str | None:
-        """Return the end of a machine's serial console, at most 64 kB of printable lines. None: no output yet.
+        """Return the end of a machine's serial console, at most 64 kB of printable lines. `None`: no output yet.
 
         Takes a minute or so at most, with fewer retries than other calls. Raises CloudError.
         """
@@ -183,7 +183,7 @@ class SchedulesEnd(Protocol):
         """
 
     def end_pools(self, cluster_ids: Collection[str] | None) -> None:
-        """Begin to end the pools that replace these clusters' machines, with the machines. None: of all clusters.
+        """Begin to end the pools that replace these clusters' machines, with the machines. `None`: of all clusters.
 
         Raises CloudError.
         """

@@ -27,7 +27,7 @@ class Scope:
     all_regions: bool = False
     profile: str | None = None
     compartment: str | None = None
-    """None: every accessible compartment."""
+    """`None`: every accessible compartment."""
 
 
 @dataclass(frozen=True, kw_only=True)

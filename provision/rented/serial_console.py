@@ -35,7 +35,7 @@ _NOISE = re.compile(
 
 
 def end_of(raw: bytes | str) -> str | None:
-    """Return the last MAX_BYTES of a console's output, printable and in lines. None: no output."""
+    """Return the last MAX_BYTES of a console's output, printable and in lines. `None`: no output."""
     data = raw.encode(errors="replace") if isinstance(raw, str) else raw
     text = data[-MAX_BYTES:].decode(errors="replace")
     text = _CONTROLS.sub("", _ESCAPES.sub("", _LINE_ENDS.sub("\n", text))).strip("\n")

@@ -106,7 +106,7 @@ class CloudState:
         return self.home / "networks"
 
     def load(self) -> CloudCluster | None:
-        """Return the cluster. None: no request was sent to a cloud yet.
+        """Return the cluster. `None`: no request was sent to a cloud yet.
 
         Raises CorruptFile or NewerFormat, also if the record is missing and other files show that machines exist.
         """

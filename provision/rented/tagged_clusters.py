@@ -15,7 +15,7 @@ from provision.rented.teardown import remove
 from provision.waiting import Clock, Say, SystemClock
 
 Price = Callable[[str], float | None]
-"""Returns the price of a machine of a shape, USD an hour. None: not known."""
+"""Returns the price of a machine of a shape, USD an hour. `None`: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class FoundCluster:
     since: str | None
     """Launch of its oldest machine, ISO 8601, UTC."""
     expires_at: str | None
-    """None: no time limit, or an unreadable one."""
+    """`None`: no time limit, or an unreadable one."""
     hourly_usd: float | None
-    """List price of its machines together. None: not known, as that of spot machines."""
+    """List price of its machines together. `None`: not known, as that of spot machines."""
     launched: tuple[tuple[float | None, str], ...] = ()
     """Price an hour and time of the launch of each machine."""
 
@@ -48,7 +48,7 @@ class FoundCluster:
         return end is not None and end <= now
 
     def cost_usd(self, now: datetime) -> float | None:
-        """Return the cost of the existing machines until now, by list price. None: not known."""
+        """Return the cost of the existing machines until now, by list price. `None`: not known."""
         costs = [cost_so_far(each, [since], now) for each, since in self.launched]
         known = [cost for cost in costs if cost is not None]
         return sum(known) if len(known) == len(costs) else None
@@ -62,7 +62,7 @@ class RegionContents:
     network: tuple[str, ...]
     """Kinds and ids of the shared network's resources."""
     error: CloudError | None = None
-    """Reason why only machines could be listed. None: all resources are."""
+    """Reason why only machines could be listed. `None`: all resources are."""
 
 
 def list_clusters(cloud: Cloud, price: Price) -> RegionContents:
@@ -121,7 +121,7 @@ def _cluster(
 
 
 def _expires_at(every: Sequence[Mapping[str, str]]) -> str | None:
-    """Return the latest end in the tags. None: no end, or an unreadable one, which a user may have set on purpose."""
+    """Return the latest end in the tags. `None`: no end, or one that can't be read, perhaps on purpose."""
     texts = {of[tags.EXPIRES] for of in every if tags.EXPIRES in of}
     ends = {text: end for text in texts if (end := read_time(text)) is not None}
     return max(ends, key=lambda text: ends[text]) if ends and len(ends) == len(texts) else None
@@ -136,7 +136,7 @@ def reap(
     network: Callable[[], AbstractContextManager[None]] = nullcontext,
     network_gone: Callable[[], None] = lambda: None,
 ) -> tuple[Leftover, ...]:
-    """Remove these clusters (None: all), and the shared network with the last of them.
+    """Remove these clusters (`None`: all), and the shared network with the last of them.
 
     `network` keeps our other commands off the network during its removal and `network_gone`, which follows it.
     """

@@ -117,7 +117,7 @@ def read_ranks(text: str) -> tuple[int, ...]:
 
 
 def rank_at(tags: Mapping[str, str], index: int) -> int | None:
-    """Return the rank of the machine that was the `index`-th of its request. None: not in the tags."""
+    """Return the rank of the machine that was the `index`-th of its request. `None`: not in the tags."""
     try:
         return read_ranks(tags.get(RANKS, ""))[index]
     except (ValueError, IndexError):

@@ -49,7 +49,7 @@ def remove(
 
     Args:
         cloud: The account.
-        cluster_ids: None for all clusters of ours.
+        cluster_ids: `None` for all clusters of ours.
         clock: The time.
         say: Takes lines of progress.
         network: Keeps our other commands off the shared network during its removal and `network_gone`.

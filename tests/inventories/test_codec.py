@@ -219,5 +219,5 @@ class Named:
 def test_keys_of_fields_may_have_other_names_and_may_be_omitted():
     assert codec.to_json(Named()) == {"from": 1, "second": 2, "empty": None}
     assert codec.to_json(Named(absent=3)) == {"from": 1, "second": 2, "absent": 3, "empty": None}
-    for one in (Named(), Named(absent=3)):
-        assert codec.from_json(Named, codec.to_json(one), "file") == one
+    for item in (Named(), Named(absent=3)):
+        assert codec.from_json(Named, codec.to_json(item), "file") == item

@@ -91,10 +91,10 @@ def test_plug_in_is_told_of_its_cluster_and_variables() -> None:
     script = 'printf \'{"apiVersion": "%s", "status": {"token": "%s %s"}}\' '
     info = "$(echo $KUBERNETES_EXEC_INFO | base64 | tr -cd A-Za-z0-9+/=)"
     env = [{"name": "NAME", "value": "me"}]
-    told = run(f'{script} "{VERSION}" "$NAME" "{info}"', provideClusterInfo=True, env=env)
+    report = run(f'{script} "{VERSION}" "$NAME" "{info}"', provideClusterInfo=True, env=env)
     import base64
 
-    name, info = told["token"].split()
+    name, info = report["token"].split()
     spec = json.loads(base64.b64decode(info))["spec"]
     assert name == "me"
     assert (spec["interactive"], spec["cluster"]["config"]) == (False, {"a": 1})

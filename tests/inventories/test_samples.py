@@ -62,10 +62,10 @@ def test_sample_specs_are_valid_with_comments_enabled(tmp_path, name, more):
     path = tmp_path / "spec.yaml"
     text = re.sub(r"^# ( *(- \S|[a-z_]+:($| *\S)))", r"\1", (SAMPLES / name).read_text(), flags=re.M)
     path.write_text(text)
-    beside = {
+    extra = {
         "setup": tuple(replace(step, folder=str(tmp_path)) if step is FAB else step for step in more["setup"])
     }
-    assert read_spec(path) == replace(SPECS[name], **more | beside)
+    assert read_spec(path) == replace(SPECS[name], **more | extra)
 
 
 def test_sample_hosts_file_is_read_by_gpuctl_and_ansible(ansible_list):

@@ -129,9 +129,9 @@ def test_read_refuses_invalid_yaml_with_line(write, text, start):
 
 
 def test_read_of_an_ini_file_names_what_makes_yaml_of_it(write):
-    said = refusal(write("[gpus]\nalpha ansible_host=1\n"))
-    assert "It looks like an INI file, and gpuctl reads YAML. " in said
-    assert said.endswith("ansible-inventory --list --yaml -i FILE.")
+    output = refusal(write("[gpus]\nalpha ansible_host=1\n"))
+    assert "It looks like an INI file, and gpuctl reads YAML. " in output
+    assert output.endswith("ansible-inventory --list --yaml -i FILE.")
 
 
 def test_read_of_tab_indentation_advises_spaces(write):

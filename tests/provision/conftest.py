@@ -27,9 +27,9 @@ class Cluster:
     provider: LocalProvider
 
     def up(self, count: int | None = None, **spec: Any) -> tuple[Machine, ...]:
-        asked = Spec(cluster=self.folder.name, provider="local", count=count, **spec)
+        request = Spec(cluster=self.folder.name, provider="local", count=count, **spec)
         current = self.folder.load() if self.folder.exists() else None
-        machines = self.provider.create(self.provider.plan(asked, current), self.folder.journal)
+        machines = self.provider.create(self.provider.plan(request, current), self.folder.journal)
         self.folder.save(
             Inventory(
                 cluster=self.folder.name,
@@ -43,15 +43,15 @@ class Cluster:
 
     def processes(self) -> list[int]:
         """Every process that carries the cluster's mark, found without the code under test."""
-        found = []
+        result = []
         for process in psutil.process_iter():
             try:
                 mark = process.environ().get("GPUCTL_LOCAL_CLUSTER")
                 if mark == os.path.realpath(self.folder.path) and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process.pid)
+                    result.append(process.pid)
             except psutil.Error:
                 continue
-        return found
+        return result
 
     def server_pid(self, machine: Machine) -> int:
         runs = [entry for entry in self.folder.journal.read() if entry["event"] == "local host runs"]
@@ -98,8 +98,8 @@ class Ssh:
         return ["ssh", *self.options(Port=str(self.machine.port), **changes), self.machine.host, *words]
 
     def run(self, *words: str, **options: Any) -> "subprocess.CompletedProcess[bytes]":
-        given = {"stdin": subprocess.DEVNULL} if "input" not in options else {}
-        return subprocess.run(self.command(*words), capture_output=True, timeout=60, **given, **options)
+        inputs = {"stdin": subprocess.DEVNULL} if "input" not in options else {}
+        return subprocess.run(self.command(*words), capture_output=True, timeout=60, **inputs, **options)
 
 
 @pytest.fixture(scope="session")

@@ -109,16 +109,16 @@ def test_plan_without_hosts_file_keeps_the_clusters_machines(provider, folder, h
 
 
 def test_refresh_reports_running_when_the_ssh_port_answers(provider, folder, hosts_file):
-    here, away = provider.create(provider.plan(Spec(hosts=hosts_file), None), folder.journal)
-    assert (here.state, away.state) == ("running", "unknown")
-    assert provider.refresh(here).state == "running"
+    local, away = provider.create(provider.plan(Spec(hosts=hosts_file), None), folder.journal)
+    assert (local.state, away.state) == ("running", "unknown")
+    assert provider.refresh(local).state == "running"
     assert provider.refresh(away).state == "unknown"
 
 
 def test_destroy_ends_no_host(provider, hosts_file, folder):
-    (here, _) = provider.create(provider.plan(Spec(hosts=hosts_file), None), folder.journal)
+    (local, _) = provider.create(provider.plan(Spec(hosts=hosts_file), None), folder.journal)
     assert provider.destroy() == ()
-    assert provider.refresh(here).state == "running"
+    assert provider.refresh(local).state == "running"
     assert not HostsProvider.billed
 
 
@@ -130,9 +130,9 @@ def cluster_of(plan) -> Inventory:
 
 def test_plan_refuses_to_shrink_the_cluster(provider, hosts_file):
     current = cluster_of(provider.plan(Spec(hosts=hosts_file), None))
-    for asked in (Spec(provider="hosts", count=1), Spec(hosts=hosts_file, count=1)):
+    for request in (Spec(provider="hosts", count=1), Spec(hosts=hosts_file, count=1)):
         with pytest.raises(RefusedPlan, match=r"has 2 machines.*gpuctl down --cluster default"):
-            provider.plan(asked, current)
+            provider.plan(request, current)
 
 
 def test_plan_takes_python_from_spec_then_file_then_cluster(provider, hosts_file):
@@ -150,7 +150,7 @@ def test_plan_takes_python_from_spec_then_file_then_cluster(provider, hosts_file
 
 
 @pytest.mark.parametrize(
-    ("asked", "driver"),
+    ("requested", "driver"),
     [
         (None, DriverPlan(source="none")),
         ("none", DriverPlan(source="none")),
@@ -159,8 +159,8 @@ def test_plan_takes_python_from_spec_then_file_then_cluster(provider, hosts_file
         ("999", DriverPlan(source="install", version="999")),
     ],
 )
-def test_plan_installs_a_driver_only_when_requested(provider, hosts_file, asked, driver):
-    plan = provider.plan(Spec(hosts=hosts_file, driver=asked), None)
+def test_plan_installs_a_driver_only_when_requested(provider, hosts_file, requested, driver):
+    plan = provider.plan(Spec(hosts=hosts_file, driver=requested), None)
     assert plan.driver == driver
     assert plan.notes == unknown_branch(driver)
     installs = driver.source == "install"

@@ -150,7 +150,7 @@ def test_certificate_that_is_not_trusted_is_no_reason_to_wait(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[default]\nregion=a\n[default]\nregion=b\n", "line 3: section 'default' already exists"),
         ("[default]\nregion=a\nregion=b\n", "line 3: option 'region' in section 'default' already exists"),
@@ -159,7 +159,7 @@ def test_certificate_that_is_not_trusted_is_no_reason_to_wait(
     ],
 )
 def test_file_of_settings_that_is_no_ini_is_told_with_its_line(
-    text: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    text: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "the config"
     file.write_text(text, newline="")
@@ -169,9 +169,9 @@ def test_file_of_settings_that_is_no_ini_is_told_with_its_line(
     with pytest.raises(BadCredentials) as oci:
         find(Target(provider="oci"), {"OCI_CLI_CONFIG_FILE": str(file)})
     for error in map(str, (aws.value, oci.value)):
-        assert said in error
+        assert message in error
         assert "hush" not in error
-        if "byte order mark" in said:
+        if "byte order mark" in message:
             subprocess.run(error.partition("Remove that: ")[2].removesuffix("."), shell=True, check=True)
             assert file.read_bytes().startswith(b"[default]")
 
@@ -198,7 +198,7 @@ def test_empty_profile_variable_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ("fingerprint=SHA256:abc", "fingerprint is malformed. A fingerprint has 16 pairs"),
         ("key_file=/nosuch.pem", "key_file's value '/nosuch.pem'"),
@@ -207,7 +207,9 @@ def test_empty_profile_variable_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ("region=us-ashbrun-1", "did you mean 'us-ashburn-1'?"),
     ],
 )
-def test_configuration_of_oci_that_can_not_be_used_is_told(changed: str, said: str, tmp_path: Path) -> None:
+def test_configuration_of_oci_that_can_not_be_used_is_told(
+    changed: str, message: str, tmp_path: Path
+) -> None:
     credentials(tmp_path)
     key = ec.generate_private_key(ec.SECP256R1())
     for name, cipher in (("ec", NoEncryption()), ("locked", BestAvailableEncryption(b"secret"))):
@@ -219,7 +221,7 @@ def test_configuration_of_oci_that_can_not_be_used_is_told(changed: str, said: s
     file.write_text("\n".join(lines.values()))
     with pytest.raises((BadCredentials, InvalidInput)) as caught:
         find(Target(provider="oci"), {"OCI_CLI_CONFIG_FILE": str(file)}).signer()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 CONFIG = """
@@ -248,7 +250,7 @@ mfa_serial = arn:aws:iam::123456789012:mfa/me
 
 
 @pytest.mark.parametrize(
-    ("profile", "said"),
+    ("profile", "message"),
     [
         ("text", "their source gave no JSON of credentials"),
         ("list", "their source gave no JSON of credentials"),
@@ -260,7 +262,7 @@ mfa_serial = arn:aws:iam::123456789012:mfa/me
     ],
 )
 def test_configuration_of_aws_that_can_not_be_used_is_told(
-    profile: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    profile: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "config").write_text(CONFIG)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -269,18 +271,18 @@ def test_configuration_of_aws_that_can_not_be_used_is_told(
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(BadCredentials) as caught:
         AwsApi(region="us-east-1", profile=profile, clock=StepClock()).account()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "message"),
     [
         ("AWS_ENDPOINT_URL", "localhost:1234", "Invalid endpoint: localhost:1234. Write it with `http://`"),
         ("AWS_RETRY_MODE", "nosuch", 'Invalid value provided to "mode": "nosuch"'),
     ],
 )
 def test_setting_of_aws_that_can_not_be_used_is_told(
-    variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -288,4 +290,4 @@ def test_setting_of_aws_that_can_not_be_used_is_told(
     monkeypatch.setenv(variable, value)
     with pytest.raises(InvalidInput) as caught:
         AwsApi(region="us-east-1", profile=None, clock=StepClock()).account()
-    assert said in str(caught.value)
+    assert message in str(caught.value)

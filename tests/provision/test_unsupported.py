@@ -27,15 +27,15 @@ CLOUDS_ONLY = [
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-@pytest.mark.parametrize(("asked", "option"), CLOUDS_ONLY)
-def test_free_providers_refuse_cloud_only_options(tmp_path, name, asked, option):
+@pytest.mark.parametrize(("settings", "option"), CLOUDS_ONLY)
+def test_free_providers_refuse_cloud_only_options(tmp_path, name, settings, option):
     provider = load(name, Store(tmp_path).cluster("default"))
     with pytest.raises(InvalidInput, match=f"^{name} has no {option}: "):
-        provider.plan(Spec(provider=name, **asked), None)
+        provider.plan(Spec(provider=name, **settings), None)
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         (Spec(provider="local", hosts=Path("hosts.yaml")), "local has no --hosts: "),
         (Spec(provider="local", bastion="a@b"), "local has no --bastion: "),
@@ -46,8 +46,8 @@ def test_free_providers_refuse_cloud_only_options(tmp_path, name, asked, option)
         (Spec(provider="local", ttl_s=1.0, spot=True), "local has no --spot, --ttl: "),
     ],
 )
-def test_local_and_hosts_refuse_each_others_options(tmp_path, spec, said):
-    with pytest.raises(InvalidInput, match=said):
+def test_local_and_hosts_refuse_each_others_options(tmp_path, spec, message):
+    with pytest.raises(InvalidInput, match=message):
         load(spec.provider, Store(tmp_path).cluster("default")).plan(spec, None)
 
 

@@ -14,7 +14,7 @@ ZERO = "run/global_step20/bf16_zero_pp_rank_{}_mp_rank_{:02d}_optim_states.pt"
 
 
 @pytest.mark.parametrize(
-    ("folder", "names", "beside"),
+    ("folder", "names", "extra"),
     [
         ("ckpt", [".metadata", "__0_0.distcp", "__1_0.distcp"], ["last.pt"]),
         ("out/checkpoint-20", ["pytorch_model_fsdp_0/.metadata", "trainer_state.json"], ["out/checkpoint-9/a.bin"]),
@@ -26,9 +26,9 @@ ZERO = "run/global_step20/bf16_zero_pp_rank_{}_mp_rank_{:02d}_optim_states.pt"
         (".", [".metadata", "__0_0.distcp"], ["train.csv", "data/part-0"]),
     ],
 )  # fmt: skip
-def test_parts_of_known_layouts_are_one_set(folder: str, names: list[str], beside: list[str]) -> None:
+def test_parts_of_known_layouts_are_one_set(folder: str, names: list[str], extra: list[str]) -> None:
     members = sorted(names if folder == "." else [f"{folder}/{name}" for name in names])
-    assert sets_in([*members, *beside]) == {folder: members}
+    assert sets_in([*members, *extra]) == {folder: members}
 
 
 def test_metadata_names_the_parts_that_torch_wrote(tmp_path: Path) -> None:
@@ -51,9 +51,9 @@ def test_deepspeeds_parts_are_those_of_all_ranks(tmp_path: Path) -> None:
     assert missing_parts(files, (), 8) == [], "an earlier run of another size wrote them"
     (tmp_path / "run" / "latest").write_text("global_step10")
     assert missing_parts(files, every, 4) == [], "a save that was not completed"
-    found = describe_script({"run/latest": tmp_path}, (), 1)
-    assert found is not None
-    assert found["newest"] == "run/latest"
+    result = describe_script({"run/latest": tmp_path}, (), 1)
+    assert result is not None
+    assert result["newest"] == "run/latest"
 
 
 def test_ranks_are_read_of_names() -> None:

@@ -21,9 +21,9 @@ def test_dump_that_takes_for_ever_keeps_no_other_from_being_read(tmp_path: Path)
     paths = {rank: tmp_path / f"nccl-{rank}" for rank in range(5)}
     for rank, body in enumerate((good, endless(), b"no dump", good)):
         paths[rank].write_bytes(body)
-    found = read_files(paths, cpu_s=0.1)
-    assert sorted(found) == [0, 3]
-    assert found[0][0]["name"] == "all_reduce"
+    result = read_files(paths, cpu_s=0.1)
+    assert sorted(result) == [0, 3]
+    assert result[0][0]["name"] == "all_reduce"
 
 
 def test_dump_that_asks_for_much_memory_keeps_no_other_from_being_read(tmp_path: Path) -> None:

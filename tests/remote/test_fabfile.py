@@ -101,7 +101,7 @@ def test_parse_reads_arguments_and_puts_tasks_in_order(fabfile: Fabfile) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["wo"], r"fabfile\.py has no task 'wo'; did you mean 'who'\? `gpuctl fab` lists them\."),
         (["who", "build", "zzzz"], r"has no task 'zzzz'\. `gpuctl fab` lists them\."),
@@ -118,13 +118,13 @@ def test_parse_reads_arguments_and_puts_tasks_in_order(fabfile: Fabfile) -> None
         (["who", "--times", "x"], "The arguments of `who --times x` can't be used: invalid literal"),
     ],
 )
-def test_parse_refuses_unknown_tasks_and_arguments(fabfile: Fabfile, words: list[str], said: str) -> None:
-    with pytest.raises(BadFabfile, match=said):
+def test_parse_refuses_unknown_tasks_and_arguments(fabfile: Fabfile, words: list[str], message: str) -> None:
+    with pytest.raises(BadFabfile, match=message):
         fabfile.parse(words)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("import nothing_of_the_kind", r"can't be loaded: ModuleNotFoundError: .* \(fabfile\.py, line 1\)"),
         ("def (", "can't be loaded: SyntaxError"),
@@ -132,9 +132,9 @@ def test_parse_refuses_unknown_tasks_and_arguments(fabfile: Fabfile, words: list
         ("x = 1", "has no tasks"),
     ],
 )
-def test_load_says_what_is_wrong_with_a_fabfile(tmp_path: Path, text: str, said: str) -> None:
+def test_load_says_what_is_wrong_with_a_fabfile(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "fabfile.py").write_text(text)
-    with pytest.raises(BadFabfile, match=said):
+    with pytest.raises(BadFabfile, match=message):
         load(tmp_path)
 
 

@@ -67,8 +67,8 @@ def test_open_and_close_steps_match_the_recorded_host(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_open_steps_of_another_cluster_use_its_own_rules(kind: str) -> None:
     shut, opened = parse(recorded(kind, "shut.json")), parse(recorded(kind, "open.json"))
-    own = firewall.open_steps(opened, owner="b", peers=PEERS)
-    assert len(own.steps) == len(firewall.open_steps(shut, owner="b", peers=PEERS).steps)
+    local = firewall.open_steps(opened, owner="b", peers=PEERS)
+    assert len(local.steps) == len(firewall.open_steps(shut, owner="b", peers=PEERS).steps)
     assert firewall.close_steps(opened, owner="b").steps == ()
 
 
@@ -77,7 +77,7 @@ def test_open_steps_remove_former_peers() -> None:
         opened = parse(recorded(kind, "open.json"))
         return list(firewall.open_steps(opened, owner="a", peers=PEERS[1:2]).steps)
 
-    restore, gone, *_ = first("iptables-nft-and-docker")
+    restore, missing, *_ = first("iptables-nft-and-docker")
     assert isinstance(restore, Run) and restore.stdin.splitlines() == [
         "*filter",
         f":{A} - [0:0]",
@@ -86,7 +86,7 @@ def test_open_steps_remove_former_peers() -> None:
         f"-I INPUT 6 -j {A}",
         "COMMIT",
     ]
-    assert isinstance(gone, Run) and gone.stdin.splitlines() == [
+    assert isinstance(missing, Run) and missing.stdin.splitlines() == [
         "*filter", f"-D INPUT -j {A}", f"-F {A}", f"-X {A}", "COMMIT"
     ]  # fmt: skip
     assert [step.shell() for step in first("ufw")] == [

@@ -24,9 +24,9 @@ def test_flight_recorder_keeps_what_is_under_way_and_the_last() -> None:
         }
 
     entries = [entry(number, retired=number != 3) for number in range(1, 201)]
-    kept = in_trace({"entries": entries})
-    assert [one["sequence"] for one in kept] == [3, *range(137, 201)]
-    assert kept[0] == {
+    saved = in_trace({"entries": entries})
+    assert [item["sequence"] for item in saved] == [3, *range(137, 201)]
+    assert saved[0] == {
         "group": "0",
         "title": "default_pg",
         "point_to_point": False,

@@ -17,9 +17,9 @@ TOML = '[build-system]\nrequires = ["{}"]\n[project]\nname = "my.pkg"\ndynamic =
 
 
 def git(folder: Path, *words: str) -> str:
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    name = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     return subprocess.run(
-        ["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True
+        ["git", *name, *words], cwd=folder, check=True, capture_output=True, text=True
     ).stdout.strip()
 
 
@@ -107,10 +107,10 @@ def test_project_has_its_version_where_the_build_system_takes_it_from_git(
     commit(repository, "v3.1")
     project = project_above(repository, read_tree(repository))
     assert project is not None
-    found = with_version(project, commit_of(repository), repository)
-    assert found.version == ("3.1" if of_git else None)
-    assert set(found.version_variables.values()) == {found.version or "0"}
-    assert all("_PRETEND_VERSION_FOR_" in variable for variable in found.version_variables)
+    result = with_version(project, commit_of(repository), repository)
+    assert result.version == ("3.1" if of_git else None)
+    assert set(result.version_variables.values()) == {result.version or "0"}
+    assert all("_PRETEND_VERSION_FOR_" in variable for variable in result.version_variables)
     if name == "pyproject.toml":
-        assert list(found.version_variables) == ["SETUPTOOLS_SCM_PRETEND_VERSION_FOR_MY_PKG"]
+        assert list(result.version_variables) == ["SETUPTOOLS_SCM_PRETEND_VERSION_FOR_MY_PKG"]
     assert with_version(project, None, repository) == project

@@ -8,20 +8,20 @@ from remote.python_env.project_files import BadRequirements
 
 
 def test_index_variables_are_carried_and_nothing_else() -> None:
-    given = {
+    inputs = {
         "UV_DEFAULT_INDEX": "corp=https://me:secret@index.corp/simple",
         "UV_INDEX_CORP_PASSWORD": "secret",
         "UV_INDEX_STRATEGY": "unsafe-best-match",
         "PIP_TRUSTED_HOST": "index.corp",
     }
-    others = {
+    rest = {
         "UV_CACHE_DIR": "/c",
         "PIP_CERT": "/c.pem",
         "UV_PUBLISH_TOKEN": "x",
         "HOME": "/h",
         "PIP_INDEX_URL": "",
     }
-    assert carried({**given, **others}, same_machine=False) == given
+    assert carried({**inputs, **rest}, same_machine=False) == inputs
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_pip_is_not_given_indexes_of_which_uv_takes_the_first(name: str) -> None
 
 
 def test_address_that_cannot_be_read_is_refused_without_telling_it() -> None:
-    with pytest.raises(BadRequirements) as told:
+    with pytest.raises(BadRequirements) as report:
         carried({"UV_INDEX": "https://a/ https://[u:secret@x"}, same_machine=False)
-    assert str(told.value).startswith("UV_INDEX has an address that can't be read: ")
-    assert "secret" not in str(told.value)
-    assert told.value.__suppress_context__
+    assert str(report.value).startswith("UV_INDEX has an address that can't be read: ")
+    assert "secret" not in str(report.value)
+    assert report.value.__suppress_context__

@@ -57,8 +57,8 @@ def test_project_is_installed_where_it_has_a_build_system(
 ) -> None:
     root = tmp_path / "repo"
     toml(root, text)
-    found = found_in(root, **files)
-    assert (found and found.name) == name
+    result = found_in(root, **files)
+    assert (result and result.name) == name
 
 
 def test_nearest_project_within_what_is_sent_is_taken(tmp_path: Path) -> None:
@@ -78,12 +78,12 @@ def test_nearest_project_within_what_is_sent_is_taken(tmp_path: Path) -> None:
 
 def test_request_names_the_place_on_the_node_and_changes_with_what_counts(tmp_path: Path) -> None:
     toml(tmp_path, BUILD + NAMED, "lib")
-    found = found_in(tmp_path, "lib", lib__src__mine__a_py="")
-    assert found is not None
-    here = facts(python="/opt/python")
-    asked = project.request(found, "/home/u/code", here, "install", {"A": "b"})
-    assert asked == {
-        "key": asked["key"],
+    result = found_in(tmp_path, "lib", lib__src__mine__a_py="")
+    assert result is not None
+    local = facts(python="/opt/python")
+    request = project.request(result, "/home/u/code", local, "install", {"A": "b"})
+    assert request == {
+        "key": request["key"],
         "name": "mine",
         "python": "/opt/python",
         "folder": "/home/u/code/lib",
@@ -96,27 +96,27 @@ def test_request_names_the_place_on_the_node_and_changes_with_what_counts(tmp_pa
         "backend_path": [],
         "build_requires": ["hatchling>=1.2"],
         "version": None,
-        "variables": dict.fromkeys((*project.VARIABLES, *found.version_variables), "0"),
+        "variables": dict.fromkeys((*project.VARIABLES, *result.version_variables), "0"),
         "dependencies": "install",
         "indexes": {"A": "b"},
         "deadline_s": 3600.0,
     }
-    others = [
-        project.request(found, "/home/u/other", here, "install", {}),
-        project.request(found, "/home/u/code", here, "tell", {}),
-        project.request(found, "/home/u/code", facts(python="/other"), "install", {}),
-        project.request(found, "/home/u/code", facts(python_version="3.13.1"), "install", {}),
+    rest = [
+        project.request(result, "/home/u/other", local, "install", {}),
+        project.request(result, "/home/u/code", local, "tell", {}),
+        project.request(result, "/home/u/code", facts(python="/other"), "install", {}),
+        project.request(result, "/home/u/code", facts(python_version="3.13.1"), "install", {}),
     ]
-    assert len({asked["key"], *(one["key"] for one in others)}) == 5
-    assert project.request(found, "/home/u/code", here, "install", {})["key"] == asked["key"]
+    assert len({request["key"], *(other["key"] for other in rest)}) == 5
+    assert project.request(result, "/home/u/code", local, "install", {})["key"] == request["key"]
 
 
 def test_what_a_setup_needs_to_run_is_of_the_build_system(tmp_path: Path) -> None:
     setup = "import setuptools\nsetuptools.setup(setup_requires=['setuptools_scm', \"pbr>=6\"])\n"
     (tmp_path / "setup.cfg").write_text("[options]\nsetup_requires =\n    cython\n    numpy>=2\n")
-    found = found_in(tmp_path, setup_py=setup)
-    assert found is not None
-    assert found.build_requires == ("setuptools", "setuptools_scm", "pbr>=6", "cython", "numpy>=2")
+    result = found_in(tmp_path, setup_py=setup)
+    assert result is not None
+    assert result.build_requires == ("setuptools", "setuptools_scm", "pbr>=6", "cython", "numpy>=2")
 
 
 def test_facts_over_an_interpreter_have_both_programs_and_packages() -> None:
@@ -131,8 +131,8 @@ def test_facts_over_an_interpreter_have_both_programs_and_packages() -> None:
 
 def test_problem_of_a_project_is_told_with_the_way_on(tmp_path: Path) -> None:
     toml(tmp_path, BUILD + NAMED)
-    found = found_in(tmp_path)
-    assert found is not None
+    result = found_in(tmp_path)
+    assert result is not None
     record = {
         "python": "/over/bin/python",
         "problem": [
@@ -147,8 +147,8 @@ def test_problem_of_a_project_is_told_with_the_way_on(tmp_path: Path) -> None:
         "seconds": 1.0,
     }
     done = project.parse("n-0", {"ready": record, "built": True}, facts(python="/usr/bin/python3"))
-    told = project.findings(found, "n-0", done)
-    assert [(one.problem, one.fix, one.fatal) for one in told] == [
+    report = project.findings(result, "n-0", done)
+    assert [(item.problem, item.fix, item.fatal) for item in report] == [
         (
             "the project mine is not installed, its modules are found by their path alone: ERROR: No matching "
             "distribution found for hatchling>=1.2",
@@ -167,8 +167,8 @@ def test_problem_of_a_project_is_told_with_the_way_on(tmp_path: Path) -> None:
 
 
 def test_lacking_requirements_are_those_that_are_not_met() -> None:
-    wanted = ["pytest>=1", "pytest<2", "no-such-package", "win; sys_platform == 'win32'", "torch[no-such]"]
-    assert within.lacking(wanted) == ["pytest<2", "no-such-package"]
+    expected = ["pytest>=1", "pytest<2", "no-such-package", "win; sys_platform == 'win32'", "torch[no-such]"]
+    assert within.lacking(expected) == ["pytest<2", "no-such-package"]
     assert within.lacking(["pytest", "x; extra == 'more'"], "more") == ["x; extra == 'more'"]
 
 
@@ -200,17 +200,17 @@ def test_projects_that_a_project_has_from_folders_are_installed_beside_it(tmp_pa
         BUILD + '[project]\nname = "words.x"\n' + sources.format("far", '{path = "../../../elsewhere"}'),
         "libs/words",
     )
-    found = found_in(tmp_path, "libs/mine")
-    assert found is not None
-    assert list(found.beside) == ["libs/words"]
-    assert found.not_from_index == ("Words__x", "far")
-    asked = project.request(found, "/code", facts(), "install", {})
-    assert (asked["beside"], asked["not_from_index"]) == (["/code/libs/words"], ["Words__x", "far"])
+    result = found_in(tmp_path, "libs/mine")
+    assert result is not None
+    assert list(result.beside) == ["libs/words"]
+    assert result.not_from_index == ("Words__x", "far")
+    request = project.request(result, "/code", facts(), "install", {})
+    assert (request["beside"], request["not_from_index"]) == (["/code/libs/words"], ["Words__x", "far"])
     path = tmp_path / "libs/words/pyproject.toml"
     path.write_text(path.read_text() + '[project.scripts]\nsay = "words:say"\n')
     changed = found_in(tmp_path, "libs/mine")
     assert changed is not None
-    assert project.request(changed, "/code", facts(), "install", {})["key"] != asked["key"]
+    assert project.request(changed, "/code", facts(), "install", {})["key"] != request["key"]
 
 
 def test_projects_that_requirements_name_by_folder_are_installed_with_what_they_need(tmp_path: Path) -> None:
@@ -223,8 +223,8 @@ def test_projects_that_requirements_name_by_folder_are_installed_with_what_they_
     assert listed.projects == ((tmp_path, ("train", "eval")), (tmp_path / "lib", ("gpu",)))
     tree = tree_of(tmp_path, "**/*")
     around = project_above(tmp_path, tree)
-    for found in (around, None):
-        both = project.with_named(found, listed.projects, tree)
+    for result in (around, None):
+        both = project.with_named(result, listed.projects, tree)
         assert both is not None
         assert (both.name, both.extras, [*both.beside]) == ("mine", ("train", "eval"), ["lib"])
         assert project.request(both, "/code", facts(), "install", {})["extras"] == {
@@ -257,8 +257,8 @@ def test_lacking_of_a_folder_counts_the_extras_of_the_project_alone(tmp_path: Pa
         info = tmp_path / f"{name}-1.dist-info"
         info.mkdir()
         needs = "".join(
-            f"Requires-Dist: {one}\n" for one in ("pytest", f"gone-{name}", f"x-{name}; extra == 'more'")
+            f"Requires-Dist: {item}\n" for item in ("pytest", f"gone-{name}", f"x-{name}; extra == 'more'")
         )
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{needs}")
-    found = within.lacking_in(str(tmp_path), {"My_Pkg": ["more"]})
-    assert sorted(found) == ["gone-my.pkg", "gone-other", "x-my.pkg"]
+    result = within.lacking_in(str(tmp_path), {"My_Pkg": ["more"]})
+    assert sorted(result) == ["gone-my.pkg", "gone-other", "x-my.pkg"]

@@ -49,21 +49,21 @@ def test_wanted_takes_pip_then_lock_then_requirements_then_pyproject(tmp_path: P
     write(tmp_path, pyproject_toml="[tool.ruff]\nline-length = 100\n")
     assert requirements_of(tmp_path) is None
     write(tmp_path, pyproject_toml=PROJECT)
-    found = requirements_of(tmp_path)
-    assert found == Requirements(
+    result = requirements_of(tmp_path)
+    assert result == Requirements(
         source="pyproject.toml", kind="project", files=(("pyproject.toml", PROJECT),), python=">=3.11"
     )
     write(tmp_path, requirements_txt="torch\n")
-    found = requirements_of(tmp_path)
-    assert found is not None
-    assert (found.source, found.kind, found.files, found.python) == (
+    result = requirements_of(tmp_path)
+    assert result is not None
+    assert (result.source, result.kind, result.files, result.python) == (
         "requirements.txt", "requirements", (("requirements.txt", "torch\n"),), ">=3.11",
     )  # fmt: skip
     write(tmp_path, uv_lock="version = 1\n")
-    found = requirements_of(tmp_path)
-    assert found is not None
-    assert (found.source, found.kind) == ("uv.lock", "lock")
-    assert found.files == (("uv.lock", "version = 1\n"), ("pyproject.toml", PROJECT))
+    result = requirements_of(tmp_path)
+    assert result is not None
+    assert (result.source, result.kind) == ("uv.lock", "lock")
+    assert result.files == (("uv.lock", "version = 1\n"), ("pyproject.toml", PROJECT))
     named = requirements_of(tmp_path, pip=["torch==2.13.0", "einops"])
     assert named == Requirements(
         source="--pip", kind="requirements", files=(("named.txt", "torch==2.13.0\neinops\n"),)
@@ -77,24 +77,26 @@ def test_wanted_takes_pip_then_lock_then_requirements_then_pyproject(tmp_path: P
 def test_wanted_takes_a_named_file_of_each_kind(tmp_path: Path) -> None:
     write(tmp_path, pyproject_toml=PROJECT, uv_lock="version = 1\n", requirements_txt="torch\n")
     (tmp_path / "pylock.gpu.toml").write_text('lock-version = "1.0"\nrequires-python = ">=3.12"\n')
-    found = {
+    result = {
         name: requirements_of(tmp_path, requirements=tmp_path / name)
         for name in ("uv.lock", "pylock.gpu.toml", "requirements.txt", "pyproject.toml")
     }
-    told = {
-        name: (one.kind, one.python, one.names_its_build) for name, one in found.items() if one is not None
+    report = {
+        name: (item.kind, item.python, item.names_its_build)
+        for name, item in result.items()
+        if item is not None
     }
-    assert told == {
+    assert report == {
         "uv.lock": ("lock", ">=3.11", True),
         "pylock.gpu.toml": ("pylock", ">=3.12", True),
         "requirements.txt": ("requirements", None, False),
         "pyproject.toml": ("project", ">=3.11", False),
     }
-    beside = requirements_of(
+    extra = requirements_of(
         tmp_path, requirements=tmp_path / "pyproject.toml", pip=["einops"], always=["ray"]
     )
-    assert beside is not None
-    assert (beside.files, beside.always) == ((("pyproject.toml", PROJECT),), ("ray", "einops"))
+    assert extra is not None
+    assert (extra.files, extra.always) == ((("pyproject.toml", PROJECT),), ("ray", "einops"))
 
 
 def test_wanted_takes_the_nearest_folder_that_lists_something(tmp_path: Path) -> None:
@@ -103,9 +105,9 @@ def test_wanted_takes_the_nearest_folder_that_lists_something(tmp_path: Path) ->
     (tmp_path / "requirements.txt").write_text("outside")
     assert requirements_of(typed_in, root=tmp_path / "repository") is None
     (tmp_path / "repository" / "requirements.txt").write_text("numpy")
-    found = requirements_of(typed_in, root=tmp_path / "repository")
-    assert found is not None
-    assert (found.source, found.files) == ("../../requirements.txt", (("requirements.txt", "numpy"),))
+    result = requirements_of(typed_in, root=tmp_path / "repository")
+    assert result is not None
+    assert (result.source, result.files) == ("../../requirements.txt", (("requirements.txt", "numpy"),))
     (typed_in / "requirements.txt").write_text("scipy")
     nearest = requirements_of(typed_in, root=tmp_path / "repository")
     assert nearest is not None
@@ -144,9 +146,9 @@ def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
     with pytest.raises(BadRequirements, match=r"an absolute path, .* own folder: \.\./\.\./up.txt"):
         requirements_of(tmp_path, requirements=tmp_path / "a" / "top.txt")
     write(tmp_path, a__more__x_txt="-r y.txt\n-r https://example.org/z.txt\n", a__more__y_txt="einops\n")
-    found = requirements_of(tmp_path, pip=["rich"], requirements=tmp_path / "a" / "top.txt")
-    assert found is not None
-    assert found.files == (
+    result = requirements_of(tmp_path, pip=["rich"], requirements=tmp_path / "a" / "top.txt")
+    assert result is not None
+    assert result.files == (
         ("named.txt", "rich\n-r top.txt\n"),
         ("top.txt", "-r more/x.txt  # more\n--constraint=pins.txt\ntorch\n"),
         ("more/x.txt", "-r y.txt\n-r https://example.org/z.txt\n"),
@@ -157,7 +159,7 @@ def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("conda", [False, True])
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (
             "-r ../../secret.txt",
@@ -170,7 +172,7 @@ def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
     ],
 )
 def test_wanted_sends_no_file_from_outside_and_none_with_credentials(
-    tmp_path: Path, line: str, said: str, conda: bool
+    tmp_path: Path, line: str, message: str, conda: bool
 ) -> None:
     folder = tmp_path / "repo" / "jobs"
     write(tmp_path, secret_txt="password\n", repo__jobs___aws__credentials="key\n", repo___env="key\n")
@@ -180,7 +182,7 @@ def test_wanted_sends_no_file_from_outside_and_none_with_credentials(
         ("environment.yml", f"{CONDA}      - {line}\n") if conda else ("requirements.txt", f"{line}\n")
     )
     (folder / name).write_text(text)
-    with pytest.raises(BadRequirements, match=said):
+    with pytest.raises(BadRequirements, match=message):
         requirements_of(folder)
 
 
@@ -200,14 +202,14 @@ def test_conda_file_has_included_requirements_once_and_constraints_in_a_file(tmp
         r_txt="-r r.txt\nrich\n",
     )
     write(tmp_path, pins__a_txt="numpy<3\n-c b.txt\n", pins__b_txt="-c a.txt\nrich<99\n")
-    found = requirements_of(tmp_path)
-    assert found is not None
-    assert dict(found.files)["environment.yml"].endswith("- einops\n  - rich\n  - -c constraints.txt\n")
-    assert dict(found.files)["constraints.txt"] == "numpy<3\nrich<99\n"
+    result = requirements_of(tmp_path)
+    assert result is not None
+    assert dict(result.files)["environment.yml"].endswith("- einops\n  - rich\n  - -c constraints.txt\n")
+    assert dict(result.files)["constraints.txt"] == "numpy<3\nrich<99\n"
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("-e .", "is a folder of this computer"),
         ("--editable=src", "is a folder of this computer"),
@@ -222,9 +224,9 @@ def test_conda_file_has_included_requirements_once_and_constraints_in_a_file(tmp
         ("x.whl", "is a file of this computer"),
     ],
 )
-def test_wanted_refuses_local_places_without_a_project(tmp_path: Path, line: str, said: str) -> None:
+def test_wanted_refuses_local_places_without_a_project(tmp_path: Path, line: str, message: str) -> None:
     write(tmp_path, requirements_txt=f"torch\n{line}\n", src__a_py="", x_whl="")
-    with pytest.raises(BadRequirements, match=f"requirements.txt, line 2: `.*` .*{said}"):
+    with pytest.raises(BadRequirements, match=f"requirements.txt, line 2: `.*` .*{message}"):
         requirements_of(tmp_path)
 
 
@@ -239,9 +241,9 @@ def test_wanted_refuses_local_places_without_a_project(tmp_path: Path, line: str
 def test_project_that_a_line_names_by_its_place_is_installed_from_there(tmp_path: Path, line: str) -> None:
     write(tmp_path, lib__pyproject_toml="[tool.x]\n", p__requirements_txt=f"torch\n{line}\n", p__sub__a="")
     expected = ((tmp_path / "lib", ("a", "b")),)
-    found = requirements_of(tmp_path / "p")
-    assert found is not None
-    assert (found.projects, found.files) == (expected, (("requirements.txt", "torch\n\n"),))
+    result = requirements_of(tmp_path / "p")
+    assert result is not None
+    assert (result.projects, result.files) == (expected, (("requirements.txt", "torch\n\n"),))
     named = requirements_of(tmp_path / "p", pip=[line])
     assert named is not None
     assert (named.projects, named.files) == (expected, (("named.txt", ""),))
@@ -262,9 +264,9 @@ def test_project_that_a_line_names_by_its_place_is_installed_from_there(tmp_path
 )  # fmt: skip
 def test_wanted_accepts_lines_that_are_no_local_place(tmp_path: Path, line: str) -> None:
     write(tmp_path, requirements_txt=f"{line}\n", more_txt="", c_txt="")
-    found = requirements_of(tmp_path)
-    assert found is not None
-    assert found.files[0] == ("requirements.txt", f"{line}\n")
+    result = requirements_of(tmp_path)
+    assert result is not None
+    assert result.files[0] == ("requirements.txt", f"{line}\n")
 
 
 def test_group_that_pip_names_is_installed_with_the_groups_that_it_includes(tmp_path: Path) -> None:
@@ -278,9 +280,9 @@ round = [{include-group = "round"}]
     )
     (tmp_path / "sub").mkdir()
     for word in ("--group train-it", "--group=Train_It"):
-        found = requirements_of(tmp_path / "sub", root=tmp_path, pip=[word, "tqdm"])
-        assert found is not None
-        assert found.files == (("named.txt", "einops\nrich>=13\nx[y] ; os_name == 'posix'\ntqdm\n"),)
+        result = requirements_of(tmp_path / "sub", root=tmp_path, pip=[word, "tqdm"])
+        assert result is not None
+        assert result.files == (("named.txt", "einops\nrich>=13\nx[y] ; os_name == 'posix'\ntqdm\n"),)
     for name in ("other", "round"):
         with pytest.raises(
             BadRequirements, match=f"no dependency group {name} .* Its groups: base, Train_It, round"
@@ -290,21 +292,21 @@ round = [{include-group = "round"}]
 
 def test_editable_repository_is_installed_as_it_is(tmp_path: Path) -> None:
     write(tmp_path, requirements_txt="-e git+https://example.org/mine.git@v1#egg=mine\n")
-    found = requirements_of(tmp_path)
-    assert found is not None
-    assert found.files == (("requirements.txt", "git+https://example.org/mine.git@v1#egg=mine\n"),)
+    result = requirements_of(tmp_path)
+    assert result is not None
+    assert result.files == (("requirements.txt", "git+https://example.org/mine.git@v1#egg=mine\n"),)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "utf-8"])
 def test_requirements_of_a_windows_shell_are_read(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "requirements.txt").write_bytes("x==1\r\ny==2\r\n".encode(encoding))
-    found = requirements_of(tmp_path)
-    assert found is not None
-    assert found.files == (("requirements.txt", "x==1\ny==2\n"),)
+    result = requirements_of(tmp_path)
+    assert result is not None
+    assert result.files == (("requirements.txt", "x==1\ny==2\n"),)
 
 
 @pytest.mark.parametrize(
-    ("files", "options", "said"),
+    ("files", "options", "message"),
     [
         ({"pyproject_toml": "[project\n"}, {}, "pyproject.toml can't be read"),
         ({"pyproject_toml": "project = 1\n"}, {}, "pyproject.toml: project has to be a table"),
@@ -343,8 +345,8 @@ def test_requirements_of_a_windows_shell_are_read(tmp_path: Path, encoding: str)
         ),
     ],
 )
-def test_wanted_names_what_it_cannot_read(tmp_path: Path, files: Any, options: Any, said: str) -> None:
-    with pytest.raises(BadRequirements, match=said):
+def test_wanted_names_what_it_cannot_read(tmp_path: Path, files: Any, options: Any, message: str) -> None:
+    with pytest.raises(BadRequirements, match=message):
         requirements_of(write(tmp_path, **files), **options)
 
 
@@ -438,24 +440,24 @@ def test_backend_of_refuses_an_unknown_driver_version(driver: str) -> None:
 
 def test_findings_report_cpu_torch_on_gpu_nodes() -> None:
     old, new = gpu("Tesla K80", "390.1"), gpu("NVIDIA A10", "580.65.06")
-    there = {
+    existing = {
         "old": facts(gpus=(old,), torch="2.13.0+cpu"),
         "new": facts(gpus=(new,), torch="2.13.0+cpu"),
         "cuda": facts(gpus=(new,), torch="2.13.0+cu130"),
         "none": facts(gpus=(), torch="2.13.0+cpu"),
     }
-    found = compared.findings(there)
-    assert [(one.node, one.fatal, one.harmless) for one in found] == [
+    result = compared.findings(existing)
+    assert [(item.node, item.fatal, item.harmless) for item in result] == [
         ("old", False, False),
         ("new", False, False),
     ]
-    assert {one.problem for one in found} == {
+    assert {item.problem for item in result} == {
         "torch 2.13.0+cpu is built without CUDA and does not use the GPUs there"
     }
-    assert found[0].fix.startswith(
+    assert result[0].fix.startswith(
         "the GPU driver 390.1 is older than all that CUDA builds support: install 450.80.02"
     )
-    assert found[1].fix.startswith("ask for a build with CUDA")
+    assert result[1].fix.startswith("ask for a build with CUDA")
 
 
 def test_findings_report_environments_with_other_packages() -> None:
@@ -463,15 +465,15 @@ def test_findings_report_environments_with_other_packages() -> None:
         return facts(packages=packages)
 
     alike = ("einops==0.8", "numpy==2.2.6", "nvidia_nccl_cu12==2.27.5", "torch==2.13.0")
-    there = {
+    existing = {
         "python": facts(packages=None),
         "a": holding(*alike),
         "b": holding(*alike),
         "c": holding("numpy==2.3.1", "nvidia_nccl_cu12==2.28.3", "torch==2.12.0", "rich==14.0"),
     }
-    (found,) = compared.findings(there)
-    assert (found.node, found.fatal) == ("c", False)
-    assert found.problem == (
+    (result,) = compared.findings(existing)
+    assert (result.node, result.fatal) == ("c", False)
+    assert result.problem == (
         "its environment is not the one of a: no einops, numpy 2.3.1 (2.2.6 there) and rich 14.0 (not there)"
     )
 
@@ -529,12 +531,12 @@ def test_building_request_constrains_a_later_node_to_the_same_packages() -> None
     assert request["env"]["UV_CUDA_DRIVER_VERSION"] == "580.65.06"
     assert request["instead"] == [*INSTALL, "--constraint", "constraints.txt", "-r", "requirements.txt"]
     assert building.request(of("torch==2.6.0+cu124"), "cpu")["instead"] is None
-    looks = [{"ready": None}, {"ready": {"packages": ["torch==2.13.0"]}}]
-    assert building.packages_of(looks) == ("torch==2.13.0",)
+    polls = [{"ready": None}, {"ready": {"packages": ["torch==2.13.0"]}}]
+    assert building.packages_of(polls) == ("torch==2.13.0",)
 
 
 @pytest.mark.parametrize(
-    ("said", "fix"),
+    ("message", "fix"),
     [
         (
             ["error: Failed to fetch: https://me:x@example.org/y"],
@@ -544,12 +546,12 @@ def test_building_request_constrains_a_later_node_to_the_same_packages() -> None
         (["  No solution found when resolving dependencies:"], "Mend requirements.txt"),
     ],
 )
-def test_building_failure_says_what_to_do(said: list[str], fix: str) -> None:
-    text = str(building.failure("node-1", of("nope"), "uv pip install", said))
+def test_building_failure_says_what_to_do(message: list[str], fix: str) -> None:
+    text = str(building.failure("node-1", of("nope"), "uv pip install", message))
     assert text.startswith(
         "node-1: the environment for requirements.txt could not be built (uv pip install):\n"
     )
-    assert said[0].strip() in text
+    assert message[0].strip() in text
     assert fix in text
 
 
@@ -569,8 +571,8 @@ def test_record_digest_identifies_a_wheel_by_content(tmp_path: Path) -> None:
     wheel(tmp_path / "a.whl", "one")
     wheel(tmp_path / "b.whl", "one")
     wheel(tmp_path / "c.whl", "two")
-    one, same, other = (build.record_digest(tmp_path / f"{name}.whl") for name in "abc")
-    assert one == same != other
+    item, same, other = (build.record_digest(tmp_path / f"{name}.whl") for name in "abc")
+    assert item == same != other
 
 
 @pytest.mark.parametrize(
@@ -599,7 +601,7 @@ def test_build_of_torch_from_another_index_is_told_with_what_it_means(
 
 
 @pytest.mark.parametrize(
-    ("said", "lacks"),
+    ("message", "lacks"),
     [
         (
             "Because gone was not found in the provided package locations and you require gone==1.2,",
@@ -612,30 +614,32 @@ def test_build_of_torch_from_another_index_is_told_with_what_it_means(
         ("error: No interpreter found", None),
     ],
 )
-def test_missing_wheel_is_read_from_uvs_words(said: str, lacks: str | None) -> None:
-    found = missing_wheels.what_lacks(said)
-    assert (found and found[1]) == lacks
+def test_missing_wheel_is_read_from_uvs_words(message: str, lacks: str | None) -> None:
+    result = missing_wheels.what_lacks(message)
+    assert (result and result[1]) == lacks
 
 
 def test_missing_wheels_are_named_with_the_command_that_fetches_them(tmp_path: Path) -> None:
     lacks = {"missing": ["einops>=0.8", "rich"], "python": "3.12.3", "platforms": ["manylinux2014_x86_64"]}
     wish = of("rich", wheels=WHEELS, wheels_folder=Path("/w"))
-    told = building.what_lacks(wish, lacks)
-    assert told == (
+    report = building.what_lacks(wish, lacks)
+    assert report == (
         "Missing in /w: einops>=0.8 and rich. Where there is internet access, this fetches them:\n"
         "    pip download -d /w --find-links /w --only-binary :all: --python-version 3.12.3 --platform "
         "manylinux2014_x86_64 'einops>=0.8' rich"
     )
     assert "--no-deps" in building.what_lacks(of("", kind="lock", wheels_folder=Path("/w")), lacks)
     assert building.what_lacks(wish, {"missing": []}) == ""
-    failed = str(building.failure("n", wish, "uv pip install", ["No solution found"], told))
-    assert failed == f"n: the environment for requirements.txt could not be built (uv pip install):\n  {told}"
+    failed = str(building.failure("n", wish, "uv pip install", ["No solution found"], report))
+    assert (
+        failed == f"n: the environment for requirements.txt could not be built (uv pip install):\n  {report}"
+    )
     without_uv = of("Small==1\nrich", always=("torch",), wheels=SMALL, wheels_folder=Path("/w"))
-    told = building.what_lacks(without_uv, {"missing": ["uv==0.13.9"], "platforms": []})
-    assert told.startswith("Missing in /w: uv==0.13.9, rich and torch. ")
+    report = building.what_lacks(without_uv, {"missing": ["uv==0.13.9"], "platforms": []})
+    assert report.startswith("Missing in /w: uv==0.13.9, rich and torch. ")
     marked = of('rich\npywin32; sys_platform == "win32"', wheels=SMALL, wheels_folder=Path("/w"))
-    told = building.what_lacks(marked, {"missing": ["uv==0.13.9"], "platforms": []})
-    assert told.startswith("Missing in /w: uv==0.13.9 and rich. ")
+    report = building.what_lacks(marked, {"missing": ["uv==0.13.9"], "platforms": []})
+    assert report.startswith("Missing in /w: uv==0.13.9 and rich. ")
 
 
 def test_requirements_are_named_whole_without_their_options_and_logins() -> None:
@@ -672,29 +676,29 @@ dependencies:
 
 def test_conda_file_is_taken_last_and_without_what_is_of_this_computer(tmp_path: Path) -> None:
     write(tmp_path, environment_yml=CONDA)
-    found = requirements_of(tmp_path, always=["torch"])
-    assert found is not None
-    assert (found.source, found.kind, found.always, found.names_its_build) == (
+    result = requirements_of(tmp_path, always=["torch"])
+    assert result is not None
+    assert (result.source, result.kind, result.always, result.names_its_build) == (
         "environment.yml",
         "conda",
         (),
         True,
     )
-    assert found.files == (
+    assert result.files == (
         ("environment.yml", "channels:\n- conda-forge\ndependencies:\n- pytorch>=2.6\n- pip:\n  - einops\n"),
     )
-    asked = building.request(found, None)
-    assert (asked["conda"], asked["commands"], asked["instead"]) == ("environment.yml", [], None)
+    request = building.request(result, None)
+    assert (request["conda"], request["commands"], request["instead"]) == ("environment.yml", [], None)
     renamed = requirements_of(write(tmp_path, environment_yml=CONDA.replace("mine", "other")))
     assert renamed is not None
-    assert key_of(renamed, None) == key_of(found, None)
+    assert key_of(renamed, None) == key_of(result, None)
     write(tmp_path, requirements_txt="torch\n")
     listed = requirements_of(tmp_path)
     assert (listed and listed.kind) == "requirements"
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "said"),
+    ("text", "options", "message"),
     [
         ("a: [", {}, r"it is no YAML \(line 2\)|it is no YAML \(line 1\)"),
         ("name: x\n", {}, "lists no `dependencies`"),
@@ -704,8 +708,8 @@ def test_conda_file_is_taken_last_and_without_what_is_of_this_computer(tmp_path:
     ],
 )
 def test_conda_file_that_the_nodes_cannot_take_is_refused(
-    tmp_path: Path, text: str, options: Any, said: str
+    tmp_path: Path, text: str, options: Any, message: str
 ) -> None:
     (tmp_path / "environment.yml").write_text(text)
-    with pytest.raises(BadRequirements, match=said):
+    with pytest.raises(BadRequirements, match=message):
         requirements_of(tmp_path, requirements=tmp_path / "environment.yml", **options)

@@ -195,8 +195,8 @@ def test_sentence_needs_no_facts(reason: Reason) -> None:
 
 
 def test_a_node_gives_reasons_that_are_known() -> None:
-    given = {value for name, value in vars(on_a_node).items() if name.isupper()}
-    assert given < set(Reason)
-    assert given & STOPS == {Reason.STOPPED}
-    assert given | STOPS == set(NODE_REASONS), "what is taken from a node is what a node gives"
-    assert set(RANK_REASONS) <= given
+    inputs = {value for name, value in vars(on_a_node).items() if name.isupper()}
+    assert inputs < set(Reason)
+    assert inputs & STOPS == {Reason.STOPPED}
+    assert inputs | STOPS == set(NODE_REASONS), "what is taken from a node is what a node gives"
+    assert set(RANK_REASONS) <= inputs

@@ -33,16 +33,16 @@ def test_what_is_sent_is_every_module_of_the_nodes_part() -> None:
 
 def test_folders_of_a_run_have_the_same_names_here_and_on_nodes(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    here = [run.logs_path, run.metrics_path, run.ranks_path, run.artifacts_path, run.checkpoints_path]
+    local = [run.logs_path, run.metrics_path, run.ranks_path, run.artifacts_path, run.checkpoints_path]
     names = [constants.LOGS, constants.METRICS, constants.RANKS, constants.ARTIFACTS, constants.CHECKPOINTS]
-    assert [path.name for path in here] == names
+    assert [path.name for path in local] == names
     ranks = (constants.RANK_LOG, constants.RANK_METRICS, constants.RANK_RECORD)
     assert [template.partition("/")[0] for template in ranks] == names[:3]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(REMOTE)))
 def test_what_is_sent_imports_only_the_standard_library_and_itself(source: Path) -> None:
-    own = tuple(f"remote.{part}" for part in SENT)
+    local = tuple(f"remote.{part}" for part in SENT)
     for node in ast.walk(ast.parse(source.read_text(), feature_version=(3, 8))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
@@ -51,5 +51,5 @@ def test_what_is_sent_imports_only_the_standard_library_and_itself(source: Path)
             assert (
                 outside
                 or name.partition(".")[0] in sys.stdlib_module_names
-                or f"{name}.".startswith(tuple(f"{part}." for part in own))
+                or f"{name}.".startswith(tuple(f"{part}." for part in local))
             )

@@ -109,7 +109,7 @@ def missing(region: str, image: str) -> str:
 
 
 def published(api: Api, source: Source, architecture: str) -> Mapping[str, Any] | None:
-    """Return the image of a source. None: not found."""
+    """Return the image of a source. `None`: not found."""
     if source.parameter:
         try:
             answer = api.call("get_parameter", service="ssm", Name=source.parameter)
@@ -144,7 +144,7 @@ def newest(images: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] 
 
 
 def by_id(api: Api, image_id: str) -> Mapping[str, Any] | None:
-    """Return the image of that id. None: not found."""
+    """Return the image of that id. `None`: not found."""
     try:
         images = api.pages("describe_images", "Images", ImageIds=[image_id])
     except CloudError as error:

@@ -83,7 +83,7 @@ class ResourceMaker:
         return self._ensure(kind, find=find, create=create_or_adopt, shared=shared)
 
     def wait_for(self, find: Callable[[], T | None]) -> T | None:
-        """Return the first result of `find`. None: no result until the lists had settled."""
+        """Return the first result of `find`. `None`: no result until the lists had settled."""
         return first_result(self.clock, find, self.consistency_s)
 
 

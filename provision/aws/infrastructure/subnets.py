@@ -63,7 +63,7 @@ def _of_tier(items: Sequence[Item], vpc: str, private: bool) -> list[Item]:
 
 
 def associate(maker: ResourceMaker, subnet: str, table: str, tables: Listing) -> Item | None:
-    """Give a subnet without a route table this one. Returns the table that it already had, or None.
+    """Give a subnet without a route table this one. Returns the table that it already had, or `None`.
 
     A race may have made two tables, and a subnet has one at a time.
     """

@@ -15,7 +15,7 @@ class Kind:
     id: str
     delete: str
     named: str | None = None
-    """The field of its name. None: its name is a tag."""
+    """The field of its name. `None`: its name is a tag."""
     deleted_by_name: bool = False
     deleted_in_a_list: bool = False
     """Whether the call takes several ids, and its answer has the refused ones."""

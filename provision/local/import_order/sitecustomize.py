@@ -19,7 +19,7 @@ class UsersFirst:
 
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN205, ARG004
-        """Return the package's spec. None: not found."""
+        """Return the package's spec. `None`: not found."""
         if name not in PACKAGES:
             return None
         from importlib.machinery import PathFinder

@@ -37,7 +37,7 @@ def unknown(cluster: CloudCluster) -> str:
 
 
 def unknown_terms(cluster: CloudCluster) -> Terms | None:
-    """Return the terms of the image of `unknown`, without their links. None: no terms, or not known."""
+    """Return the terms of the image of `unknown`, without their links. `None`: no terms, or not known."""
     if cluster.image is not None and cluster.image.startswith(MARKETPLACE):
         return Terms(name=cluster.image.removeprefix(MARKETPLACE).strip(), links=())
     if cluster.image is not None or _ubuntu_reason(cluster):

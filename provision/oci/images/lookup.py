@@ -57,7 +57,7 @@ class Image:
     listing: tuple[str, str] | None = None
     """Id and version of the marketplace's listing, which needs a subscription."""
     terms: Terms | None = None
-    """Terms that a new subscription accepts. None: the subscription exists, or is not needed."""
+    """Terms that a new subscription accepts. `None`: the subscription exists, or is not needed."""
     why: str = "as asked for"
     """Reason for the choice, in a clause."""
     exists: bool = True
@@ -101,7 +101,7 @@ def ubuntu(api: Api, shape: str) -> Image:
 
 
 def gpu_build(api: Api, shape: str) -> Image | None:
-    """Return Oracle's own build of Oracle Linux with NVIDIA's driver. None: not found for the shape."""
+    """Return Oracle's own build of Oracle Linux with NVIDIA's driver. `None`: not found for the shape."""
     chosen = newest_gpu_build(_of_system(api, ORACLE, shape))
     return as_image(chosen) if chosen else None
 

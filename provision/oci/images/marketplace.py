@@ -171,7 +171,7 @@ def nvidia_branch(version: str) -> int:
 
 
 def has_rdma(name: str) -> bool | None:
-    """Return whether an image has the packages for an RDMA network, by its name. None: not known."""
+    """Return whether an image has the packages for an RDMA network, by its name. `None`: not known."""
     if name.startswith(CLUSTER_IMAGE) or "OFED" in name:
         return True
     return False if _WITHOUT_RDMA.match(name) else None

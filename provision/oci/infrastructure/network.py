@@ -189,7 +189,7 @@ class _Shared:
 
 
 def mended_routes(existing: Sequence[Json], needed: Sequence[Json]) -> list[Json] | None:
-    """Return the routes of a table with the missing ones added. None: no route is missing. Other routes stay."""
+    """Return the routes of a table with the missing ones added. `None`: no route is missing. Other routes stay."""
     have = {(route.get("destination"), route["networkEntityId"]) for route in existing}
     if all((route["destination"], route["networkEntityId"]) in have for route in needed):
         return None

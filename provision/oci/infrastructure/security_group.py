@@ -46,7 +46,7 @@ def ensure_group(
 
 
 def allowed_cidrs(api: Api, cluster: CloudCluster, port: int) -> tuple[str, ...] | None:
-    """Return the address ranges that the cluster's group admits to a port. None: no group yet."""
+    """Return the address ranges that the cluster's group admits to a port. `None`: no group yet."""
     for view in list_kind(api, "nsg"):
         if tags_of(view).get(tags.CLUSTER_ID) == cluster.id and is_live(view):
             rules = api.list_all("network.list_network_security_group_security_rules", view["id"])

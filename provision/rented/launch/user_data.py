@@ -39,8 +39,8 @@ def user_data(
         host_private_key: The machine's host key, in OpenSSH's format.
         host_public_key: Its public half.
         ssh_port: Port of sshd.
-        expires_at: Time of the power-off, ISO 8601. None: never.
-        peer_cidr: IPv4 range of the cluster's machines, which the machine's own firewall admits. None: no change.
+        expires_at: Time of the power-off, ISO 8601. `None`: never.
+        peer_cidr: IPv4 range of the cluster's machines, which the machine's own firewall admits. `None`: no change.
         boot_commands: Shell text that the image needs, run last.
     """
     files: list[dict[str, str]] = []

@@ -77,7 +77,7 @@ def make_plan(
     Args:
         service: The account.
         files: The cluster's files.
-        record: The cluster's record. None: a new cluster.
+        record: The cluster's record. `None`: a new cluster.
         spec: The request.
         machines: The existing machines.
         cidrs: Address ranges that will reach the API server.

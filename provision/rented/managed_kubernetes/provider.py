@@ -138,11 +138,11 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
         return self._workers.refresh(machine)
 
     def pods(self) -> Pods | None:
-        """Return the machines as pods. None: Kubernetes has no object of the cluster yet."""
+        """Return the machines as pods. `None`: Kubernetes has no object of the cluster yet."""
         return self._workers.pods()
 
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002
-        """Return None: a pod has no console."""
+        """Return `None`: a pod has no console."""
         return None
 
     def _cloud(self, account: KubernetesService) -> Cloud:

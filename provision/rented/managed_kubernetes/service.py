@@ -34,7 +34,7 @@ class FixedCosts:
     """The costs of a cluster without its machines with GPUs."""
 
     cpu_usd: float | None
-    """An hour of the machine for the operators and Ray's head. None: not known in that region."""
+    """An hour of the machine for the operators and Ray's head. `None`: not known in that region."""
     cpu_disk_gb: int
     control_plane_usd: float
 
@@ -107,11 +107,11 @@ class KubernetesService(Protocol):
         ...
 
     def server(self, cluster: CloudCluster) -> ApiServer | None:
-        """Return the API server. None: no working control plane."""
+        """Return the API server. `None`: no working control plane."""
         ...
 
     def allowed_cidrs(self, cluster: CloudCluster) -> tuple[str, ...] | None:
-        """Return the address ranges that reach the API server. None: no control plane yet."""
+        """Return the address ranges that reach the API server. `None`: no control plane yet."""
         ...
 
     def make_control_plane(self, context: CreateContext) -> ApiServer:

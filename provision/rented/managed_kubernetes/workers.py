@@ -63,7 +63,7 @@ class Workers:
         record.save(self.folder, replace(pod_cluster, count=count))
 
     def requested_count(self) -> int | None:
-        """Return the number of workers that the RayCluster requests. None: no RayCluster."""
+        """Return the number of workers that the RayCluster requests. `None`: no RayCluster."""
         pods = self.pods()
         return None if pods is None else pods.requested_count()
 
@@ -81,13 +81,13 @@ class Workers:
         return tuple(str(pod["status"].get("hostIP", "")) for pod in workers if rank_of(pod) in ranks)
 
     def use_python(self, python: str | None) -> None:
-        """Record another interpreter for the workers. None: no change."""
+        """Record another interpreter for the workers. `None`: no change."""
         known = self._known()
         if known is not None and python not in (None, known.python):
             record.save(self.folder, replace(known, python=python))
 
     def pods(self) -> Pods | None:
-        """Return the workers as pods. None: Kubernetes has no object of the cluster yet."""
+        """Return the workers as pods. `None`: Kubernetes has no object of the cluster yet."""
         known = self._known()
         return None if known is None else Pods(self._api(known), known, self.clock)
 

@@ -37,8 +37,8 @@ def caller_cidrs(requested: str | None, *, url: str | None = None) -> tuple[str,
     """Return the address ranges that reach SSH.
 
     Args:
-        requested: A checked range, which is used unchanged. None: this computer's public address.
-        url: The service for that. None: the environment's, else ADDRESS_URL.
+        requested: A checked range, which is used unchanged. `None`: this computer's public address.
+        url: The service for that. `None`: the environment's, else ADDRESS_URL.
 
     Raises:
         AddressUnknown: the service gives no address.

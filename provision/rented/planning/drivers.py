@@ -31,7 +31,7 @@ def system_of(name: str, about: str = "") -> System:
 
 
 def branch_of(requested: str | None) -> str | None:
-    """Return the requested branch, such as `580`. None: gpuctl chooses it, or no driver is requested."""
+    """Return the requested branch, such as `580`. `None`: gpuctl chooses it, or no driver is requested."""
     return None if requested in (None, "auto", "none") else requested
 
 
@@ -44,7 +44,7 @@ def expected_plan(
     default: DriverPlan | None,
     last: str | None = None,
 ) -> DriverPlan | None:
-    """Return the driver plan for an unknown account. None: not known.
+    """Return the driver plan for an unknown account. `None`: not known.
 
     `image`: the requested one; `default`: the plan of the cloud's default image; `last`: see `driver_plan`, which has
     the errors, too.
@@ -68,8 +68,8 @@ def driver_plan(
     """Return the driver plan of machines of that shape (`nvidia`: it has NVIDIA GPUs) and image.
 
     An image other than Ubuntu counts as one with a driver, as gpuctl installs only Ubuntu's: it is checked after the
-    boot. `last`: the last branch that runs the shape's GPUs. None: the newest does. Raises InvalidInput for a branch
-    that can't be installed.
+    boot. `last`: the last branch that runs the shape's GPUs. `None`: the newest does. Raises InvalidInput for a
+    branch that can't be installed.
     """
     branch = branch_of(requested)
     if branch and last and int(branch) > int(last):

@@ -99,7 +99,7 @@ def _times(count: int, usd: float | None) -> float | None:
 def disk_hourly_usd(
     provider: str, region: str | None, gb: int, *, usd_per_gb_month: float | None = None
 ) -> float | None:
-    """Return the price of a boot volume of that size, USD an hour. None: not known in that region.
+    """Return the price of a boot volume of that size, USD an hour. `None`: not known in that region.
 
     `usd_per_gb_month`: a price of the cloud's list that was read since the release.
     """
@@ -185,7 +185,7 @@ def ending_requests(provider: str, ids: Sequence[str]) -> tuple[PlannedRequest, 
 
 
 def until_s(cluster: CloudCluster, *, lives: bool) -> float | None:
-    """Return the seconds until the machines end. None: nothing ends them. `lives`: some exist already."""
+    """Return the seconds until the machines end. `None`: nothing ends them. `lives`: some exist already."""
     if cluster.expires_at is None:
         return None
     if not lives and cluster.ttl_s is not None:

@@ -20,11 +20,11 @@ class Previewer:
         self._resources: list[PlannedResource] = []
 
     def shared(self, kind: str, fits: Callable[[Resource], bool] = lambda _: True) -> str | None:
-        """Return the id of a part of the shared network. None: it does not exist."""
+        """Return the id of a part of the shared network. `None`: it does not exist."""
         return self._find(kind, lambda resource: tags.is_shared(resource.tags) and fits(resource))
 
     def of_cluster(self, kind: str, fits: Callable[[Resource], bool] = lambda _: True) -> str | None:
-        """Return the id of a part of this cluster. None: it does not exist."""
+        """Return the id of a part of this cluster. `None`: it does not exist."""
         return self._find(
             kind, lambda resource: resource.tags.get(tags.CLUSTER_ID) == self._cluster.id and fits(resource)
         )
@@ -39,7 +39,7 @@ class Previewer:
         hourly_usd: float = 0.0,
         placeholder: str | None = None,
     ) -> str:
-        """Add a resource with its id, or, if `existing` is None, the `calls` that make it.
+        """Add a resource with its id, or, if `existing` is `None`, the `calls` that make it.
 
         Returns its id, or the placeholder for it.
         """

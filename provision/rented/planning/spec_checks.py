@@ -58,7 +58,7 @@ def recorded_image(cluster: CloudCluster, offer: Offer) -> BootImage:
 
 
 def boot_image(machines: Iterable[Instance]) -> BootImage | None:
-    """Return the image that the machines booted from, by their cloud's list. None: not known."""
+    """Return the image that the machines booted from, by their cloud's list. `None`: not known."""
     first = min(
         (machine for machine in machines if machine.image_id), key=lambda m: m.rank or 0, default=None
     )

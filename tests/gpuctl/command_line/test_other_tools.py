@@ -102,11 +102,11 @@ def options_of(name: str) -> set[str]:
 
 
 def test_tables_map_foreign_names_to_existing_ones() -> None:
-    for line, others in other_tools.COMMANDS.items():
+    for line, rest in other_tools.COMMANDS.items():
         assert line.split()[0] in root_help.COMMANDS or line.startswith("-")
-        assert not set(others.split()) & set(root_help.COMMANDS)
+        assert not set(rest.split()) & set(root_help.COMMANDS)
     for command, table in other_tools.OPTIONS.items():
         options = options_of(command)
-        for option, others in table.items():
+        for option, rest in table.items():
             assert option in options, f"{command}: {option}"
-            assert not set(others.split()) & options, f"{command}: {others}"
+            assert not set(rest.split()) & options, f"{command}: {rest}"

@@ -194,12 +194,12 @@ def test_read_hosts_file_follows_ansible_variable_precedence(write, ansible_list
     document = ansible_list(path)["_meta"]["hostvars"]
     machines = read_hosts_file(path)
     assert {machine.name for machine in machines} == set(document)
-    for found in machines:
-        expected = document[found.name]
-        assert (found.host, found.user, found.port, found.gpus, found.shape) == (
+    for result in machines:
+        expected = document[result.name]
+        assert (result.host, result.user, result.port, result.gpus, result.shape) == (
             expected["ansible_host"], expected["ansible_user"], expected["ansible_port"], expected["gpus"],
             expected.get("shape"),
-        ), found.name  # fmt: skip
+        ), result.name  # fmt: skip
     by_name = {machine.name: machine for machine in machines}
     assert by_name["only_b"].user == "own"
     assert by_name["lone"].user == "from-all"
@@ -258,8 +258,8 @@ def test_read_hosts_file_reads_bastion_variables(write, variables, bastion):
 )
 def test_read_hosts_file_reads_addresses_as_people_write_them(write, monkeypatch, text, expected):
     monkeypatch.setenv("LOGNAME", "me")
-    (found,) = read_hosts_file(write(f"all:\n  hosts:\n    {text}\n"))
-    assert (found.name, found.host, found.user, found.port) == expected
+    (result,) = read_hosts_file(write(f"all:\n  hosts:\n    {text}\n"))
+    assert (result.name, result.host, result.user, result.port) == expected
 
 
 @pytest.mark.parametrize(
@@ -276,9 +276,9 @@ def test_read_hosts_file_reads_addresses_as_people_write_them(write, monkeypatch
 def test_read_hosts_file_refuses_by_name(write, text, expected):
     base = "ansible_user: opc, ansible_port: 2222"
     base = base if "ansible_host" in text else f"ansible_host: 192.0.2.1, {base}"
-    (found,) = problems(write(f"all:\n  hosts:\n    a: {{{base}, {text}}}\n"))
-    assert expected in found
-    assert text.partition(":")[0].removeprefix("ansible_host") in found
+    (result,) = problems(write(f"all:\n  hosts:\n    a: {{{base}, {text}}}\n"))
+    assert expected in result
+    assert text.partition(":")[0].removeprefix("ansible_host") in result
 
 
 def test_first_arguments_of_ssh_count_in_ansibles_order(write):
@@ -293,8 +293,8 @@ def test_ssh_that_can_not_be_started_is_named(write, tmp_path, monkeypatch):
     program.write_text("#!/nowhere/sh\n")
     program.chmod(0o700)
     monkeypatch.setenv("PATH", str(program.parent))
-    (found,) = problems(write("all: {hosts: {alias: {ansible_user: opc}}}\n"))
-    assert "ssh can't be started: No such file or directory" in found
+    (result,) = problems(write("all: {hosts: {alias: {ansible_user: opc}}}\n"))
+    assert "ssh can't be started: No such file or directory" in result
 
 
 @pytest.mark.parametrize(

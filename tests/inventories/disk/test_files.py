@@ -86,13 +86,13 @@ def test_write_atomic_killed_at_any_moment_leaves_whole_file(tmp_path, start_pyt
         child = start_python(KEEP_WRITING, path)
         assert child.stdout.readline() == "writing\n"
         end = time.monotonic() + rng.uniform(0.01, 0.15)
-        seen, limit = set(), time.monotonic() + 30
-        while time.monotonic() < end or not seen:
+        calls, limit = set(), time.monotonic() + 30
+        while time.monotonic() < end or not calls:
             assert time.monotonic() < limit, "the child does not write"
             if (data := files.read_bytes(path)) is not None:
                 document = json.loads(data)
                 assert len(document["fill"]) == document["length"]
-                seen.add(document["number"])
+                calls.add(document["number"])
         child.kill()
         child.wait(timeout=30)
         document = json.loads(path.read_bytes())

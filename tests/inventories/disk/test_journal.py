@@ -108,14 +108,14 @@ def test_journal_keeps_reported_entries_after_kill(journal, start_python):
             child.stdout.readline()
         child.kill()
         out, _ = child.communicate(timeout=30)
-        told = 3 + out.count("\n")
+        report = 3 + out.count("\n")
         numbers = [line["number"] for line in journal.read()[before:]]
         assert numbers == list(range(1, len(numbers) + 1))
-        assert len(numbers) >= told
+        assert len(numbers) >= report
 
 
 def test_journal_keeps_lines_of_concurrent_writers_whole(journal, start_python):
-    children = [start_python(APPEND_SOME, journal.path, who) for who in ("a", "b", "c")]
+    children = [start_python(APPEND_SOME, journal.path, name) for name in ("a", "b", "c")]
     for child in children:
         assert child.stdout.readline() == "ready\n"
     for child in children:
@@ -125,8 +125,8 @@ def test_journal_keeps_lines_of_concurrent_writers_whole(journal, start_python):
         _, err = child.communicate(timeout=60)
         assert child.returncode == 0, err
     lines = journal.read()
-    for who in ("a", "b", "c"):
-        assert [line["number"] for line in lines if line["who"] == who] == list(range(300))
+    for name in ("a", "b", "c"):
+        assert [line["number"] for line in lines if line["who"] == name] == list(range(300))
 
 
 def test_journal_stays_readable_after_write_without_space(journal, start_python):

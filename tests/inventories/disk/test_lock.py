@@ -92,16 +92,16 @@ def hold(start_python, home, command="gpuctl up"):
 
 def test_lock_names_its_holder_after_waiting(cluster, home, start_python):
     child = hold(start_python, home)
-    told = []
+    messages = []
     start = time.monotonic()
-    with pytest.raises(Locked) as caught, cluster.lock("gpuctl down", wait_s=0.3, on_wait=told.append):
+    with pytest.raises(Locked) as caught, cluster.lock("gpuctl down", wait_s=0.3, on_wait=messages.append):
         pytest.fail("two hold the lock")
     assert 0.3 <= time.monotonic() - start < 30
     assert str(caught.value) == (
         f"Cluster 'demo' is in use by `gpuctl up` (process {child.pid}). "
         "Wait until that is done, or end that process, and try again."
     )
-    assert told == [
+    assert messages == [
         f"Waiting up to 0.3 s for `gpuctl up` (process {child.pid}), which works on cluster 'demo'."
     ]
 
@@ -215,18 +215,18 @@ def test_lock_excludes_threads_of_one_process(cluster):
 
 
 def test_lock_held_by_another_thread_ends_no_process(cluster):
-    said = []
+    output = []
 
     def other():
         with pytest.raises(Locked) as refused, cluster.lock("thread", wait_s=0.1):
             pass
-        said.append(str(refused.value))
+        output.append(str(refused.value))
 
     with cluster.lock("me"):
         thread = threading.Thread(target=other)
         thread.start()
         thread.join(timeout=20)
-    assert said == [
+    assert output == [
         "Cluster 'demo' is in use by `me` in another thread of this program. Wait until that is done and try again."
     ]
 
@@ -242,10 +242,10 @@ def test_lock_tolerates_incomplete_holder_record(tmp_path, start_python, home):
     child = hold(start_python, home)
     for half in ("", '{"pid": 1', "[]", '"x"'):
         (home / "clusters" / "demo" / "lock").write_text(half)
-        told = []
+        messages = []
         path = home / "clusters" / "demo" / "lock"
-        attempt = lock.hold(path, subject="the thing", command="me", wait_s=0.1, on_wait=told.append)
+        attempt = lock.hold(path, subject="the thing", command="me", wait_s=0.1, on_wait=messages.append)
         with pytest.raises(Locked, match=r"The thing is in use by another process\. Wait"), attempt:
             pytest.fail("two hold the lock")
-        assert told == []
+        assert messages == []
     child.communicate("done\n", timeout=20)

@@ -23,8 +23,8 @@ def check(account: AwsCloud, cluster: CloudCluster | None = None) -> dict[str, F
 
 
 def test_check_of_a_working_account_finds_no_problem(account: AwsCloud, fake: FakeCloud) -> None:
-    found = check(account)
-    assert [what for what, finding in found.items() if finding.ok] == [
+    result = check(account)
+    assert [subject for subject, finding in result.items() if finding.ok] == [
         "SDK",
         "credentials file",
         "credentials",
@@ -35,9 +35,9 @@ def test_check_of_a_working_account_finds_no_problem(account: AwsCloud, fake: Fa
         "VPCs",
         QUOTA,
     ]
-    assert [what for what, finding in found.items() if finding.ok is False] == []
-    assert boto3.__version__ in found["SDK"].detail
-    assert "us-east-1a" in found["shape and image"].detail
+    assert [subject for subject, finding in result.items() if finding.ok is False] == []
+    assert boto3.__version__ in result["SDK"].detail
+    assert "us-east-1a" in result["shape and image"].detail
     assert fake.owned() == []
     assert fake.live_instances() == []
 
@@ -106,17 +106,17 @@ def test_check_names_the_rights_that_a_customer_managed_key_has_to_grant(
 
 def test_check_names_missing_permissions(account: AwsCloud, fake: FakeCloud) -> None:
     fake.settings(denied=["RunInstances", "CreateVpc", "DescribeVolumes"])
-    found = check(account)
-    changing = found["permissions to change"]
+    result = check(account)
+    changing = result["permissions to change"]
     assert changing.detail.startswith("Not allowed: ec2:CreateVpc, ec2:RunInstances. Not known of ")
     assert (changing.ok, "to allow ec2:CreateVpc, ec2:RunInstances." in changing.fix) == (False, True)
-    assert found["permissions to read"].fix == ("Ask whoever runs the account to allow ec2:DescribeVolumes.")
+    assert result["permissions to read"].fix == ("Ask whoever runs the account to allow ec2:DescribeVolumes.")
 
 
 def test_check_reports_permissions_it_cannot_try_as_unknown(account: AwsCloud, fake: FakeCloud) -> None:
-    found = check(account)["permissions to change"]
-    assert (found.ok, found.fix) == (None, "")
-    absent = found.detail.removeprefix("Not known of ").partition(": there is nothing to try that on.")
+    result = check(account)["permissions to change"]
+    assert (result.ok, result.fix) == (None, "")
+    absent = result.detail.removeprefix("Not known of ").partition(": there is nothing to try that on.")
     assert absent[1:] == (": there is nothing to try that on.", "")
     assert {
         "ec2:TerminateInstances",
@@ -147,9 +147,9 @@ def test_check_reports_permissions_as_unknown_after_other_errors(
     monkeypatch.setattr(account.api, "_retry", hasty)
     fake.fault(operation="RunInstances", times=0, status=status, code=code)
     fake.fault(operation="DescribeVolumes", times=0, status=status, code=code)
-    found = check(account)
-    for what, action in (("change", "ec2:RunInstances"), ("read", "ec2:DescribeVolumes")):
-        finding = found[f"permissions to {what}"]
+    result = check(account)
+    for subject, action in (("change", "ec2:RunInstances"), ("read", "ec2:DescribeVolumes")):
+        finding = result[f"permissions to {subject}"]
         assert finding.ok is None
         assert f"Not found out of {action}: " in finding.detail
         assert text in finding.detail
@@ -172,24 +172,24 @@ def test_check_with_subnet_id_tries_permissions_on_that_subnet(account: AwsCloud
 
 def test_check_with_denied_instance_list_reports_the_rest(account: AwsCloud, fake: FakeCloud) -> None:
     fake.settings(denied=["DescribeInstances"])
-    found = check(account)
-    assert found[QUOTA].ok is None
-    assert "ec2:DescribeInstances" in found["permissions to read"].detail
-    assert found["clock"].ok
+    result = check(account)
+    assert result[QUOTA].ok is None
+    assert "ec2:DescribeInstances" in result["permissions to read"].detail
+    assert result["clock"].ok
 
 
 def test_check_reports_a_reached_vpc_limit(
     account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quotas, "value", lambda *_: 1.0)
-    found = check(account)["VPCs"]
-    assert (found.ok, "give --subnet-id" in found.fix) == (False, True)
+    result = check(account)["VPCs"]
+    assert (result.ok, "give --subnet-id" in result.fix) == (False, True)
 
 
 def test_check_names_an_unknown_shape(account: AwsCloud, fake: FakeCloud) -> None:
-    found = check(account, a_cluster("g5.13xlarge"))
-    assert not found["shape and image"].ok
-    assert "g5.13xlarge" in found["shape and image"].detail
+    result = check(account, a_cluster("g5.13xlarge"))
+    assert not result["shape and image"].ok
+    assert "g5.13xlarge" in result["shape and image"].detail
 
 
 def test_check_stops_at_refused_credentials(account: AwsCloud, fake: FakeCloud) -> None:
@@ -206,8 +206,8 @@ def test_check_reports_a_readable_credentials_file(
     path.write_text("[default]\n")
     path.chmod(0o644)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
-    found = check(account)["credentials file"]
-    assert (found.ok, found.fix) == (False, f"Run `chmod 600 {path}`.")
+    result = check(account)["credentials file"]
+    assert (result.ok, result.fix) == (False, f"Run `chmod 600 {path}`.")
     path.chmod(0o600)
     assert check(account)["credentials file"].ok
 
@@ -216,5 +216,5 @@ def test_check_reports_a_wrong_clock(
     account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Api, "ahead_s", lambda _: -400.0)
-    found = check(account)["clock"]
-    assert (found.ok, found.detail) == (False, "This computer's clock is 400 s behind AWS's.")
+    result = check(account)["clock"]
+    assert (result.ok, result.detail) == (False, "This computer's clock is 400 s behind AWS's.")

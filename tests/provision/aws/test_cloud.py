@@ -54,10 +54,10 @@ def test_launch_without_capacity_fails_after_one_call(user: User, fake: FakeClou
 
 def test_launch_over_quota_names_the_quota(user: User, fake: FakeCloud) -> None:
     fake.settings(quota={"g5.12xlarge": 1})
-    with pytest.raises(errors.Quota) as told:
+    with pytest.raises(errors.Quota) as report:
         user.launch(a_cluster())
-    assert "'Running On-Demand G and VT instances' (L-DB2E81BA) in us-east-1, which is" in str(told.value)
-    assert "servicequotas/home/services/ec2/quotas/L-DB2E81BA" in str(told.value)
+    assert "'Running On-Demand G and VT instances' (L-DB2E81BA) in us-east-1, which is" in str(report.value)
+    assert "servicequotas/home/services/ec2/quotas/L-DB2E81BA" in str(report.value)
     assert operations(fake).count("RunInstances") == 1
 
 
@@ -215,7 +215,7 @@ def tagged(*names: str) -> None:
 def test_parts_lists_resources_attached_to_a_foreign_instance(user: User, fake: FakeCloud) -> None:
     """Resources attached to a gpuctl machine are deleted with the machine."""
     ec2 = boto3.client("ec2")
-    (own,) = user.launch(a_cluster(), 1)
+    (local,) = user.launch(a_cluster(), 1)
     running(user, 1)
     image = user.cloud.offer(a_cluster()).image_id
     made = ec2.run_instances(ImageId=image, InstanceType="g5.xlarge", MinCount=1, MaxCount=1)["Instances"]
@@ -223,14 +223,14 @@ def test_parts_lists_resources_attached_to_a_foreign_instance(user: User, fake: 
     disk = made[0]["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
     interface = made[0]["NetworkInterfaces"][0]["NetworkInterfaceId"]
     tagged(disk, interface)
-    found = attachable(user)
-    assert set(found) == {disk, interface}
-    for resource in found.values():
+    result = attachable(user)
+    assert set(result) == {disk, interface}
+    for resource in result.values():
         with pytest.raises(
             errors.Blocked, match=f"The {resource.kind} {resource.id} .* by instance {stranger}"
         ):
             user.cloud.delete(resource)
-    user.cloud.terminate([own])
+    user.cloud.terminate([local])
     user.wait(lambda: all(machine.state == "ended" for machine in user.cloud.instances()))
     assert set(attachable(user)) == {disk, interface}
     ec2.terminate_instances(InstanceIds=[stranger])

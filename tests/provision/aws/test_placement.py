@@ -46,8 +46,8 @@ def up(tmp_path: Path, fake: FakeCloud) -> Up:
 
 def groups() -> list[str]:
     """Return the placement group of each living machine. Empty: no group."""
-    found = boto3.client("ec2").describe_instances()["Reservations"]
-    machines = [machine for reservation in found for machine in reservation["Instances"]]
+    result = boto3.client("ec2").describe_instances()["Reservations"]
+    machines = [machine for reservation in result for machine in reservation["Instances"]]
     alive = [machine for machine in machines if machine["State"]["Name"] in ("pending", "running")]
     return sorted(machine["Placement"].get("GroupName", "") for machine in alive)
 
@@ -100,7 +100,7 @@ def test_cluster_without_machines_begins_anew(up: Up, fake: FakeCloud) -> None:
 
 
 def test_outline_has_a_placement_group_from_two_machines_on(up: Up) -> None:
-    one, two = (
+    item, two = (
         up.provider.outline(Spec(shape="g5.12xlarge", count=count, region="us-east-1")) for count in (None, 2)
     )
-    assert ("placement-group" in kinds(one), "placement-group" in kinds(two)) == (False, True)
+    assert ("placement-group" in kinds(item), "placement-group" in kinds(two)) == (False, True)

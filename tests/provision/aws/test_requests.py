@@ -177,10 +177,10 @@ def test_run_instances_sets_public_ip_only_on_the_first_interface() -> None:
     request = requests.run_instances(
         cluster, an_offer("p4d.24xlarge", **P4D), GROUND, ZONE, "token", machines(0)
     )
-    first, *others = request["NetworkInterfaces"]
+    first, *rest = request["NetworkInterfaces"]
     assert first["AssociatePublicIpAddress"] is False
-    assert all("AssociatePublicIpAddress" not in interface for interface in others)
-    assert all(interface["Groups"] == ["sg-1"] for interface in others)
+    assert all("AssociatePublicIpAddress" not in interface for interface in rest)
+    assert all(interface["Groups"] == ["sg-1"] for interface in rest)
 
 
 def test_subnet_cidr_gives_each_zone_a_free_range() -> None:
@@ -195,8 +195,8 @@ def test_subnet_cidr_gives_each_zone_a_free_range() -> None:
 
 def test_single_rules_splits_aws_rules_into_single_sources() -> None:
     cluster = a_cluster(ssh_cidrs=("198.51.100.7/32", "2001:db8::1/128"), ssh_port=2222)
-    wanted = requests.rules_in(cluster, "sg-1")
-    assert wanted == [
+    expected = requests.rules_in(cluster, "sg-1")
+    assert expected == [
         {"IpProtocol": "tcp", "FromPort": 2222, "ToPort": 2222, "IpRanges": [{"CidrIp": "198.51.100.7/32"}]},
         {
             "IpProtocol": "tcp",
@@ -218,7 +218,7 @@ def test_single_rules_splits_aws_rules_into_single_sources() -> None:
         },
         {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1", "UserId": "123456789012"}]},
     ]
-    assert security_group.single_rules(described) == wanted
+    assert security_group.single_rules(described) == expected
 
 
 def valid(operation: str, request: dict[str, Any]) -> None:
@@ -411,7 +411,11 @@ def test_source_of_distinguishes_ssm_parameters_from_image_names(
 def test_nvidia_gpus_counts_only_nvidia_gpus() -> None:
     amd = {"GpuInfo": {"Gpus": [{"Name": "Radeon Pro V520", "Manufacturer": "AMD", "Count": 2}]}}
     t4 = {"GpuInfo": {"Gpus": [{"Name": "T4", "Manufacturer": "NVIDIA", "Count": 4}]}}
-    assert [(shapes.gpus(one), shapes.nvidia_gpus(one)) for one in (amd, t4, {})] == [(2, 0), (4, 4), (0, 0)]
+    assert [(shapes.gpus(item), shapes.nvidia_gpus(item)) for item in (amd, t4, {})] == [
+        (2, 0),
+        (4, 4),
+        (0, 0),
+    ]
 
 
 def test_default_images_depend_on_architecture_and_driver() -> None:
@@ -435,8 +439,8 @@ def test_default_images_depend_on_architecture_and_driver() -> None:
     ],
 )
 def test_boot_commands_install_python38_only_on_amazon_linux_2(name: str, commands: int) -> None:
-    told = lookup.boot_commands({"ImageId": "ami-1", "Name": name})
-    assert ["python3.8" in command for command in told] == [True] * commands
+    report = lookup.boot_commands({"ImageId": "ami-1", "Name": name})
+    assert ["python3.8" in command for command in report] == [True] * commands
 
 
 def test_newest_prefers_the_exact_image_name() -> None:
@@ -499,8 +503,8 @@ def test_disk_gb_defaults_to_200_and_refuses_less_than_the_image() -> None:
 def test_quota_of_returns_the_documented_code_of_a_shape(
     shape: str, code: str | None, spot_code: str | None
 ) -> None:
-    found = [quota and quota[0] for quota in (quotas.quota_of(shape, spot=spot) for spot in (False, True))]
-    assert found == [code, spot_code]
+    result = [quota and quota[0] for quota in (quotas.quota_of(shape, spot=spot) for spot in (False, True))]
+    assert result == [code, spot_code]
 
 
 def test_instance_with_invalid_tags_is_read_without_rank() -> None:

@@ -30,9 +30,9 @@ TAGGING = re.compile(r"ec2:(Create(?!Tags|Route$)|RunInstances|ImportKeyPair|All
 def statements() -> dict[str, set[str]]:
     """Return the actions of the page's IAM policy by the statement's Sid."""
     (block,) = re.findall(r"```json\n(\{\n  \"Version\".*?)```", PAGE.read_text(), re.S)
-    found = {one["Sid"]: set(one["Action"]) for one in json.loads(block)["Statement"]}
-    assert set(found) == {"Read", "Machines", "Tags", "Network", "PrivateNetwork"}
-    return found
+    result = {load["Sid"]: set(load["Action"]) for load in json.loads(block)["Statement"]}
+    assert set(result) == {"Read", "Machines", "Tags", "Network", "PrivateNetwork"}
+    return result
 
 
 def needed(fake: FakeCloud) -> set[str]:
@@ -68,8 +68,8 @@ def test_page_allows_all_calls_of_a_cluster(
         changes = {"subnet_id": boto3.client("ec2").describe_subnets()["Subnets"][0]["SubnetId"]}
     fake.forget_calls()
     up_and_down(user, a_cluster(**changes))  # type: ignore[arg-type]
-    found = statements()
-    allowed = set.union(*(found[sid] for sid in ("Read", "Machines", "Tags", *parts)))
+    result = statements()
+    allowed = set.union(*(result[sid] for sid in ("Read", "Machines", "Tags", *parts)))
     assert needed(fake) - allowed == set()
     assert "ec2:RunInstances" in needed(fake)
 
@@ -85,6 +85,6 @@ def test_page_allows_all_operations_in_the_code() -> None:
 def test_dry_runs_of_doctor_try_the_actions_of_the_page() -> None:
     tried = {checks._action(name) for name, _ in checks._dry_runs(a_cluster(public_ip=False), None)}
     tried |= {"ec2:RunInstances", "ec2:AuthorizeSecurityGroupEgress"}
-    found = statements()
-    changing = found["Machines"] | found["Network"] | found["PrivateNetwork"]
+    result = statements()
+    changing = result["Machines"] | result["Network"] | result["PrivateNetwork"]
     assert tried <= changing

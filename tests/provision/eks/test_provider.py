@@ -69,7 +69,7 @@ def test_nodes_start_on_a_control_plane_made_anew(user: User, fake: FakeCloud) -
     eks.get_waiter("cluster_deleted").wait(name=name, WaiterConfig=WAITS)
 
     assert len(user.up(2)) == 2
-    assert sum(one["shape"] == "g5.12xlarge" for one in fake.live_instances()) == 2
+    assert sum(live_instance["shape"] == "g5.12xlarge" for live_instance in fake.live_instances()) == 2
     assert user.down() == ()
     assert fake.owned() == []
 
@@ -98,7 +98,13 @@ def test_doctor_asks_for_the_rights_of_all_operations_in_the_code() -> None:
     lacking = {
         name
         for name in changing
-        if (actions := {f"{names[one]}:{known[name]}" for one, known in operations.items() if name in known})
+        if (
+            actions := {
+                f"{names[operation]}:{known[name]}"
+                for operation, known in operations.items()
+                if name in known
+            }
+        )
         and not actions & {*NEEDED, *NEEDED_WITHOUT_ADDRESSES}
     }
     assert lacking == set()

@@ -30,15 +30,15 @@ def test_quota_of_zero_is_refused(user: User, fake: FakeCloud) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
         ("subnet_id", "subnet-1", "--subnet-id"),
         ("bastion", "me@there", "--bastion"),
         ("driver", "580", "--driver"),
     ],
 )
-def test_option_that_nodes_have_not_is_refused(user: User, option: str, value: str, said: str) -> None:
-    with pytest.raises(InvalidInput, match=f"eks has no {said}"):
+def test_option_that_nodes_have_not_is_refused(user: User, option: str, value: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=f"eks has no {message}"):
         user.plan(**{option: value})
 
 
@@ -74,10 +74,10 @@ def test_role_of_that_name_that_is_not_ours_is_left_alone(user: User, fake: Fake
 def test_cluster_of_another_with_the_same_name_stays(user: User, fake: FakeCloud, tmp_path: object) -> None:
     user.up(1)
     another = User(user.home.with_name("another"), name=user.name)
-    theirs = {one["id"] for one in fake.owned()}
+    theirs = {item["id"] for item in fake.owned()}
     assert another.plan(1).create[0].name == "demo-0"
     assert another.down() == ()
-    assert {one["id"] for one in fake.owned()} == theirs
+    assert {item["id"] for item in fake.owned()} == theirs
     assert user.down() == ()
 
 
@@ -96,7 +96,7 @@ def test_price_over_the_limit_is_refused_with_the_control_plane_in_it(user: User
     machines, disks, addresses = 5.672 + 0.096, (200 + 80) * 0.08 / 730, 2 * 0.005
     plan = user.plan(1, ttl_s=3600.0, max_cost_usd=6.0)
     assert plan.hourly_usd == pytest.approx(machines + disks + addresses + 0.10)
-    assert sum(one.hourly_usd or 0 for one in plan.resources) == pytest.approx(plan.hourly_usd)
+    assert sum(resource.hourly_usd or 0 for resource in plan.resources) == pytest.approx(plan.hourly_usd)
     assert "the control plane is billed, $0.10 an hour" in plan.ending
 
 
@@ -104,9 +104,9 @@ def test_price_over_the_limit_is_refused_with_the_control_plane_in_it(user: User
 def test_reap_finds_it_without_files_and_removes_what_controllers_left(user: User, fake: FakeCloud) -> None:
     user.up(1)
     cloud = region_of(fake)
-    (cluster,) = (one for one in cloud.resources() if one.kind == "kubernetes-cluster")
+    (cluster,) = (resource for resource in cloud.resources() if resource.kind == "kubernetes-cluster")
     ec2 = boto3.client("ec2", region_name="us-east-1")
-    vpc = next(one.id for one in cloud.resources() if one.kind == "vpc")
+    vpc = next(resource.id for resource in cloud.resources() if resource.kind == "vpc")
     subnet = ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["Subnets"][0]["SubnetId"]
     for of in ({names.INTERFACE_OF: cluster.name}, {names.INTERFACE_OF: "somebody-elses"}):
         pairs = [{"Key": key, "Value": value} for key, value in of.items()]
@@ -135,14 +135,21 @@ def test_reap_finds_it_without_files_and_removes_what_controllers_left(user: Use
             VpcId=vpc,
             TagSpecifications=[{"ResourceType": "security-group", "Tags": pairs}],
         )
-    assert {"network-interface", "volume"} <= {one.kind for one in cloud.resources()}
+    assert {"network-interface", "volume"} <= {resource.kind for resource in cloud.resources()}
 
     removed = remove(cloud, None, clock=FastClock(), say=user.said.append, blocked_timeout_s=20.0)
 
     # A foreign interface in the network is reported and stays.
-    assert {one.kind for one in removed.leftovers} <= {"subnet", "vpc", "route-table", "internet-gateway"}
-    assert [one["kind"] for one in fake.state()["resources"] if one["kind"] == "volume"] == []
+    assert {resource.kind for resource in removed.leftovers} <= {
+        "subnet",
+        "vpc",
+        "route-table",
+        "internet-gateway",
+    }
+    assert [resource["kind"] for resource in fake.state()["resources"] if resource["kind"] == "volume"] == []
     left = ec2.describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["SecurityGroups"]
-    assert [one["GroupName"] for one in left if one["GroupName"].startswith("k8s-elb-")] == []
-    (stays,) = (one for one in fake.state()["resources"] if one["kind"] == "network-interface")
-    assert stays["tags"] == {names.INTERFACE_OF: "somebody-elses"}
+    assert [resource["GroupName"] for resource in left if resource["GroupName"].startswith("k8s-elb-")] == []
+    (remains,) = (
+        resource for resource in fake.state()["resources"] if resource["kind"] == "network-interface"
+    )
+    assert remains["tags"] == {names.INTERFACE_OF: "somebody-elses"}

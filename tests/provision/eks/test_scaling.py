@@ -20,7 +20,11 @@ LIMITS = {"min_count": 0, "max_count": 2}
 
 
 def nodes_with_gpus(fake: FakeCloud) -> list[str]:
-    return [one["id"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"]
+    return [
+        live_instance["id"]
+        for live_instance in fake.live_instances()
+        if live_instance["shape"] == "g5.12xlarge"
+    ]
 
 
 def with_gpus(fake: FakeCloud) -> int:
@@ -28,10 +32,10 @@ def with_gpus(fake: FakeCloud) -> int:
 
 
 def instances() -> list[dict[str, Any]]:
-    found = boto3.client("ec2").describe_instances(
+    result = boto3.client("ec2").describe_instances(
         Filters=[{"Name": "instance-type", "Values": ["g5.12xlarge"]}]
     )
-    return [dict(one) for group in found["Reservations"] for one in group["Instances"]]
+    return [dict(item) for group in result["Reservations"] for item in group["Instances"]]
 
 
 def ranks(machines: tuple[Machine, ...]) -> list[int]:
@@ -77,7 +81,11 @@ def test_machines_come_in_another_zone_where_the_empty_group_has_none(user: User
     user.up(None, **LIMITS)
     fake.settings(capacity={"g5.12xlarge": {"us-east-1a": 0}})
     assert ranks(user.up(2)) == [0, 1]
-    (zone,) = {one["place"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"}
+    (zone,) = {
+        live_instance["place"]
+        for live_instance in fake.live_instances()
+        if live_instance["shape"] == "g5.12xlarge"
+    }
     assert zone != "us-east-1a"
     assert user.up(None) == ()
 
@@ -94,18 +102,26 @@ def test_price_at_most_counts_all_machines_of_a_run(user: User) -> None:
 @pytest.mark.slow
 def test_machines_that_stay_outlive_growth_that_fails(user: User, fake: FakeCloud) -> None:
     user.up(None, min_count=1, max_count=2)
-    (kept,) = [one["id"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"]
+    (saved,) = [
+        live_instance["id"]
+        for live_instance in fake.live_instances()
+        if live_instance["shape"] == "g5.12xlarge"
+    ]
     fake.settings(capacity={"g5.12xlarge": {f"us-east-1{letter}": 1 for letter in "abcdef"}})
     with pytest.raises(NoCapacity):
         user.up(2)
-    assert kept in {one["id"] for one in fake.live_instances()}
+    assert saved in {live_instance["id"] for live_instance in fake.live_instances()}
     assert "DeleteNodegroup" not in {call["operation"] for call in fake.calls(mutating=True)}
 
 
 @pytest.mark.slow
 def test_growth_that_was_cut_off_and_fails_again_ends_no_machine_at_work(user: User, fake: FakeCloud) -> None:
     user.up(None, min_count=1, max_count=2)
-    (kept,) = [one["id"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"]
+    (saved,) = [
+        live_instance["id"]
+        for live_instance in fake.live_instances()
+        if live_instance["shape"] == "g5.12xlarge"
+    ]
     fake.settings(capacity={"g5.12xlarge": {f"us-east-1{letter}": 1 for letter in "abcdef"}})
 
     def interrupt(line: str) -> None:
@@ -117,7 +133,7 @@ def test_growth_that_was_cut_off_and_fails_again_ends_no_machine_at_work(user: U
         user.provider.create(plan, user.folder.journal, interrupt)
     with pytest.raises(NoCapacity):
         user.up(2)
-    assert kept in {one["id"] for one in fake.live_instances()}
+    assert saved in {live_instance["id"] for live_instance in fake.live_instances()}
     assert "DeleteNodegroup" not in {call["operation"] for call in fake.calls(mutating=True)}
 
 
@@ -134,7 +150,7 @@ def test_machines_end_while_the_api_server_does_not_answer(
         for path in (user.folder.kubeconfig_path,):
             path.write_text(path.read_text().replace(f":{kube.port}", ":9"))
         fake.settings(eks_endpoint="http://127.0.0.1:9")
-    assert [one.state for one in user.provider.find()] == ["unknown", "unknown"]
+    assert [item.state for item in user.provider.find()] == ["unknown", "unknown"]
     assert user.up(None) == ()
     assert with_gpus(fake) == 0
     assert any("pods go with their nodes" in line for line in user.said)
@@ -171,7 +187,7 @@ def test_machines_end_while_the_cloud_does_not_tell_of_their_shape(user: User, f
 def test_nodes_of_growth_whose_pods_fail_are_ended(
     user: User, fake: FakeCloud, kube: KubeApi, way: str
 ) -> None:
-    (kept,) = user.up(1)
+    (saved,) = user.up(1)
     (node,) = nodes_with_gpus(fake)
     kube.world.images["*"] = "slow"
     plan = user.plan(2)
@@ -186,8 +202,8 @@ def test_nodes_of_growth_whose_pods_fail_are_ended(
         user.provider.create(plan, user.folder.journal, say)
     if way == "is interrupted":
         assert any("may be there or come up, and are billed" in line for line in user.said)
-        assert user.up(None) == (kept,)
-    assert user.provider.find() == (kept,)
+        assert user.up(None) == (saved,)
+    assert user.provider.find() == (saved,)
     assert nodes_with_gpus(fake) == [node], "the one at work, not the newer one"
     assert operations(fake).count("TerminateInstanceInAutoScalingGroup") == 1
 
@@ -224,8 +240,8 @@ def test_growth_that_fails_ends_the_node_of_no_machine_that_stays(
     """Applies to any rank: here the first is lost, and the second is on the newest node."""
     user.up(2)
     machines = instances()
-    (newest,) = surplus([one["InstanceId"] for one in machines], machines, 1, ())
-    addresses = {one["InstanceId"]: one["PrivateIpAddress"] for one in machines}
+    (newest,) = surplus([machine["InstanceId"] for machine in machines], machines, 1, ())
+    addresses = {machine["InstanceId"]: machine["PrivateIpAddress"] for machine in machines}
     lose_first_machine(kube, second_on=addresses[newest])
     with pytest.raises(CreateFailed, match="waits for the image"):
         user.up(2)
@@ -267,7 +283,11 @@ def test_group_that_is_going_is_waited_for_and_made_anew(user: User, fake: FakeC
     user.up(None, **LIMITS)
     eks = boto3.client("eks")
     (cluster,) = eks.list_clusters()["clusters"]
-    (group,) = [one for one in eks.list_nodegroups(clusterName=cluster)["nodegroups"] if "gpu" in one]
+    (group,) = [
+        list_nodegroup
+        for list_nodegroup in eks.list_nodegroups(clusterName=cluster)["nodegroups"]
+        if "gpu" in list_nodegroup
+    ]
     fake.settings(eks_gone_s=30.0)
     eks.delete_nodegroup(clusterName=cluster, nodegroupName=group)
     assert ranks(user.up(1)) == [0]

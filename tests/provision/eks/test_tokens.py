@@ -39,9 +39,9 @@ def test_token_is_an_address_that_is_signed_for_one_cluster() -> None:
 def test_command_prints_a_credential_and_nothing_else() -> None:
     words = [sys.executable, "-P", "-m", "gpuctl", "eks-token", "--name", "x", "--region", "us-east-1"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
-    found = json.loads(done.stdout)
-    assert found["kind"] == "ExecCredential"
-    assert found["status"]["token"].startswith(tokens.PREFIX)
+    result = json.loads(done.stdout)
+    assert result["kind"] == "ExecCredential"
+    assert result["status"]["token"].startswith(tokens.PREFIX)
     assert done.stderr == ""
 
 

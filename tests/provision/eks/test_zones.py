@@ -10,7 +10,11 @@ from tests.provision.eks.building import User, operations
 
 
 def zones_of(fake: FakeCloud) -> set[str]:
-    return {one["place"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"}
+    return {
+        live_instance["place"]
+        for live_instance in fake.live_instances()
+        if live_instance["shape"] == "g5.12xlarge"
+    }
 
 
 @pytest.mark.slow
@@ -34,7 +38,11 @@ def test_refusal_of_weeks_ago_ends_no_group_that_waits_for_a_machine(user: User,
     with pytest.raises(NoCapacity):
         user.up(2)
     fake.settings(capacity={})
-    (machine,) = [one["id"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"]
+    (machine,) = [
+        live_instance["id"]
+        for live_instance in fake.live_instances()
+        if live_instance["shape"] == "g5.12xlarge"
+    ]
     fake._ask("POST", "interrupt", {"ids": [machine]})
     assert len(user.up(1)) == 1
     assert "DeleteNodegroup" not in operations(fake)
@@ -49,7 +57,16 @@ def test_machines_in_a_zone_that_is_not_offered_any_more_stay_the_only_ones(
     assert user.up(1) == made
     with pytest.raises(NoCapacity, match="is not offered now, and all are to be in one"):
         user.up(2)
-    assert len([one for one in fake.live_instances() if one["shape"] == "g5.12xlarge"]) == 1
+    assert (
+        len(
+            [
+                live_instance
+                for live_instance in fake.live_instances()
+                if live_instance["shape"] == "g5.12xlarge"
+            ]
+        )
+        == 1
+    )
 
 
 @pytest.mark.slow
@@ -100,8 +117,8 @@ def test_machines_end_at_their_time_by_an_action_of_their_groups(user: User, fak
     (name,) = eks.list_clusters()["clusters"]
     scaling = boto3.client("autoscaling", region_name="us-east-1")
     for group in eks.list_nodegroups(clusterName=name)["nodegroups"]:
-        told = eks.describe_nodegroup(clusterName=name, nodegroupName=group)["nodegroup"]
-        (scaling_group,) = (one["name"] for one in told["resources"]["autoScalingGroups"])
+        report = eks.describe_nodegroup(clusterName=name, nodegroupName=group)["nodegroup"]
+        (scaling_group,) = (item["name"] for item in report["resources"]["autoScalingGroups"])
         (action,) = scaling.describe_scheduled_actions(AutoScalingGroupName=scaling_group)[
             "ScheduledUpdateGroupActions"
         ]
@@ -113,9 +130,9 @@ def test_machines_end_at_their_time_by_an_action_of_their_groups(user: User, fak
 def test_machines_with_efa_have_interfaces_and_a_placement_group(user: User, fake: FakeCloud) -> None:
     plan = user.plan(2, shape="p4d.24xlarge")
     (template,) = (
-        one.body["LaunchTemplateData"]
-        for one in plan.requests
-        if one.operation == "CreateLaunchTemplate" and "gpu-" in one.body["LaunchTemplateName"]
+        request.body["LaunchTemplateData"]
+        for request in plan.requests
+        if request.operation == "CreateLaunchTemplate" and "gpu-" in request.body["LaunchTemplateName"]
     )
     assert template["NetworkInterfaces"][0]["InterfaceType"] == "efa"
     assert operations(fake) == []
@@ -127,7 +144,7 @@ def test_machines_with_efa_have_interfaces_and_a_placement_group(user: User, fak
 @pytest.mark.slow
 def test_pods_of_an_image_of_the_user_get_efa(user: User, kube: KubeApi) -> None:
     user.up(1, image="mine:1")
-    plugins = {one["metadata"]["name"] for one in kube.objects("daemonsets", "kube-system")}
+    plugins = {item["metadata"]["name"] for item in kube.objects("daemonsets", "kube-system")}
     assert plugins == {"aws-efa-k8s-device-plugin", "nvidia-device-plugin-daemonset"}
     namespace = user.folder.load().machines[0].id.partition("/")[0]
     (container,) = (

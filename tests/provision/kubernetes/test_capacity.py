@@ -36,14 +36,14 @@ def test_nodes_that_take_no_pods_of_ours_do_not_count() -> None:
         node("d", 4, ready="Unknown"),
         node("e", 4, taints=[{**taint, "effect": "PreferNoSchedule"}]),
     ]
-    assert [one.name for one in rooms(nodes, [])] == ["a", "e"]
+    assert [room.name for room in rooms(nodes, [])] == ["a", "e"]
 
 
 def test_gpus_of_pods_that_have_not_ended_are_taken() -> None:
-    found = rooms([node("a", 4), node("b", 4), node("c", 4)], [pod("a", 1), pod("b", 4, "Succeeded")])
-    assert [one.free_gpus for one in found] == [3, 4, 4]
-    assert with_room(found, None, 4) == (3, 2)
-    assert with_room(found, "p5.48xlarge", 4) == (0, 0)
+    result = rooms([node("a", 4), node("b", 4), node("c", 4)], [pod("a", 1), pod("b", 4, "Succeeded")])
+    assert [item.free_gpus for item in result] == [3, 4, 4]
+    assert with_room(result, None, 4) == (3, 2)
+    assert with_room(result, "p5.48xlarge", 4) == (0, 0)
     assert with_room(rooms([node("a", 4)], None), None, 4) == (1, None), "nobody may list the pods"
 
 
@@ -64,4 +64,4 @@ def test_a_machine_has_all_gpus_of_its_node() -> None:
 def test_ray_gives_away_the_cpus_of_the_smallest_node_that_fits() -> None:
     mixed = rooms([node("a", 4), node("b", 0, shape="m5.large")], [])
     assert (cpus_each(mixed, None, 4), cpus_each(mixed, "c5.large", 0)) == (8, 0)
-    assert [whole_cpus(one) for one in ("3920m", "8", "0.5", "999m")] == [3, 8, 0, 0]
+    assert [whole_cpus(item) for item in ("3920m", "8", "0.5", "999m")] == [3, 8, 0, 0]

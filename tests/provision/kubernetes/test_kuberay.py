@@ -8,7 +8,7 @@ def test_manifests_are_those_of_the_release() -> None:
 
 
 def test_operator_is_of_that_release_and_nothing_more_is_installed() -> None:
-    objects = {(one["kind"], one["metadata"]["name"]): one for one in manifests()}
+    objects = {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in manifests()}
     assert sorted(kind for kind, _ in objects) == sorted(
         [
             "Namespace",
@@ -29,11 +29,11 @@ def test_operator_is_of_that_release_and_nothing_more_is_installed() -> None:
 
 
 def test_what_others_need_comes_first() -> None:
-    kinds = [one["kind"] for one in manifests()]
+    kinds = [manifest["kind"] for manifest in manifests()]
     assert kinds[0] == "Namespace"
     assert kinds[-1] == "Deployment"
 
 
 def test_definitions_store_version_1() -> None:
     for plural in ("rayclusters", "rayjobs", "rayservices", "raycronjobs"):
-        assert [one["name"] for one in definition(plural)["spec"]["versions"] if one["storage"]] == ["v1"]
+        assert [item["name"] for item in definition(plural)["spec"]["versions"] if item["storage"]] == ["v1"]

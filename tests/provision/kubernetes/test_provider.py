@@ -61,9 +61,9 @@ def provider(folder: ClusterFolder) -> KubernetesProvider:
 def up(folder: ClusterFolder, spec: Spec = SPEC, said: list[str] | None = None) -> tuple[Machine, ...]:
     """Plan and create, and save the inventory as `up` does."""
     current = folder.load() if folder.exists() else None
-    one = provider(folder)
-    plan: Plan = one.plan(spec, current)
-    machines = one.create(plan, folder.journal, (said if said is not None else []).append)
+    item = provider(folder)
+    plan: Plan = item.plan(spec, current)
+    machines = item.create(plan, folder.journal, (said if said is not None else []).append)
     folder.save(
         Inventory(
             cluster=folder.name,
@@ -77,7 +77,7 @@ def up(folder: ClusterFolder, spec: Spec = SPEC, said: list[str] | None = None) 
 
 def ours(api: KubeApi) -> list[str]:
     """Return the names of gpuctl's namespaces."""
-    namespaces = [one["metadata"]["name"] for one in api.objects("namespaces")]
+    namespaces = [item["metadata"]["name"] for item in api.objects("namespaces")]
     return [name for name in namespaces if name.startswith("gpuctl-")]
 
 
@@ -85,12 +85,14 @@ def test_workers_of_a_ray_cluster_become_machines_and_nothing_is_left(
     api: KubeApi, folder: ClusterFolder
 ) -> None:
     machines = up(folder)
-    assert [(one.name, one.rank, one.state, one.gpus) for one in machines] == [
+    assert [(machine.name, machine.rank, machine.state, machine.gpus) for machine in machines] == [
         ("default-0", 0, "running", 4),
         ("default-1", 1, "running", 4),
     ]
     (namespace,) = ours(api)
-    assert all(one.id == f"{namespace}/{one.host}" and one.transport == "pod" for one in machines)
+    assert all(
+        machine.id == f"{namespace}/{machine.host}" and machine.transport == "pod" for machine in machines
+    )
     assert provider(folder).find() == machines
     assert not provider(folder).plan(SPEC, folder.load()).create
     more = up(folder, replace(SPEC, count=3))
@@ -129,7 +131,7 @@ def test_pod_that_was_lost_is_replaced_with_its_rank(api: KubeApi, folder: Clust
     api.world.store.delete("pods", namespace, first.host)
     assert provider(folder).refresh(first).state == "gone"
     plan = provider(folder).plan(SPEC, folder.load())
-    assert [(one.name, one.replaces) for one in plan.create] == [("default-0", first.id)]
+    assert [(item.name, item.replaces) for item in plan.create] == [("default-0", first.id)]
     now = up(folder)
     assert (now[0].rank, now[1]) == (0, second)
     assert now[0].host != first.host
@@ -141,7 +143,7 @@ def test_pod_that_is_on_its_way_out_leaves_its_room_to_the_next(api: KubeApi, fo
     api.world.store.get("pods", namespace, first.host)["metadata"]["finalizers"] = ["test/stays"]
     api.world.store.delete("pods", namespace, first.host)
     plan = provider(folder).plan(replace(SPEC, count=3), folder.load())
-    assert [one.name for one in plan.create] == ["default-0"], "no other node has a free GPU"
+    assert [item.name for item in plan.create] == ["default-0"], "no other node has a free GPU"
 
 
 @pytest.mark.slow
@@ -184,16 +186,16 @@ class Killed(BaseException):
 
 def dies_at(api: KubeApi, folder: ClusterFolder, call: int, broken: str) -> bool:
     """Run `up` whose connection and life end at that call; return whether it came that far."""
-    one = provider(folder)
-    plan = one.plan(SPEC, None)
+    item = provider(folder)
+    plan = item.plan(SPEC, None)
     at = len(api.calls) + call
     api.faults = {at: broken}  # type: ignore[dict-item]
-    clock = one._clock
-    made = one._connect
+    clock = item._clock
+    made = item._connect
 
     def connect_once(context: str | None) -> object:
-        found = made(context)
-        once = found._once
+        result = made(context)
+        once = result._once
 
         def end(*words: object) -> object:
             try:
@@ -201,12 +203,12 @@ def dies_at(api: KubeApi, folder: ClusterFolder, call: int, broken: str) -> bool
             except Unclear as error:
                 raise Killed from error
 
-        found._once = end  # type: ignore[method-assign, assignment]
-        return found
+        result._once = end  # type: ignore[method-assign, assignment]
+        return result
 
-    one = KubernetesProvider(folder, clock=clock, connect=connect_once)  # type: ignore[arg-type]
+    item = KubernetesProvider(folder, clock=clock, connect=connect_once)  # type: ignore[arg-type]
     try:
-        one.create(plan, folder.journal)
+        item.create(plan, folder.journal)
     except Killed:
         return True
     finally:
@@ -223,7 +225,7 @@ def test_killed_at_any_call_up_converges_and_down_leaves_nothing(
     while dies_at(api, Store(tmp_path / f"up-{calls}").cluster("default"), calls, broken):
         again = Store(tmp_path / f"up-{calls}").cluster("default")
         machines = up(again)
-        assert [one.rank for one in machines] == [0, 1]
+        assert [machine.rank for machine in machines] == [0, 1]
         (namespace,) = ours(api)
         assert (
             len([pod for pod in api.objects("pods", namespace) if "worker" in pod["metadata"]["name"]]) == 2
@@ -248,11 +250,11 @@ def test_what_can_not_start_is_undone_with_its_reason(api: KubeApi, folder: Clus
     assert ours(api) == []
     up(Store(folder.path.parent).cluster("third"), replace(SPEC, count=1))
     api.world.images["*"] = "slow"
-    said: list[str] = []
+    output: list[str] = []
     with pytest.raises(CreateFailed, match=r"is not ready after 1\d+ s: it waits for the image"):
-        up(Store(folder.path.parent).cluster("third"), SPEC, said)
+        up(Store(folder.path.parent).cluster("third"), SPEC, output)
     (namespace,) = ours(api)
-    assert any("waits for the image docker.io/rayproject/ray" in line for line in said)
+    assert any("waits for the image docker.io/rayproject/ray" in line for line in output)
     workers = [pod for pod in api.objects("pods", namespace) if "worker" in pod["metadata"]["name"]]
     assert len(workers) == 1, "the machine that was there stays"
 
@@ -289,7 +291,7 @@ def test_credential_plug_in_that_fails_is_the_reason(
     api: KubeApi, folder: ClusterFolder, tmp_path: Path
 ) -> None:
     expired = "echo 'Token for sso has expired' >&2; exit 255"
-    for script, said in {
+    for script, output in {
         expired: "failed with exit status 255: Token for sso has expired. Log in",
         "echo hello": "printed no credentials: its output is not the JSON of an ExecCredential",
         """echo '{"apiVersion": "v2", "status": {}}'""": "printed credentials of version v2",
@@ -297,7 +299,7 @@ def test_credential_plug_in_that_fails_is_the_reason(
     }.items():
         plugin = {"apiVersion": "v1", "command": "sh", "args": ["-c", script], "interactiveMode": "Never"}
         api.kubeconfig(tmp_path / "kubeconfig", user={"exec": plugin})
-        with pytest.raises(BadCredentials, match=f"The credential plug-in 'sh' of context test {said}"):
+        with pytest.raises(BadCredentials, match=f"The credential plug-in 'sh' of context test {output}"):
             provider(folder).plan(SPEC, None)
     missing = {"apiVersion": "v1", "command": "no-such-plugin", "installHint": "Install it so."}
     api.kubeconfig(tmp_path / "kubeconfig", user={"exec": missing})
@@ -322,7 +324,7 @@ def test_plan_refuses_before_anything_is_made(api: KubeApi, folder: ClusterFolde
     api.denied = {("create", "pods/exec"), ("patch", "rayclusters.ray.io")}
     assert "you may not patch rayclusters.ray.io; create pods/exec" in refusal(Denied)
     api.denied = set()
-    for crd in [one["metadata"]["name"] for one in api.objects("customresourcedefinitions")]:
+    for crd in [item["metadata"]["name"] for item in api.objects("customresourcedefinitions")]:
         api.world.store.forget(("customresourcedefinitions", None, crd))
     assert "has no KubeRay 1.7" in refusal(RefusedPlan)
     assert ours(api) == []
@@ -364,8 +366,8 @@ def test_namespace_of_somebody_else_is_left_alone(api: KubeApi, folder: ClusterF
 
 
 def workers(api: KubeApi, namespace: str) -> set[str]:
-    found = (pod["metadata"]["name"] for pod in api.objects("pods", namespace))
-    return {name for name in found if "worker" in name}
+    result = (pod["metadata"]["name"] for pod in api.objects("pods", namespace))
+    return {name for name in result if "worker" in name}
 
 
 def test_growth_that_was_cut_off_is_put_right_and_machines_at_work_stay(
@@ -375,9 +377,9 @@ def test_growth_that_was_cut_off_is_put_right_and_machines_at_work_stay(
     first, second = up(folder)
     (namespace,) = ours(api)
     grown = provider(folder).plan(replace(SPEC, count=3), folder.load())
-    one = provider(folder)
+    item = provider(folder)
     assert isinstance(grown.details, PodPlan)
-    Pods(one._connect(None), grown.details.cluster, StepClock()).apply(3, folder.ray_token())
+    Pods(item._connect(None), grown.details.cluster, StepClock()).apply(3, folder.ray_token())
     assert len(workers(api, namespace)) == 3
     assert provider(folder).plan(SPEC, folder.load()).requests, "it is seen"
     assert up(folder) == (first, second)
@@ -414,7 +416,7 @@ def test_doctor_tells_which_nodes_have_the_image_and_what_a_quota_leaves(
     spec = replace(SPEC, count=1, shape="p4d.24xlarge", image="mine:1")
 
     def told(spec: Spec) -> dict[str, tuple[bool | None, str]]:
-        return {one.what: (one.ok, f"{one.detail} {one.fix}") for one in provider(folder).check(spec)}
+        return {item.what: (item.ok, f"{item.detail} {item.fix}") for item in provider(folder).check(spec)}
 
     assert told(spec)["image"] == (True, "mine:1 is on all nodes that fit ")
     ok, sentence = told(replace(spec, image="mine:2"))["image"]
@@ -453,7 +455,7 @@ def test_name_that_no_image_can_have_is_told_before_anything_is_made(
 def test_pod_gets_no_rank_that_another_is_labelled_with() -> None:
     """A label was set, and the inventory not saved; then that pod is not ready for a moment."""
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-    kept, new = ({"metadata": {"name": name}, "spec": {}, "status": ready} for name in ("kept", "new"))
+    saved, new = ({"metadata": {"name": name}, "spec": {}, "status": ready} for name in ("kept", "new"))
     labelled = {"metadata": {"name": "labelled", "labels": {RANK: "1"}}, "spec": {}, "status": {}}
     machines = [
         Machine(
@@ -461,4 +463,4 @@ def test_pod_gets_no_rank_that_another_is_labelled_with() -> None:
         )
         for rank, host in enumerate(("kept", "lost", "lost too"))
     ]  # fmt: skip
-    assert replacements(machines, [kept, labelled, new]) == {2: new}
+    assert replacements(machines, [saved, labelled, new]) == {2: new}

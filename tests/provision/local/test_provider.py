@@ -63,7 +63,7 @@ class TestPlan:
                 for rank in (0, 1)
             ),
         ]
-        assert [(one.action, one.kind, one.name) for one in plan.resources] == [
+        assert [(resource.action, resource.kind, resource.name) for resource in plan.resources] == [
             ("create", "host", "default-0"),
             ("create", "host", "default-1"),
         ]
@@ -119,7 +119,7 @@ class TestUp:
         plan = cluster.provider.plan(spec(), cluster.folder.load())
         assert not plan.changes
         assert plan.requests == ()
-        assert [one.action for one in plan.resources] == ["use", "use"]
+        assert [resource.action for resource in plan.resources] == ["use", "use"]
         assert plan.keep == machines
         assert cluster.up() == machines
 
@@ -145,10 +145,10 @@ class TestUp:
 
     def test_create_and_destroy_handle_16_hosts(self, cluster):
         assert len(cluster.up(16)) == 16
-        said: list[str] = []
-        assert cluster.provider.destroy(said.append) == ()
-        assert said[:2] == ["ending all that runs there …", "default-0: removing its folder …"]
-        assert len(said) == 17
+        output: list[str] = []
+        assert cluster.provider.destroy(output.append) == ()
+        assert output[:2] == ["ending all that runs there …", "default-0: removing its folder …"]
+        assert len(output) == 17
         assert cluster.processes() == []
 
     def test_create_uses_the_python_of_the_spec(self, cluster):
@@ -203,8 +203,8 @@ class TestDown:
         monkeypatch.setenv("TMPDIR", str(tmp_path) if elsewhere else "/tmp")
         first, second = cluster.up(2)
         folders = [
-            Path(ssh_to(one).run("echo $TMPDIR; mktemp -d").stdout.decode().split()[0])
-            for one in (first, second)
+            Path(ssh_to(item).run("echo $TMPDIR; mktemp -d").stdout.decode().split()[0])
+            for item in (first, second)
         ]
         assert len({*folders}) == 2
         for folder in folders:
@@ -382,8 +382,8 @@ class TestDeadHosts:
         assert (end.operation, dict(end.body)) == ("EndProcess", {"pid": detached, "host": second.id})
         assert (start.body["name"], start.body["removes_old_home"]) == ("default-1", True)
 
-        kept, fresh = cluster.up()
-        assert kept == first
+        saved, fresh = cluster.up()
+        assert saved == first
         assert fresh.name == "default-1"
         assert fresh.id != second.id
         assert fresh.host_key != second.host_key

@@ -95,14 +95,14 @@ class TestCommands:
     def test_ssh_command_runs_in_its_home_with_its_own_environment(self, ssh, home, machine):
         done = ssh.run("pwd; env")
         where, _, env = done.stdout.decode().partition("\n")
-        found = dict(line.split("=", 1) for line in env.splitlines())
+        result = dict(line.split("=", 1) for line in env.splitlines())
         assert where == str(home)
-        assert found["HOME"] == str(home)
-        assert found["USER"] == found["LOGNAME"] == machine.user
-        assert found["PATH"] == os.environ["PATH"]
-        assert found["LC_ALL"] == "C.UTF-8"
-        assert found["CUDA_VISIBLE_DEVICES"] == ""
-        assert found["SSH_CONNECTION"].endswith(f"127.0.0.1 {machine.port}")
+        assert result["HOME"] == str(home)
+        assert result["USER"] == result["LOGNAME"] == machine.user
+        assert result["PATH"] == os.environ["PATH"]
+        assert result["LC_ALL"] == "C.UTF-8"
+        assert result["CUDA_VISIBLE_DEVICES"] == ""
+        assert result["SSH_CONNECTION"].endswith(f"127.0.0.1 {machine.port}")
 
     def test_ssh_command_does_not_inherit_the_creators_secrets(self, ssh):
         env = ssh.run("env").stdout.decode()
@@ -204,8 +204,8 @@ class TestSignals:
 
         assert asyncio.run(main()) == (5, "inner\nouter\n")
 
-    @pytest.mark.parametrize("how", ["the channel", "the connection"])
-    def test_closed_ssh_channel_ends_the_command_but_not_a_setsid_child(self, ssh, how):
+    @pytest.mark.parametrize("manner", ["the channel", "the connection"])
+    def test_closed_ssh_channel_ends_the_command_but_not_a_setsid_child(self, ssh, manner):
         async def main() -> tuple[int, int]:
             async with connect(ssh) as connection:
                 process = await connection.create_process(
@@ -215,7 +215,7 @@ class TestSignals:
                 lines = [await process.stdout.readline(), await process.stdout.readline()]
                 pids = {name: int(pid) for name, pid in (line.split() for line in lines)}
                 attached, detached = pids["attached"], pids["detached"]
-                if how == "the channel":
+                if manner == "the channel":
                     process.close()
                     await process.wait_closed()
                     await asyncio.to_thread(ended, attached)
@@ -237,26 +237,26 @@ class TestTerminal:
                 connection.create_process(term_type="xterm", term_size=(80, 24)) as shell,
             ):
                 shell.stdin.write("PS1=; stty -echo; tty; stty size; echo $TERM; echo mark$((0+1))\n")
-                heard = await shell.stdout.readuntil("mark1\r\n")
+                received = await shell.stdout.readuntil("mark1\r\n")
                 shell.change_terminal_size(132, 50)
                 shell.stdin.write("stty size; echo mark$((1+1))\n")
-                heard += await shell.stdout.readuntil("mark2\r\n")
+                received += await shell.stdout.readuntil("mark2\r\n")
                 shell.stdin.write("sh -c 'echo sleeping; exec sleep 300'; echo status $?\n")
                 await shell.stdout.readuntil("sleeping\r\n")
                 shell.stdin.write("\x03")
                 shell.stdin.write("echo status $?\n")
-                heard += await shell.stdout.readuntil(["status 0\r\n", "status 130\r\n"])
+                received += await shell.stdout.readuntil(["status 0\r\n", "status 130\r\n"])
                 shell.stdin.write("exit 3\n")
                 done = await shell.wait()
                 assert done.exit_status == 3
-                return heard
+                return received
 
-        heard = asyncio.run(main())
-        assert re.search(r"/dev/(pts/\d+|ttys\d+)", heard)
-        assert "24 80" in heard
-        assert "50 132" in heard
-        assert "xterm" in heard
-        assert "status 130" in heard
+        received = asyncio.run(main())
+        assert re.search(r"/dev/(pts/\d+|ttys\d+)", received)
+        assert "24 80" in received
+        assert "50 132" in received
+        assert "xterm" in received
+        assert "status 130" in received
 
     def test_ssh_command_gets_a_forced_terminal(self, ssh):
         command = ssh.command("test -t 0 && test -t 1 && echo terminal; exit 4", RequestTTY="force")

@@ -34,7 +34,7 @@ class Builder:
     def __init__(
         self, cloud: OciCloud, home: Path, name: str = "demo", *, terms: bool = False, **fields: Any
     ) -> None:
-        given: dict[str, Any] = {"shape": "VM.GPU.A10.2", "ssh_cidrs": ("203.0.113.7/32",)} | fields
+        inputs: dict[str, Any] = {"shape": "VM.GPU.A10.2", "ssh_cidrs": ("203.0.113.7/32",)} | fields
         self.cloud = cloud
         self.home = home
         self.terms = terms
@@ -44,7 +44,7 @@ class Builder:
             owner="ann@desk",
             created_at="2026-11-21T08:00:00+00:00",
             target=cloud.target,
-            **given,
+            **inputs,
         )
         self.ensure = JournaledEnsure(
             Journal(home / f"{name}.jsonl"),
@@ -90,10 +90,10 @@ class Builder:
 
 def until(look: Callable[[], Any], good: Callable[[Any], bool], timeout_s: float = 10.0) -> Any:
     deadline = time.monotonic() + timeout_s
-    while not good(found := look()):
-        assert time.monotonic() < deadline, found
+    while not good(result := look()):
+        assert time.monotonic() < deadline, result
         time.sleep(0.02)
-    return found
+    return result
 
 
 def kinds(cloud: Cloud) -> list[str]:
@@ -121,12 +121,12 @@ def until_deleted(cloud: Cloud, resource: Resource) -> None:
 
 
 def group_rules(cloud: OciCloud, nsg: str) -> list[tuple[Any, ...]]:
-    found = cloud.api.list_all("network.list_network_security_group_security_rules", nsg)
+    result = cloud.api.list_all("network.list_network_security_group_security_rules", nsg)
     return sorted(
         (
             rule["direction"],
             rule.get("source") or rule.get("destination"),
             (rule.get("tcpOptions") or {}).get("destinationPortRange", {}).get("min"),
         )
-        for rule in found
+        for rule in result
     )

@@ -340,8 +340,8 @@ _POLICY = re.compile(r"(?P<verb>inspect|read|use|manage) (?P<type>[a-z-]+) in (?
 
 def granted(policy: str) -> frozenset[str]:
     """Return the permissions that a policy grants, `manage vcns in compartment id …`."""
-    found = _POLICY.fullmatch(policy)
-    assert found, policy
-    types = _FAMILIES.get(found["type"], (found["type"],))
-    verbs = range(_VERBS.index(found["verb"]) + 1)
+    result = _POLICY.fullmatch(policy)
+    assert result, policy
+    types = _FAMILIES.get(result["type"], (result["type"],))
+    verbs = range(_VERBS.index(result["verb"]) + 1)
     return frozenset(name for kind in types for verb in verbs for name in _TYPES[kind][verb].split())

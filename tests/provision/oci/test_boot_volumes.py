@@ -11,7 +11,7 @@ from tests.provision.oci.building import Builder, operations, until
 
 
 def volumes(fake: FakeCloud) -> list[dict[str, str]]:
-    return [one["tags"] for one in fake.state()["resources"] if one["kind"] == "bootvolume"]
+    return [item["tags"] for item in fake.state()["resources"] if item["kind"] == "bootvolume"]
 
 
 def end_from_outside(cloud: OciCloud, machine_id: str) -> None:
@@ -25,8 +25,8 @@ def test_boot_volumes_are_tagged_once(builder: Builder, cloud: OciCloud, fake: F
     fake.forget_calls()
     cloud.with_addresses(machines)
     assert operations(fake, mutating=True) == ["UpdateBootVolume"] * 5
-    own = {"gpuctl": "demo", "gpuctl-cluster-id": "id-demo", "gpuctl-owner": "ann@desk"}
-    assert volumes(fake) == [own] * 5
+    local = {"gpuctl": "demo", "gpuctl-cluster-id": "id-demo", "gpuctl-owner": "ann@desk"}
+    assert volumes(fake) == [local] * 5
     fake.forget_calls()
     cloud.with_addresses(machines)
     assert operations(fake, mutating=True) == []
@@ -55,12 +55,12 @@ def test_boot_volumes_of_other_machines_are_not_tagged(
 def test_teardown_removes_a_preserved_boot_volume(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     machines = cloud.with_addresses(builder.machines(2))
     end_from_outside(cloud, machines[0].id)
-    until(cloud.instances, lambda found: [one.state for one in found].count("ended") == 1)
+    until(cloud.instances, lambda result: [item.state for item in result].count("ended") == 1)
     assert [resource.kind for resource in cloud.resources()].count("boot-volume") == 2
     removed = remove(cloud, {builder.cluster.id}, clock=SystemClock(), say=lambda _: None)
     assert removed.leftovers == ()
     left = cloud.api.listed("storage.list_boot_volumes")
-    assert [one for one in left if one["lifecycleState"] != "TERMINATED"] == []
+    assert [item for item in left if item["lifecycleState"] != "TERMINATED"] == []
     assert fake.owned() == []
 
 

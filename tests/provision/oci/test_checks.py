@@ -16,12 +16,12 @@ from tests.provision.oci.building import Builder, FastClock, operations
 def test_check_of_a_working_account_finds_no_problem(
     builder: Builder, cloud: OciCloud, fake: FakeCloud
 ) -> None:
-    found = cloud.check(builder.cluster, 2)
-    assert [finding.what for finding in found if finding.ok is False] == []
+    result = cloud.check(builder.cluster, 2)
+    assert [finding.what for finding in result if finding.ok is False] == []
     assert {"OCI SDK", "credentials", "clock", "region", "permission to read", "service limits"} <= {
-        finding.what for finding in found if finding.ok
+        finding.what for finding in result if finding.ok
     }
-    (image,) = [finding.detail for finding in found if finding.what == "shape and image"]
+    (image,) = [finding.detail for finding in result if finding.what == "shape and image"]
     assert "NVIDIA GPU-Optimized VMI 26.04.1 (it brings the driver)" in image
     assert "--accept-terms" in image
     assert operations(fake, mutating=True) == []
@@ -80,7 +80,7 @@ def statements_of(finding: Finding) -> list[str]:
 
 
 def test_check_lists_one_policy_per_line(builder: Builder, cloud: OciCloud) -> None:
-    (finding,) = [one for one in cloud.check(builder.cluster, 2) if one.what == "permission to create"]
+    (finding,) = [item for item in cloud.check(builder.cluster, 2) if item.what == "permission to create"]
     statements = statements_of(finding)
     assert len(statements) == len((*rights.SHARED_NETWORK, *rights.TIME_LIMIT, *rights.HINTS))
     assert all(line.lower().startswith("allow group") for line in statements)
@@ -91,7 +91,7 @@ def test_check_of_a_given_subnet_names_its_compartment(
 ) -> None:
     subnet = builder.infrastructure().ids["subnet"]
     guest = Builder(cloud, tmp_path, name="guest", subnet_id=subnet)
-    (finding,) = [one for one in cloud.check(guest.cluster, 2) if one.what == "permission to create"]
+    (finding,) = [item for item in cloud.check(guest.cluster, 2) if item.what == "permission to create"]
     root = cloud.api.compartment
     for policy in (
         "manage vcns",
@@ -103,7 +103,7 @@ def test_check_of_a_given_subnet_names_its_compartment(
     elsewhere = cloud.api.listed("identity.list_compartments")[0]["id"]
     other = connect(replace(cloud.target, compartment=elsewhere), clock=FastClock())
     statements = statements_of(
-        next(one for one in other.check(guest.cluster, 2) if one.what == "permission to create")
+        next(item for item in other.check(guest.cluster, 2) if item.what == "permission to create")
     )
     assert f"Allow group <your group> to manage vcns in compartment id {root}" in statements
     assert f"Allow group <your group> to use subnets in compartment id {root}" in statements
@@ -118,35 +118,37 @@ def test_check_says_that_nothing_would_end_the_machines(
     builder: Builder, cloud: OciCloud, fake: FakeCloud, ttl_s: float | None, ok: bool | None
 ) -> None:
     cluster = replace(builder.cluster, ttl_s=ttl_s)
-    found = {finding.what: finding for finding in cloud.check(cluster, 2)}
-    assert found["permission for --ttl"].ok is None
-    assert "can be read" in found["permission for --ttl"].detail
+    result = {finding.what: finding for finding in cloud.check(cluster, 2)}
+    assert result["permission for --ttl"].ok is None
+    assert "can be read" in result["permission for --ttl"].detail
     fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no", "times": 0}
     for operation in ("ListInstancePools", "ListInstanceConfigurations", "ListAutoScalingConfigurations"):
         fake.fault(operation=operation, **fault)
-    found = {finding.what: finding for finding in cloud.check(cluster, 2)}
-    finding = found["permission for --ttl"]
+    result = {finding.what: finding for finding in cloud.check(cluster, 2)}
+    finding = result["permission for --ttl"]
     assert finding.ok is ok
     assert "nothing in the cloud would end the machines" in finding.detail
     assert finding.fix.count("manage compute-management-family in compartment id") == 1
     assert "manage auto-scaling-configurations in compartment id" in finding.fix
-    assert found["permission to read"].ok
+    assert result["permission to read"].ok
 
 
 def test_check_says_where_oci_has_no_autoscaling(builder: Builder, cloud: OciCloud) -> None:
     """Realms of the US Government have no autoscaling."""
     government = connect(replace(cloud.target, region="us-gov-ashburn-1"), clock=FastClock())
-    found = {finding.what: finding for finding in government.check(replace(builder.cluster, ttl_s=3600.0), 2)}
-    assert found["permission for --ttl"].ok is None
-    assert "OCI has no autoscaling in us-gov-ashburn-1" in found["permission for --ttl"].detail
+    result = {
+        finding.what: finding for finding in government.check(replace(builder.cluster, ttl_s=3600.0), 2)
+    }
+    assert result["permission for --ttl"].ok is None
+    assert "OCI has no autoscaling in us-gov-ashburn-1" in result["permission for --ttl"].detail
 
 
 def test_check_stops_at_bad_credentials(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     fake.fault(kind="error", status=401, code="NotAuthenticated", message="The clock is off", times=0)
-    found = {finding.what: finding for finding in cloud.check(builder.cluster, 2)}
-    assert found["credentials"].ok is False
-    assert found["clock"].ok is True  # the refusal includes the server's time as well
-    assert "service limits" not in found
+    result = {finding.what: finding for finding in cloud.check(builder.cluster, 2)}
+    assert result["credentials"].ok is False
+    assert result["clock"].ok is True  # the refusal includes the server's time as well
+    assert "service limits" not in result
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, "ServiceUnavailable"), (400, "InvalidParameter")])
@@ -163,9 +165,9 @@ def test_check_reports_unanswered_lists_as_unknown(
     lists = ("ListVcns", "ListImages", "ListAppCatalogListings", "ListRegionSubscriptions")
     for operation in (*lists, "GetResourceAvailability"):
         fake.fault(operation=operation, **fault)
-    found = {finding.what: finding.ok for finding in cloud.check(builder.cluster, 2)}
-    assert found == {
-        **{what: ok for what, ok in found.items() if what.startswith("file ")},
+    result = {finding.what: finding.ok for finding in cloud.check(builder.cluster, 2)}
+    assert result == {
+        **{subject: ok for subject, ok in result.items() if subject.startswith("file ")},
         "OCI SDK": True,
         "credentials": True,
         "clock": True,
@@ -178,9 +180,9 @@ def test_check_reports_unanswered_lists_as_unknown(
     }
     fake.clear_faults()
     fake.fault(operation="ListAvailabilityDomains", **fault)
-    found = {finding.what: finding.ok for finding in cloud.check(builder.cluster, 2)}
-    assert found["credentials"] is None
-    assert "permission to read" not in found
+    result = {finding.what: finding.ok for finding in cloud.check(builder.cluster, 2)}
+    assert result["credentials"] is None
+    assert "permission to read" not in result
 
 
 def test_check_without_any_permission_lists_the_policies(
@@ -188,16 +190,16 @@ def test_check_without_any_permission_lists_the_policies(
 ) -> None:
     fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no", "times": 0}
     fake.fault(**fault)
-    found = {finding.what: finding for finding in cloud.check(builder.cluster, 2)}
-    assert found["credentials"].ok is None
-    assert "inspect compartments in tenancy" in found["credentials"].fix
+    result = {finding.what: finding for finding in cloud.check(builder.cluster, 2)}
+    assert result["credentials"].ok is None
+    assert "inspect compartments in tenancy" in result["credentials"].fix
     assert [
-        finding.what for finding in found.values() if finding.what.startswith("permission") and finding.ok
+        finding.what for finding in result.values() if finding.what.startswith("permission") and finding.ok
     ] == []
-    assert "manage volume-family" in found["permission to create"].detail
+    assert "manage volume-family" in result["permission to create"].detail
 
 
 def test_check_names_an_unknown_shape(cloud: OciCloud, tmp_path: Path) -> None:
-    found = {f.what: f for f in cloud.check(Builder(cloud, tmp_path, shape="VM.GPU.A10.3").cluster, 2)}
-    assert found["shape and image"].ok is False
-    assert "VM.GPU.A10" in found["shape and image"].detail
+    result = {f.what: f for f in cloud.check(Builder(cloud, tmp_path, shape="VM.GPU.A10.3").cluster, 2)}
+    assert result["shape and image"].ok is False
+    assert "VM.GPU.A10" in result["shape and image"].detail

@@ -42,7 +42,7 @@ def test_by_name_finds_exact_and_newest_matches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "near"),
+    ("expected", "near"),
     [
         ("Ubunto", ["Canonical-Ubuntu-24.04-2026.06.26-0", "Canonical-Ubuntu-22.04-2026.06.01-0"]),
         ("ubunto 22.04", ["Canonical-Ubuntu-22.04-2026.06.01-0", "Canonical-Ubuntu-24.04-2026.06.26-0"]),
@@ -51,7 +51,7 @@ def test_by_name_finds_exact_and_newest_matches() -> None:
         ("zzz", ["Oracle-Linux-9-2026.06.30-0", "Oracle-Linux-8.10-2026.06.30-0", "Rocky-9-2026.06.30-0"]),
     ],
 )
-def test_near_names_suggests_similar_image_names(wanted: str, near: list[str]) -> None:
+def test_near_names_suggests_similar_image_names(expected: str, near: list[str]) -> None:
     names = [
         "Oracle-Linux-9-2026.06.30-0",
         "Oracle-Linux-8.10-2026.06.30-0",
@@ -59,7 +59,7 @@ def test_near_names_suggests_similar_image_names(wanted: str, near: list[str]) -
         "Canonical-Ubuntu-24.04-2026.06.26-0",
         "Canonical-Ubuntu-22.04-2026.06.01-0",
     ]
-    assert lookup.near_names(wanted, names)[: len(near)] == near
+    assert lookup.near_names(expected, names)[: len(near)] == near
 
 
 def test_by_name_prefers_gpu_builds_for_gpu_shapes() -> None:
@@ -88,9 +88,9 @@ def test_disk_gb_defaults_to_200_and_refuses_invalid_sizes() -> None:
     assert lookup.disk_gb(None, small) == 200
     assert lookup.disk_gb(None, large) == 256
     assert lookup.disk_gb(50, small) == 50
-    for asked, one in ((49, small), (255, large), (32_769, small)):
+    for request, item in ((49, small), (255, large), (32_769, small)):
         with pytest.raises(InvalidInput, match="--disk-gb"):
-            lookup.disk_gb(asked, one)
+            lookup.disk_gb(request, item)
 
 
 def test_hourly_usd_halves_the_price_for_spot() -> None:
@@ -112,10 +112,10 @@ def test_offer_order_puts_domains_with_capacity_first() -> None:
         zone("full", capacity=False),
         zone("free", capacity=True),
     ]
-    told = [str(zone) for zone in offers.ordered_zones(zones)]
-    assert told[:4] == ["free", "silent", "full", "none"]
-    assert told[4:8] == ["free/F1", "free/F2", "silent/F1", "silent/F2"]
-    assert len(told) == 12
+    report = [str(zone) for zone in offers.ordered_zones(zones)]
+    assert report[:4] == ["free", "silent", "full", "none"]
+    assert report[4:8] == ["free/F1", "free/F2", "silent/F1", "silent/F2"]
+    assert len(report) == 12
 
 
 def test_offer_order_puts_domains_with_more_quota_first() -> None:
@@ -124,8 +124,8 @@ def test_offer_order_puts_domains_with_more_quota_first() -> None:
         zone(name, shape=shape, left=left)
         for name, left in (("small", 3), ("some", 4), ("more", 8), ("unknown", None))
     ]
-    told = [str(zone) for zone in offers.ordered_zones(zones)]
-    assert told[:4] == ["more", "some", "unknown", "small"]
+    report = [str(zone) for zone in offers.ordered_zones(zones)]
+    assert report[:4] == ["more", "some", "unknown", "small"]
 
 
 def test_facts_of_a_shape_report_encryption_limits_and_rdma() -> None:

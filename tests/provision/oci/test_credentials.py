@@ -33,18 +33,18 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_auth_find_reads_the_default_profile(config: Path) -> None:
-    found = credentials.find(TARGET, {"OCI_CONFIG_FILE": str(config)})
-    assert (found.kind, found.profile, found.region) == ("api_key", "DEFAULT", "eu-frankfurt-1")
-    assert found.compartment == found.tenancy
-    assert found.signer().api_key.startswith(found.tenancy)
+    result = credentials.find(TARGET, {"OCI_CONFIG_FILE": str(config)})
+    assert (result.kind, result.profile, result.region) == ("api_key", "DEFAULT", "eu-frankfurt-1")
+    assert result.compartment == result.tenancy
+    assert result.signer().api_key.startswith(result.tenancy)
 
 
 def test_auth_find_reads_a_session_token_profile(config: Path) -> None:
     env = {"OCI_CLI_CONFIG_FILE": str(config), "OCI_CONFIG_FILE": "/nowhere", "OCI_CLI_PROFILE": "TOKEN"}
-    found = credentials.find(TARGET, env)
-    assert (found.kind, found.profile) == ("security_token", "TOKEN")
-    assert found.signer().api_key.startswith("ST$")
-    assert "oci session refresh --profile TOKEN" in found.advice
+    result = credentials.find(TARGET, env)
+    assert (result.kind, result.profile) == ("security_token", "TOKEN")
+    assert result.signer().api_key.startswith("ST$")
+    assert "oci session refresh --profile TOKEN" in result.advice
     # A requested profile comes before the environment's settings.
     assert credentials.find(Target(provider="oci", profile="DEFAULT"), env).kind == "api_key"
 
@@ -55,12 +55,12 @@ def test_auth_find_takes_region_and_compartment_from_target_then_env(config: Pat
         "OCI_CLI_REGION": "phx",
         "OCI_COMPARTMENT": "ocid1.compartment.oc1..e",
     }
-    found = credentials.find(TARGET, env)
-    assert (found.region, found.compartment) == ("us-phoenix-1", "ocid1.compartment.oc1..e")
-    asked = Target(provider="oci", region="us-ashburn-1", compartment="ocid1.compartment.oc1..a")
-    found = credentials.find(asked, env)
-    assert (found.region, found.compartment) == ("us-ashburn-1", "ocid1.compartment.oc1..a")
-    assert found.config["region"] == "us-ashburn-1"
+    result = credentials.find(TARGET, env)
+    assert (result.region, result.compartment) == ("us-phoenix-1", "ocid1.compartment.oc1..e")
+    request = Target(provider="oci", region="us-ashburn-1", compartment="ocid1.compartment.oc1..a")
+    result = credentials.find(request, env)
+    assert (result.region, result.compartment) == ("us-ashburn-1", "ocid1.compartment.oc1..a")
+    assert result.config["region"] == "us-ashburn-1"
     with pytest.raises(InvalidInput, match="no region 'us-ashborn-1'; did you mean 'us-ashburn-1'"):
         credentials.find(Target(provider="oci", region="us-ashborn-1"), env)
     with pytest.raises(InvalidInput, match="gpu' is no OCID"):
@@ -81,7 +81,7 @@ def test_auth_find_works_from_environment_variables_alone(config: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("env", "message"),
     [
         ({"OCI_CONFIG_FILE": "/nowhere/config"}, "no OCI configuration file '/nowhere/config'"),
         ({"OCI_CLI_PROFILE": "OTHER"}, "no profile 'OTHER'"),
@@ -89,8 +89,8 @@ def test_auth_find_works_from_environment_variables_alone(config: Path, tmp_path
         ({"OCI_CLI_AUTH": "resource_principal"}, "no resource principal here"),
     ],
 )
-def test_auth_find_names_missing_credentials(config: Path, env: dict[str, str], said: str) -> None:
-    with pytest.raises(BadCredentials, match=said):
+def test_auth_find_names_missing_credentials(config: Path, env: dict[str, str], message: str) -> None:
+    with pytest.raises(BadCredentials, match=message):
         credentials.find(TARGET, {"OCI_CONFIG_FILE": str(config), **env})
 
 
@@ -106,7 +106,7 @@ def test_auth_find_refuses_an_unknown_auth_method() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("fingerprint=12:34", "fingerprint is malformed"),
         ("key_file=/nowhere.pem", "key_file's value '/nowhere.pem'"),
@@ -114,13 +114,13 @@ def test_auth_find_refuses_an_unknown_auth_method() -> None:
     ],
 )
 def test_auth_find_names_the_wrong_entry_of_a_profile(
-    config: Path, tmp_path: Path, line: str, said: str
+    config: Path, tmp_path: Path, line: str, message: str
 ) -> None:
     key = line.partition("=")[0]
     lines = config.read_text().splitlines()
     wrong = tmp_path / "config"
-    wrong.write_text("\n".join(line if one.startswith(f"{key}=") else one for one in lines))
-    with pytest.raises(BadCredentials, match=said):
+    wrong.write_text("\n".join(line if item.startswith(f"{key}=") else item for item in lines))
+    with pytest.raises(BadCredentials, match=message):
         credentials.find(TARGET, {"OCI_CONFIG_FILE": str(wrong)}).signer()
 
 
@@ -174,12 +174,12 @@ def service_error(status: int, code: str, message: str) -> Exception:
 def test_translate_maps_oci_errors_to_error_classes(
     status: int, code: str, message: str, operation: str, kind: type[CloudError]
 ) -> None:
-    found = errors.translate(
+    result = errors.translate(
         service_error(status, code, message), operation, compartment="C", advice="Sign in."
     )
-    assert type(found) is kind
-    assert (found.operation, found.code) == (operation, code)
-    assert str(found).endswith((".", "`."))
+    assert type(result) is kind
+    assert (result.operation, result.code) == (operation, code)
+    assert str(result).endswith((".", "`."))
 
 
 def test_translate_adds_policies_and_advice() -> None:
@@ -199,10 +199,10 @@ def test_translate_of_a_lost_connection_is_unclear() -> None:
     inner = ConnectionError("('Connection aborted.', RemoteDisconnected('closed'))")
     error = oci.exceptions.RequestException(inner)
     error.args = (inner, "Request Endpoint: POST http://x See https://docs …")
-    found = errors.translate(error, "launch_instance", compartment="C", advice="")
-    assert isinstance(found, Unclear)
-    assert "LaunchInstance" in str(found)
-    assert "docs" not in str(found)
+    result = errors.translate(error, "launch_instance", compartment="C", advice="")
+    assert isinstance(result, Unclear)
+    assert "LaunchInstance" in str(result)
+    assert "docs" not in str(result)
 
 
 @pytest.mark.parametrize(

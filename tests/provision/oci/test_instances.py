@@ -24,8 +24,8 @@ def test_launch_returns_ranks_addresses_and_tags(builder: Builder, fake: FakeClo
     assert {machine.tags["gpuctl-launch"] for machine in machines} == {"a" * 32}
     assert builder.cloud.instances() == builder.cloud.instances("id-demo")
     assert builder.cloud.instances("id-other") == ()
-    one = builder.cloud.with_addresses(machines[:1])
-    assert one == machines[:1]
+    item = builder.cloud.with_addresses(machines[:1])
+    assert item == machines[:1]
 
 
 def test_send_repeated_creates_one_machine(builder: Builder, fake: FakeCloud) -> None:
@@ -114,12 +114,12 @@ def test_failure_reports_a_late_capacity_error(builder: Builder, fake: FakeCloud
     (request,) = builder.requests()
     builder.cloud.send(request)
     (machine,) = builder.wait("ended")
-    found = builder.cloud.failure(machine)
-    assert isinstance(found, Capacity)
+    result = builder.cloud.failure(machine)
+    assert isinstance(result, Capacity)
     fake.settings(late_failure={})
     (request,) = builder.requests(launch="b" * 32)
     builder.cloud.send(request)
-    ran = next(one for one in builder.wait("running", "ended") if one.state == "running")
+    ran = next(item for item in builder.wait("running", "ended") if item.state == "running")
     assert builder.cloud.failure(ran) is None
 
 
@@ -161,8 +161,8 @@ def test_terminate_is_idempotent_and_removes_boot_volumes(
     cloud.terminate([*ids, "ocid1.instance.oc1..none"])
     builder.wait("ended")
     cloud.terminate(ids)
-    boot = [one for one in fake.state()["resources"] if one["kind"] == "bootvolume"]
-    assert not [one for one in boot if one["state"] not in ("TERMINATED", "TERMINATING")]
+    boot = [item for item in fake.state()["resources"] if item["kind"] == "bootvolume"]
+    assert not [item for item in boot if item["state"] not in ("TERMINATED", "TERMINATING")]
 
 
 def test_terminate_retries_a_busy_machine(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
@@ -184,7 +184,7 @@ def test_terminate_waits_for_a_late_list_before_denied(
 ) -> None:
     """Another user ended it: the first list is too early to show that."""
     (machine,) = builder.machines()
-    looks = itertools.count()
+    polls = itertools.count()
 
     class Late:
         """The list's old state, for two looks."""
@@ -193,13 +193,13 @@ def test_terminate_waits_for_a_late_list_before_denied(
         compartment = cloud.api.compartment
 
         def listed(self, operation: str) -> list[Any]:
-            if next(looks) == 2:
+            if next(polls) == 2:
                 cloud.terminate([machine.id])
             return cloud.api.listed(operation)
 
     late: Any = Late()
     instances._must_have_ended(late, [machine.id])
-    assert next(looks) == 3
+    assert next(polls) == 3
 
 
 def test_not_found_is_denied_while_the_list_has_the_resource(

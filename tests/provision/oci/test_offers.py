@@ -70,14 +70,16 @@ def test_offer_reads_a_shape_missing_in_the_catalog(cloud: OciCloud, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("shape", "said"),
+    ("shape", "message"),
     [
         ("VM.GPU.A10.3", "Near it: VM.GPU.A10"),
         ("BM.GPU.B300.8", "not for your account in eu-frankfurt-1"),
     ],
 )
-def test_offer_refuses_an_unavailable_shape(cloud: OciCloud, tmp_path: Path, shape: str, said: str) -> None:
-    with pytest.raises(UnknownShape, match=said):
+def test_offer_refuses_an_unavailable_shape(
+    cloud: OciCloud, tmp_path: Path, shape: str, message: str
+) -> None:
+    with pytest.raises(UnknownShape, match=message):
         Builder(cloud, tmp_path, shape=shape).offer()
 
 

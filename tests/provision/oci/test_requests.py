@@ -171,17 +171,17 @@ def test_security_list_lets_in_nothing_but_path_mtu_discovery() -> None:
 
 
 def test_nsg_rules_allow_ssh_peers_and_egress() -> None:
-    wanted = requests.nsg_rules("n", ["203.0.113.7/32"], 2222)
-    check("core", {"securityRules": wanted}, "AddNetworkSecurityGroupSecurityRulesDetails")
-    assert [(rule["direction"], rule["protocol"]) for rule in wanted] == [
+    expected = requests.nsg_rules("n", ["203.0.113.7/32"], 2222)
+    check("core", {"securityRules": expected}, "AddNetworkSecurityGroupSecurityRulesDetails")
+    assert [(rule["direction"], rule["protocol"]) for rule in expected] == [
         ("INGRESS", "6"),
         ("INGRESS", "all"),
         ("EGRESS", "all"),
     ]
-    assert wanted[0]["source"] == "203.0.113.7/32"
-    assert wanted[0]["tcpOptions"] == {"destinationPortRange": {"min": 2222, "max": 2222}}
-    assert (wanted[1]["source"], wanted[1]["sourceType"]) == ("n", "NETWORK_SECURITY_GROUP")
-    assert wanted[2]["destination"] == "0.0.0.0/0"
+    assert expected[0]["source"] == "203.0.113.7/32"
+    assert expected[0]["tcpOptions"] == {"destinationPortRange": {"min": 2222, "max": 2222}}
+    assert (expected[1]["source"], expected[1]["sourceType"]) == ("n", "NETWORK_SECURITY_GROUP")
+    assert expected[2]["destination"] == "0.0.0.0/0"
 
 
 def shown(rule: dict[str, Any], identifier: str) -> dict[str, Any]:
@@ -199,29 +199,29 @@ def shown(rule: dict[str, Any], identifier: str) -> dict[str, Any]:
 
 
 def test_rule_changes_leave_existing_rules_alone() -> None:
-    wanted = requests.nsg_rules("n", ["203.0.113.7/32"], 22)
-    found = [shown(rule, str(at)) for at, rule in enumerate(wanted)]
-    del found[2]["destinationType"]  # CIDR_BLOCK is the default
-    assert security_group.changes(wanted, found) == ([], [])
+    expected = requests.nsg_rules("n", ["203.0.113.7/32"], 22)
+    result = [shown(rule, str(at)) for at, rule in enumerate(expected)]
+    del result[2]["destinationType"]  # CIDR_BLOCK is the default
+    assert security_group.changes(expected, result) == ([], [])
 
 
 def test_rule_changes_add_missing_and_remove_stale_rules() -> None:
-    wanted = requests.nsg_rules("n", ["203.0.113.7/32"], 22)
+    expected = requests.nsg_rules("n", ["203.0.113.7/32"], 22)
     old = requests.nsg_rules("n", ["198.51.100.1/32"], 22)
-    found = [shown(rule, str(at)) for at, rule in enumerate([*old, old[2]])]
-    found[1]["isValid"] = False
-    add, remove = security_group.changes(wanted, found)
+    result = [shown(rule, str(at)) for at, rule in enumerate([*old, old[2]])]
+    result[1]["isValid"] = False
+    add, remove = security_group.changes(expected, result)
     assert [rule.get("source") for rule in add] == ["203.0.113.7/32", "n"]
     assert remove == ["0", "1", "3"]  # the other source, the invalid source, the duplicate
 
 
 def test_mended_routes_replaces_stale_and_keeps_foreign_routes() -> None:
-    wanted = requests.public_routes("igw")
+    expected = requests.public_routes("igw")
     theirs = {"destination": "192.0.2.0/24", "networkEntityId": "drg", "destinationType": "CIDR_BLOCK"}
-    right = {**wanted[0], "cidrBlock": "0.0.0.0/0", "routeType": "STATIC"}
-    assert mended_routes([right, theirs], wanted) is None
+    right = {**expected[0], "cidrBlock": "0.0.0.0/0", "routeType": "STATIC"}
+    assert mended_routes([right, theirs], expected) is None
     stale = {**right, "networkEntityId": "gone"}
-    assert mended_routes([stale, {**theirs, "cidrBlock": "192.0.2.0/24"}], wanted) == [theirs, *wanted]
+    assert mended_routes([stale, {**theirs, "cidrBlock": "192.0.2.0/24"}], expected) == [theirs, *expected]
 
 
 def test_all_services_picks_the_entry_for_all_services() -> None:
@@ -234,8 +234,8 @@ def operations(found: Preview) -> list[str]:
 
 
 def test_preview_shows_the_real_requests() -> None:
-    told = preview.preview(CLUSTER, OFFER, [MACHINE, MACHINE], (), COMPARTMENT)
-    assert operations(told) == [
+    report = preview.preview(CLUSTER, OFFER, [MACHINE, MACHINE], (), COMPARTMENT)
+    assert operations(report) == [
         "CreateVcn",
         "CreateInternetGateway",
         "CreateSecurityList",
@@ -246,7 +246,7 @@ def test_preview_shows_the_real_requests() -> None:
         "LaunchInstance",
         "LaunchInstance",
     ]
-    body = told.requests[-1].body
+    body = report.requests[-1].body
     assert body["metadata"] == {"ssh_authorized_keys": "<public key>", "user_data": "<user data>"}
     assert body["freeformTags"]["gpuctl-launch"] == "<launch>"
     real = launch()["details"]
@@ -258,11 +258,11 @@ def test_preview_of_a_private_rdma_cluster_lists_all_requests() -> None:
     terms = Terms(name="an image", links=("https://example.com/terms",))
     facts = {"compute_cluster": True, "listing": ["ocid1.listing", "1.2"]}
     offer = replace(OFFER, terms=terms, facts=facts)
-    told = operations(preview.preview(cluster, offer, [MACHINE], (), COMPARTMENT))
-    assert told[0] == "CreateAppCatalogSubscription"
-    assert {"CreateNatGateway", "CreateServiceGateway", "CreateComputeCluster"} <= set(told)
-    given = replace(cluster, subnet_id="ocid1.subnet")
-    with_subnet = preview.preview(given, OFFER, [MACHINE], (), COMPARTMENT)
+    report = operations(preview.preview(cluster, offer, [MACHINE], (), COMPARTMENT))
+    assert report[0] == "CreateAppCatalogSubscription"
+    assert {"CreateNatGateway", "CreateServiceGateway", "CreateComputeCluster"} <= set(report)
+    inputs = replace(cluster, subnet_id="ocid1.subnet")
+    with_subnet = preview.preview(inputs, OFFER, [MACHINE], (), COMPARTMENT)
     assert not {"CreateVcn", "CreateSubnet"} & set(operations(with_subnet))
     assert with_subnet.requests[-1].body["createVnicDetails"]["subnetId"] == "ocid1.subnet"
     assert (with_subnet.resources[0].action, with_subnet.resources[0].id) == ("use", "ocid1.subnet")
@@ -281,30 +281,32 @@ def test_preview_uses_existing_resources() -> None:
         ("subnet", "gpuctl public"),
     ]
     resources = [a_part(kind, name, SHARED) for kind, name in shared]
-    own = [*resources, a_part("nsg", "gpuctl demo", OWN)]
-    told = preview.preview(CLUSTER, OFFER, [MACHINE], own, COMPARTMENT, CLUSTER.ssh_cidrs)
-    assert operations(told) == ["LaunchInstance"]
-    assert [(one.action, one.id) for one in told.resources] == [("use", resource.id) for resource in own]
-    assert told.requests[0].body["createVnicDetails"]["subnetId"] == "subnet gpuctl public"
-    others = [*resources, a_part("nsg", "gpuctl demo", OWN | {"gpuctl-cluster-id": "f" * 16})]
-    told = preview.preview(CLUSTER, OFFER, [MACHINE], others, COMPARTMENT)
-    assert [one.kind for one in told.resources if one.action == "create"] == ["nsg"]
+    local = [*resources, a_part("nsg", "gpuctl demo", OWN)]
+    report = preview.preview(CLUSTER, OFFER, [MACHINE], local, COMPARTMENT, CLUSTER.ssh_cidrs)
+    assert operations(report) == ["LaunchInstance"]
+    assert [(item.action, item.id) for item in report.resources] == [
+        ("use", resource.id) for resource in local
+    ]
+    assert report.requests[0].body["createVnicDetails"]["subnetId"] == "subnet gpuctl public"
+    rest = [*resources, a_part("nsg", "gpuctl demo", OWN | {"gpuctl-cluster-id": "f" * 16})]
+    report = preview.preview(CLUSTER, OFFER, [MACHINE], rest, COMPARTMENT)
+    assert [item.kind for item in report.resources if item.action == "create"] == ["nsg"]
     private = preview.preview(replace(CLUSTER, public_ip=False), OFFER, [MACHINE], resources, COMPARTMENT)
-    assert [one.kind for one in private.resources if one.action == "create"] == [
+    assert [item.kind for item in private.resources if item.action == "create"] == [
         "nat-gateway",
         "service-gateway",
         "route-table",
         "subnet",
         "nsg",
     ]
-    gone = [a_part("vcn", "gpuctl", SHARED, deleting=True)]
-    assert operations(preview.preview(CLUSTER, OFFER, [MACHINE], gone, COMPARTMENT))[0] == "CreateVcn"
+    missing = [a_part("vcn", "gpuctl", SHARED, deleting=True)]
+    assert operations(preview.preview(CLUSTER, OFFER, [MACHINE], missing, COMPARTMENT))[0] == "CreateVcn"
 
 
 def test_preview_with_another_ssh_cidr_changes_only_the_rules() -> None:
     resources = [a_part("nsg", "gpuctl demo", OWN)]
-    given = replace(CLUSTER, subnet_id="ocid1.subnet")
-    add, remove = preview.preview(given, OFFER, (), resources, COMPARTMENT, ("198.51.100.9/32",)).requests
+    inputs = replace(CLUSTER, subnet_id="ocid1.subnet")
+    add, remove = preview.preview(inputs, OFFER, (), resources, COMPARTMENT, ("198.51.100.9/32",)).requests
     assert add.operation == "AddNetworkSecurityGroupSecurityRules"
     assert [rule["source"] for rule in add.body["securityRules"]] == ["203.0.113.7/32"]
     assert dict(remove.body) == {"securityRuleIds": ["<SSH from 198.51.100.9/32>"]}

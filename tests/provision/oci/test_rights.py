@@ -118,4 +118,6 @@ def test_page_lists_the_policies() -> None:
     assert listed == list(dict.fromkeys(policy.format(**at) for policy in needed))
     kubernetes = PAGE.with_name("kubernetes.md").read_text()
     more = rights.KUBERNETES[len(rights.SHARED_NETWORK) :]
-    assert re.findall(r"^Allow group GROUP to (.*)$", kubernetes, re.M) == [one.format(**at) for one in more]
+    assert re.findall(r"^Allow group GROUP to (.*)$", kubernetes, re.M) == [
+        item.format(**at) for item in more
+    ]

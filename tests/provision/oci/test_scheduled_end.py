@@ -58,9 +58,9 @@ class Scene:
     def up(self, count: int, **fields: Any) -> tuple[Machine, ...]:
         plan = self.plan(count, **fields)
         self.folder.make()
-        said: list[str] = []
-        machines = self.provider.create(plan, self.folder.journal, said.append)
-        self.said = said
+        output: list[str] = []
+        machines = self.provider.create(plan, self.folder.journal, output.append)
+        self.said = output
         self.folder.save(
             Inventory(
                 cluster="default",
@@ -303,8 +303,8 @@ def test_rights_that_were_revoked_hide_no_pool_from_down(scene: Scene) -> None:
     scene.up(2)
     scene.fake.settings(refused_by_policy=LISTS)
     left = scene.provider.destroy()
-    assert {one.kind for one in left} >= {"instance", "instance-pool"}
-    assert all("instance-pools" in one.reason or "compute-management" in one.reason for one in left[:2])
+    assert {item.kind for item in left} >= {"instance", "instance-pool"}
+    assert all("instance-pools" in item.reason or "compute-management" in item.reason for item in left[:2])
     assert len(scene.alive()) == 2
     scene.fake.settings(refused_by_policy=[])
     assert scene.provider.destroy() == ()

@@ -68,9 +68,9 @@ class User:
         return provider(self.folder, clock=FastClock())
 
     def plan(self, count: int | None = 2, **spec: Any) -> Plan:
-        asked: dict[str, Any] = {"shape": SHAPE, "ssh_cidr": "198.51.100.7/32", "provider": "oke"}
+        request: dict[str, Any] = {"shape": SHAPE, "ssh_cidr": "198.51.100.7/32", "provider": "oke"}
         current = self.folder.load() if self.folder.exists() else None
-        return self.provider.plan(Spec(cluster=self.name, count=count, **(asked | spec)), current)
+        return self.provider.plan(Spec(cluster=self.name, count=count, **(request | spec)), current)
 
     def up(self, count: int | None = 2, **spec: Any) -> tuple[Machine, ...]:
         plan = self.plan(count, **spec)

@@ -18,7 +18,7 @@ def test_plan_without_an_account_has_everything_and_its_price(name: str, shape: 
     assert len(plan.create) == 2
     assert plan.hourly_usd is not None
     assert plan.hourly_usd > 8
-    made = [one.operation for one in plan.requests]
+    made = [request.operation for request in plan.requests]
     assert made.count("CreateCluster") == 1
     assert sum(operation in ("CreateNodePool", "CreateNodegroup") for operation in made) == 2
     assert plan.ssh_cidrs == ("<your address>/32",)

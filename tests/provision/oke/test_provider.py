@@ -25,7 +25,7 @@ from tests.provision.oke.building import SHAPE, User, operations, signed_for
 
 
 def nodes_with_gpus(fake: FakeCloud) -> list[str]:
-    return [one["id"] for one in fake.live_instances() if one["shape"] == SHAPE]
+    return [live_instance["id"] for live_instance in fake.live_instances() if live_instance["shape"] == SHAPE]
 
 
 def nodes() -> list[dict[str, Any]]:
@@ -87,8 +87,8 @@ def test_plan_has_the_control_plane_and_tells_that_nothing_ends_by_itself(user: 
         plan.ending
         == "nodes and control plane are billed until `gpuctl down`, or `gpuctl reap --expired` from cron"
     )
-    asked = [one.operation for one in plan.requests]
-    assert asked == ["CreateCluster", "InstallAddon", "CreateNodePool", "CreateNodePool"]
+    requests = [request.operation for request in plan.requests]
+    assert requests == ["CreateCluster", "InstallAddon", "CreateNodePool", "CreateNodePool"]
     assert plan.image.startswith("Oracle-Linux-8.10-Gen2-GPU-2026.09.30")
     assert plan.requests[0].body["kubernetesVersion"] == "v1.34.1"
 
@@ -145,14 +145,16 @@ def test_preemptible_machines_are_used(user: User, fake: FakeCloud, kube: KubeAp
         if node["metadata"]["name"].startswith("gpu"):
             node["spec"]["taints"].append({"key": PREEMPTIBLE, "effect": "NoSchedule"})
     assert len(user.up(2, spot=True)) == 2
-    (asked,) = [call for call in fake.calls(mutating=True) if call["operation"] == "InstallAddon"]
-    assert asked["status"] == 202
+    (requests,) = [call for call in fake.calls(mutating=True) if call["operation"] == "InstallAddon"]
+    assert requests["status"] == 202
 
 
 def test_preemptible_nodes_are_tolerated_by_the_plug_in(user: User) -> None:
-    (asked,) = [one for one in user.plan(1, spot=True).requests if one.operation == "InstallAddon"]
-    (tolerations,) = asked.body["configurations"]
-    assert [one["key"] for one in json.loads(tolerations["value"])] == ["nvidia.com/gpu", PREEMPTIBLE]
+    (requests,) = [
+        request for request in user.plan(1, spot=True).requests if request.operation == "InstallAddon"
+    ]
+    (tolerations,) = requests.body["configurations"]
+    assert [request["key"] for request in json.loads(tolerations["value"])] == ["nvidia.com/gpu", PREEMPTIBLE]
 
 
 def test_node_pool_of_a_compute_cluster_needs_a_policy_that_the_plan_names(user: User) -> None:
@@ -188,8 +190,8 @@ def test_image_and_version(rather: str | None, version: str, image: str) -> None
         "Oracle-Linux-8.10-Gen2-GPU-2026.09.30-0-OKE-1.33.1-1300",
     ]
     sources = [{"sourceName": name, "imageId": name} for name in names]
-    found, with_gpus, _ = choose(["v1.33.1", "v1.34.1", "v1.34.2", "v1.35.0"], sources, preferred=rather)
-    assert found == version
+    result, with_gpus, _ = choose(["v1.33.1", "v1.34.1", "v1.34.2", "v1.35.0"], sources, preferred=rather)
+    assert result == version
     assert image in with_gpus["sourceName"]
 
 
@@ -252,12 +254,12 @@ def test_token_is_a_signed_address_of_one_cluster(user: User) -> None:
 def test_nodes_of_growth_whose_pods_fail_are_ended_and_not_the_one_at_work(
     user: User, fake: FakeCloud, kube: KubeApi
 ) -> None:
-    (kept,) = user.up(1)
+    (saved,) = user.up(1)
     (node,) = nodes_with_gpus(fake)
     kube.world.images["*"] = "slow"
     with pytest.raises(CreateFailed, match="waits for the image"):
         user.up(2)
-    assert user.provider.find() == (kept,)
+    assert user.provider.find() == (saved,)
     assert nodes_with_gpus(fake) == [node]
     assert operations(fake)[-1] == "DeleteNode"
 

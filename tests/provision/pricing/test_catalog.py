@@ -177,6 +177,6 @@ def test_nvidia_by_name_accepts_only_nvidia_shapes():
         "p6-b200.48xlarge",
         "g5g.metal",
     ]
-    others = ["BM.GPU.MI300X.8", "BM.GPU.MI355X-v1.8", "VM.Standard.E4.Flex", "g4ad.xlarge", "trn1.32xlarge"]
+    rest = ["BM.GPU.MI300X.8", "BM.GPU.MI355X-v1.8", "VM.Standard.E4.Flex", "g4ad.xlarge", "trn1.32xlarge"]
     assert [name for name in [*nvidia, *SHAPES] if not nvidia_by_name(name)] == []
-    assert [name for name in [*others, "inf2.xlarge", "t3.micro"] if nvidia_by_name(name)] == []
+    assert [name for name in [*rest, "inf2.xlarge", "t3.micro"] if nvidia_by_name(name)] == []

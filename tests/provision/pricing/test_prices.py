@@ -52,9 +52,9 @@ def pages(monkeypatch):
 
 
 def ask(home, *providers, region=None):
-    said = []
-    done = refresh(home, providers or ("oci", "aws"), region, NOW, said.append)
-    return done, said
+    output = []
+    done = refresh(home, providers or ("oci", "aws"), region, NOW, output.append)
+    return done, output
 
 
 def usd(home, shape, region=None):
@@ -86,9 +86,9 @@ def test_price_of_is_none_for_an_unpriced_shape_or_region(tmp_path, shape, regio
 
 def test_refresh_replaces_found_prices_and_keeps_the_others(tmp_path, pages):
     home = tmp_path / "home"
-    done, said = ask(home)
+    done, output = ask(home)
     assert done.failed == ()
-    assert said == ["asking OCI for its prices …", "asking AWS for its prices in us-east-1 …"]
+    assert output == ["asking OCI for its prices …", "asking AWS for its prices in us-east-1 …"]
     assert price_of(home, "VM.GPU.A10.2", "uk-london-1") == Price(
         usd_per_hour=5.0, date="2026-11-21", source=f"{pages['address']}{OCI_PATH}?currencyCode=USD"
     )
@@ -114,7 +114,7 @@ def test_refresh_keeps_prices_of_other_regions(tmp_path, pages):
     ask(tmp_path, "oci")
     assert (usd(tmp_path, "VM.GPU.A10.1"), usd(tmp_path, "g5.xlarge", "eu-west-1")) == (1.0, 1.234)
     document = json.loads((tmp_path / FILE_NAME).read_text())
-    assert [(one["provider"], one["region"]) for one in document["lists"]] == [
+    assert [(item["provider"], item["region"]) for item in document["lists"]] == [
         ("aws", "us-east-1"),
         ("aws", "eu-west-1"),
         ("oci", None),
@@ -296,13 +296,13 @@ def test_refresh_reads_the_aws_file_in_bounded_memory(tmp_path, pages, monkeypat
     pages[f"{AWS_FILES}eu-west-1/index.csv"] = long
     tracemalloc.start()
     try:
-        done, said = ask(tmp_path, "aws", region="eu-west-1")
+        done, output = ask(tmp_path, "aws", region="eu-west-1")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert done.failed == ()
     assert usd(tmp_path, "g5.xlarge", "eu-west-1") == 1.006
-    assert [line[2:] for line in said[1:]] == [" MB of AWS's price list read …"] * 3
+    assert [line[2:] for line in output[1:]] == [" MB of AWS's price list read …"] * 3
     assert peak < 12 << 20
 
 
@@ -347,9 +347,9 @@ GP3 = {
 
 def test_refresh_reads_the_gp3_disk_price_of_the_region(tmp_path, pages):
     assert load(tmp_path).disk_usd_per_gb_month("aws", "eu-west-1") is None
-    others = [GP3 | {"Region Code": "us-east-2"}, GP3 | {"Product Family": "Provisioned"}]
+    rest = [GP3 | {"Region Code": "us-east-2"}, GP3 | {"Product Family": "Provisioned"}]
     ireland = G5 | {"Region Code": "eu-west-1", "PricePerUnit": "1.2340000000"}
-    pages[f"{AWS_FILES}eu-west-1/index.csv"] = aws_file(ireland, GP3, GP3, *others)
+    pages[f"{AWS_FILES}eu-west-1/index.csv"] = aws_file(ireland, GP3, GP3, *rest)
     ask(tmp_path, "aws", region="eu-west-1")
     assert load(tmp_path).disk_usd_per_gb_month("aws", "eu-west-1") == 0.088
     assert load(tmp_path).disk_usd_per_gb_month("aws", None) is None, "another region's"

@@ -24,10 +24,10 @@ def test_end_of_strips_terminal_control_sequences(raw: bytes | str, text: str | 
 
 def test_end_of_keeps_only_the_last_lines() -> None:
     lines = "".join(f"line {number}\n" for number in range(20_000))
-    found = end_of(lines)
-    assert found is not None
-    assert len(found) <= MAX_BYTES
-    assert found.endswith("line 19998\nline 19999\n")
+    result = end_of(lines)
+    assert result is not None
+    assert len(result) <= MAX_BYTES
+    assert result.endswith("line 19998\nline 19999\n")
 
 
 UBUNTU = """\

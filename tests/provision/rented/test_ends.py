@@ -49,41 +49,41 @@ def test_machine_counts_as_scheduled_in_the_minute_after_the_end_alone(
 
 
 def test_guard_is_armed_where_a_schedule_covers_all_machines() -> None:
-    found = guards((SCHEDULE, POWER_OFF), CLUSTER, (FULL,), BOTH)
-    assert [guard.guard for guard in found] == ["cloud schedule", "machine power-off"]
-    assert schedule_of(found) == (True, "")
-    assert found[1].armed is None
+    result = guards((SCHEDULE, POWER_OFF), CLUSTER, (FULL,), BOTH)
+    assert [guard.guard for guard in result] == ["cloud schedule", "machine power-off"]
+    assert schedule_of(result) == (True, "")
+    assert result[1].armed is None
 
 
 def test_guard_names_machines_without_a_schedule() -> None:
-    found = guards((SCHEDULE,), CLUSTER, (), BOTH)
-    assert schedule_of(found) == (False, "no schedule of the cloud ends a, b")
+    result = guards((SCHEDULE,), CLUSTER, (), BOTH)
+    assert schedule_of(result) == (False, "no schedule of the cloud ends a, b")
 
 
 def test_guard_whose_schedule_could_not_be_read_is_not_known() -> None:
-    found = guards((SCHEDULE,), CLUSTER, (), BOTH, unreadable="no answer")
-    assert schedule_of(found) == (None, "no answer")
+    result = guards((SCHEDULE,), CLUSTER, (), BOTH, unreadable="no answer")
+    assert schedule_of(result) == (None, "no answer")
 
 
 def test_schedule_that_was_not_planned_counts_where_it_covers_all() -> None:
     assert schedule_of(guards((POWER_OFF,), CLUSTER, (FULL,), BOTH)) == (True, "")
     half = replace(FULL, machines=frozenset({"a"}))
-    found = guards((POWER_OFF,), CLUSTER, (half,), BOTH)
-    assert [guard.guard for guard in found] == ["machine power-off"]
+    result = guards((POWER_OFF,), CLUSTER, (half,), BOTH)
+    assert [guard.guard for guard in result] == ["machine power-off"]
 
 
 def test_guard_that_did_not_act_in_time_is_not_armed() -> None:
-    found = guards((SCHEDULE,), CLUSTER, (FULL,), BOTH, late=["a", "b"])
-    assert schedule_of(found) == (False, "its time is over, and the cloud still lists a, b")
+    result = guards((SCHEDULE,), CLUSTER, (FULL,), BOTH, late=["a", "b"])
+    assert schedule_of(result) == (False, "its time is over, and the cloud still lists a, b")
     assert not is_late(CLUSTER, END + timedelta(minutes=29))
     assert is_late(CLUSTER, END + timedelta(minutes=31))
 
 
 def test_guard_of_a_pool_that_is_scaling_is_not_known() -> None:
-    found = guards((SCHEDULE,), CLUSTER, (replace(FULL, problem="the pool is SCALING"),), BOTH)
-    assert schedule_of(found) == (None, "the pool is SCALING")
+    result = guards((SCHEDULE,), CLUSTER, (replace(FULL, problem="the pool is SCALING"),), BOTH)
+    assert schedule_of(result) == (None, "the pool is SCALING")
 
 
 def test_schedule_that_could_not_be_read_is_shown_also_where_it_was_not_planned() -> None:
-    found = guards((POWER_OFF,), CLUSTER, (), BOTH, unreadable="no answer")
-    assert schedule_of(found) == (None, "no answer")
+    result = guards((POWER_OFF,), CLUSTER, (), BOTH, unreadable="no answer")
+    assert schedule_of(result) == (None, "no answer")

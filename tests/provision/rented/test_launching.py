@@ -256,9 +256,9 @@ def test_launch_with_expired_credentials_names_what_is_left_behind(scene: Scene)
     scene.world.on("send", expire, match=of_rank(2))
     with pytest.raises(LeftBehind) as caught:
         scene.fill()
-    there = [machine.id for machine in scene.world.living()]
+    existing = [machine.id for machine in scene.world.living()]
     (launch,) = scene.folder.launches()
-    assert all(i in str(caught.value) for i in there) or launch.id in str(caught.value)
+    assert all(i in str(caught.value) for i in existing) or launch.id in str(caught.value)
     assert not launch.settled
     scene.world.calm()
     scene.fill()
@@ -363,8 +363,8 @@ def test_failed_launch_warns_of_a_billed_network_without_machines(
     with pytest.raises((NoCapacity, Denied)) as caught:
         scene.fill()
     assert why == "no network" or "No machine is left of" in str(caught.value)
-    told = [line for line in scene.said if "is billed, about $0.05 an hour, until `gpuctl down" in line]
-    assert len(told) == billed
+    report = [line for line in scene.said if "is billed, about $0.05 an hour, until `gpuctl down" in line]
+    assert len(report) == billed
 
 
 def test_failed_launch_does_not_warn_of_a_network_in_use(scene: Scene) -> None:
@@ -476,12 +476,12 @@ def test_launch_killed_during_rollback_is_completed_by_the_next(scene: Scene, sk
     scene.world.fail_late(
         Capacity("None.", code="OutOfHostCapacity"), after_s=12, match=lambda m: m.zone == ZONES[0]
     )
-    looks = 0
+    polls = 0
 
     def at_last(_: Any) -> bool:
-        nonlocal looks
-        looks += 1
-        return looks > skip
+        nonlocal polls
+        polls += 1
+        return polls > skip
 
     scene.kill_at("instances", at_last)
     scene.killed()
@@ -528,14 +528,14 @@ def test_launch_fails_fast_when_a_kept_rank_ends(scene: Scene) -> None:
 
 def test_launch_ends_surplus_machines_before_creating_more(scene: Scene) -> None:
     scene.world.list_lag_s = 0
-    kept = scene.add(0, age_s=900)
+    saved = scene.add(0, age_s=900)
     doubled = scene.add(0, age_s=600)
     beyond = scene.add(7, age_s=600)
     nobodys = scene.add(0, age_s=600)
     nobodys.rank = None
     scene.fill()
     first = scene.world.called("send")[0]
-    assert first.living == (kept.id,)
+    assert first.living == (saved.id,)
     assert {scene.world.state(m) for m in (doubled, beyond, nobodys)} == {"ended"}
     scene.check(peak=4)
 

@@ -146,9 +146,9 @@ def test_up_and_destroy_are_idempotent(scene: Scene) -> None:
 # Another region, profile, compartment.
 
 
-@pytest.mark.parametrize("what", ["region", "profile", "compartment"])
+@pytest.mark.parametrize("subject", ["region", "profile", "compartment"])
 @pytest.mark.parametrize("left", ["machines", "an unfinished launch", "parts"])
-def test_up_refuses_to_move_a_cluster_that_has_resources(scene: Scene, what: str, left: str) -> None:
+def test_up_refuses_to_move_a_cluster_that_has_resources(scene: Scene, subject: str, left: str) -> None:
     scene.clouds.accounts["work"] = "account-two"
     if left == "an unfinished launch":
         scene.world.on(
@@ -164,8 +164,8 @@ def test_up_refuses_to_move_a_cluster_that_has_resources(scene: Scene, what: str
     if left == "parts":
         scene.world.end_all()
         assert scene.world.there("nsg") != []
-    there = {"region": "region-b", "profile": "work", "compartment": "ocid1.compartment.b"}
-    scene.refuses(f"--{what}", **{what: there[what]})
+    existing = {"region": "region-b", "profile": "work", "compartment": "ocid1.compartment.b"}
+    scene.refuses(f"--{subject}", **{subject: existing[subject]})
     elsewhere = [key for key in scene.clouds.worlds if key != (ACCOUNT, REGION, None)]
     assert [call for key in elsewhere for call in scene.clouds.worlds[key].changes()] == []
 
@@ -387,16 +387,16 @@ CHANGES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("subject", CHANGES)
 @pytest.mark.parametrize("count", [2, 3])
-def test_up_refuses_changed_options_while_machines_live(scene: Scene, what: str, count: int) -> None:
+def test_up_refuses_changed_options_while_machines_live(scene: Scene, subject: str, count: int) -> None:
     scene.up(ttl_s=TTL_S)
-    scene.refuses("gpuctl down", count=count, **{what: CHANGES[what]})
+    scene.refuses("gpuctl down", count=count, **{subject: CHANGES[subject]})
     assert scene.record.shape == SHAPE
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("settings", "message"),
     [
         ({"ttl_s": 2 * TTL_S}, "--ttl 90m, not 8h"),
         ({"spot": True}, "no --spot, not --spot"),
@@ -404,9 +404,11 @@ def test_up_refuses_changed_options_while_machines_live(scene: Scene, what: str,
         ({"image": "mine"}, "no --image, not --image mine"),
     ],
 )
-def test_up_names_changed_options_as_they_are_typed(scene: Scene, asked: dict[str, Any], said: str) -> None:
+def test_up_names_changed_options_as_they_are_typed(
+    scene: Scene, settings: dict[str, Any], message: str
+) -> None:
     scene.up(ttl_s=5400.0)
-    scene.refuses(said, **asked)
+    scene.refuses(message, **settings)
 
 
 def test_up_refuses_changed_options_while_one_machine_lives(scene: Scene) -> None:
@@ -429,13 +431,13 @@ def test_up_refuses_changed_options_after_an_unfinished_launch(scene: Scene) -> 
     scene.refuses("--shape", shape="VM.GPU.A10.2")
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_up_takes_changed_options_once_all_machines_ended(scene: Scene, what: str) -> None:
+@pytest.mark.parametrize("subject", CHANGES)
+def test_up_takes_changed_options_once_all_machines_ended(scene: Scene, subject: str) -> None:
     scene.up(ttl_s=TTL_S)
     scene.world.end_all()
-    asked = {"ttl_s": TTL_S} | {what: CHANGES[what]}
-    assert len(scene.up(**asked)) == 2
-    assert getattr(scene.record, what) == CHANGES[what]
+    request = {"ttl_s": TTL_S} | {subject: CHANGES[subject]}
+    assert len(scene.up(**request)) == 2
+    assert getattr(scene.record, subject) == CHANGES[subject]
     assert len(scene.world.living()) == 2
 
 
@@ -451,14 +453,14 @@ def test_up_does_not_reuse_options_of_ended_machines(scene: Scene) -> None:
     assert request["subnet"] in {resource.id for resource in scene.world.there("subnet")}
 
 
-@pytest.mark.parametrize(("name", "what"), [("oci", "OCI SDK"), ("aws", "SDK")])
-def test_check_reports_sdk_ok_and_credentials_missing(tmp_path: Path, name: str, what: str) -> None:
+@pytest.mark.parametrize(("name", "subject"), [("oci", "OCI SDK"), ("aws", "SDK")])
+def test_check_reports_sdk_ok_and_credentials_missing(tmp_path: Path, name: str, subject: str) -> None:
     def connect(target: Target, clock: Clock) -> Cloud:
         raise BadCredentials("There are none.")
 
     provider = CloudProvider(name, Store(tmp_path).cluster("default"), connect=connect)
     sdk, credentials = provider.check(Spec(shape=SHAPE_OF[name]))
-    assert (sdk.what, sdk.ok, bool(sdk.detail)) == (what, True, True)
+    assert (sdk.what, sdk.ok, bool(sdk.detail)) == (subject, True, True)
     assert credentials == Finding(what="credentials", ok=False, detail="There are none.")
 
 
@@ -466,21 +468,23 @@ def test_check_reports_sdk_ok_and_credentials_missing(tmp_path: Path, name: str,
 def test_outline_works_without_region_and_address(tmp_path: Path, name: str) -> None:
     provider = CloudProvider(name, Store(tmp_path).cluster("default"))
     plan = provider.outline(Spec(shape=SHAPE_OF[name], count=2, public_ip=False))
-    told = json.dumps([dict(request.body) for request in plan.requests])
-    assert "<your address>/32" in told
+    report = json.dumps([dict(request.body) for request in plan.requests])
+    assert "<your address>/32" in report
     assert "CreateNatGateway" in {request.operation for request in plan.requests}
     assert plan.region is None
-    assert "None" not in told
-    assert {"oci": "<NVIDIA GPU-Optimized VMI, else", "aws": "<newest Deep Learning Base AMI>"}[name] in told
+    assert "None" not in report
+    assert {"oci": "<NVIDIA GPU-Optimized VMI, else", "aws": "<newest Deep Learning Base AMI>"}[
+        name
+    ] in report
     assert plan.image is not None
-    assert plan.image in told
+    assert plan.image in report
     assert "can't be asked" in plan.image_why
 
 
 def test_plan_that_only_ends_a_machine_lists_the_request(scene: Scene) -> None:
     scene.up(1)
-    (kept,) = scene.world.living()
-    scene.world.machines["surplus"] = replace(kept, id="surplus")
+    (saved,) = scene.world.living()
+    scene.world.machines["surplus"] = replace(saved, id="surplus")
     plan = scene.plan(1)
     assert (plan.create, len(plan.end), plan.changes) == ((), 1, True)
     (request,) = plan.requests
@@ -492,7 +496,7 @@ CPU = "VM.Standard.E5.Flex"
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "driver"),
+    ("name", "settings", "driver"),
     [
         ("oci", {}, None),
         ("aws", {}, DriverPlan(source="image")),
@@ -510,10 +514,10 @@ CPU = "VM.Standard.E5.Flex"
     ],
 )
 def test_outline_names_the_driver_or_leaves_it_unknown(
-    tmp_path: Path, name: str, asked: dict[str, Any], driver: DriverPlan | None
+    tmp_path: Path, name: str, settings: dict[str, Any], driver: DriverPlan | None
 ) -> None:
     provider = CloudProvider(name, Store(tmp_path).cluster("default"))
-    assert provider.outline(Spec(**{"shape": SHAPE_OF[name], **asked})).driver == driver
+    assert provider.outline(Spec(**{"shape": SHAPE_OF[name], **settings})).driver == driver
 
 
 def test_outline_refuses_a_driver_for_an_image_that_has_one(tmp_path: Path) -> None:

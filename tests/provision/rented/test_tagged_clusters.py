@@ -116,14 +116,14 @@ class World:
 
 def found_in(result: ScanResult) -> dict[str, list[str]]:
     return {
-        str(found): [cluster.name for cluster in found.contents.clusters]
-        for found in result.scanned
-        if found.cloud.name not in KUBERNETES or found.contents.clusters
+        str(matches): [cluster.name for cluster in matches.contents.clusters]
+        for matches in result.scanned
+        if matches.cloud.name not in KUBERNETES or matches.contents.clusters
     }
 
 
 def told(result: ScanResult) -> list[str]:
-    return [str(one) for one in result.problems]
+    return [str(problem) for problem in result.problems]
 
 
 def clusters_in(**has: Any) -> tuple[FoundCluster, ...]:
@@ -151,15 +151,15 @@ def test_survey_ignores_ended_machines() -> None:
 
 def test_survey_cost_counts_from_each_machines_launch() -> None:
     late = an_instance(OURS, 2, launched_at="2026-11-21T11:30:00+00:00")
-    (found,) = clusters_in(machines=(an_instance(OURS, 1), late))
-    assert found.hourly_usd == 4.0
-    assert found.cost_usd(NOW) == pytest.approx(3.0)
+    (result,) = clusters_in(machines=(an_instance(OURS, 1), late))
+    assert result.hourly_usd == 4.0
+    assert result.cost_usd(NOW) == pytest.approx(3.0)
 
 
 def test_survey_cost_is_unknown_with_a_spot_machine() -> None:
-    (found,) = clusters_in(machines=(an_instance(OURS, 1, spot=True), an_instance(OURS, 2)))
-    assert found.hourly_usd is None
-    assert found.cost_usd(NOW) is None
+    (result,) = clusters_in(machines=(an_instance(OURS, 1, spot=True), an_instance(OURS, 2)))
+    assert result.hourly_usd is None
+    assert result.cost_usd(NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_survey_reports_expiry_by_the_latest_valid_tag(
     ends: list[str], expires_at: str | None, over: bool
 ) -> None:
     machines = tuple(an_instance(OURS | {tags.EXPIRES: end}, n) for n, end in enumerate(ends))
-    (found,) = clusters_in(machines=machines, things=(a_part(OURS),))
-    assert found.expires_at == expires_at
-    assert found.expired(NOW) is over
+    (result,) = clusters_in(machines=machines, things=(a_part(OURS),))
+    assert result.expires_at == expires_at
+    assert result.expired(NOW) is over
 
 
 def test_reap_reports_bad_credentials_and_continues_elsewhere() -> None:
@@ -197,7 +197,7 @@ def test_reap_skips_an_unconfigured_cloud_unless_requested() -> None:
     world.add("aws", "iad")
     result = world.scan()
     assert told(result) == []
-    assert [str(one) for one in result.passed_over] == ["oci: There is no configuration of oci."]
+    assert [str(item) for item in result.passed_over] == ["oci: There is no configuration of oci."]
     with pytest.raises(BadCredentials, match="no configuration of oci"):
         world.scan(providers=("oci",))
     assert told(world.scan(providers=("oci", "aws"))) == ["oci: There is no configuration of oci."]
@@ -249,7 +249,7 @@ def test_reap_skips_denied_compartments_when_one_is_readable() -> None:
     result = compartments(machines=(an_instance(OURS),)).scan(providers=("oci",))
     assert found_in(result) == {"oci fra mine": ["default"]}
     assert told(result) == []
-    assert [str(one) for one in result.passed_over] == [
+    assert [str(item) for item in result.passed_over] == [
         "oci fra: Not allowed.",
         "oci fra other: Not allowed.",
     ]

@@ -112,13 +112,13 @@ def test_teardown_watches_for_machines_of_an_interrupted_launch(scene: Scene) ->
 
 
 def test_teardown_denied_for_one_machine_ends_the_others(scene: Scene) -> None:
-    kept = scene.machines[1]
-    scene.world.on("terminate", Denied("No permission."), match=lambda ids: kept.id in ids, times=1e9)
+    saved = scene.machines[1]
+    scene.world.on("terminate", Denied("No permission."), match=lambda ids: saved.id in ids, times=1e9)
     removed = scene.down()
     assert [scene.world.state(machine) for machine in scene.machines] == ["ended", "running", "ended"]
     by_id = {left.id: left for left in removed.leftovers}
-    assert by_id[kept.id].kind == "instance"
-    assert "No permission" in by_id[kept.id].reason
+    assert by_id[saved.id].kind == "instance"
+    assert "No permission" in by_id[saved.id].reason
     assert by_id[scene.nsg.id].kind == "nsg"
     assert {resource.kind for resource in scene.world.there()} >= {"nsg", "vcn", "subnet"}
     assert scene.time < 2 * BLOCKED_TIMEOUT_S
@@ -275,9 +275,9 @@ def test_teardown_names_unused_nat_with_an_unending_machine(scene: Scene, needed
     if needed:
         scene.world.add_resource("nsg", THEIRS_PRIVATE)
     scene.machines[0].immortal = True
-    told = {left.id: left.reason for left in scene.down().leftovers}
-    assert told.keys() == {scene.machines[0].id, scene.nsg.id} | ({nat.id} if not needed else set())
-    assert told[scene.nsg.id] == f"Instance {scene.machines[0].id} is still there."
+    report = {left.id: left.reason for left in scene.down().leftovers}
+    assert report.keys() == {scene.machines[0].id, scene.nsg.id} | ({nat.id} if not needed else set())
+    assert report[scene.nsg.id] == f"Instance {scene.machines[0].id} is still there."
     assert nat in scene.world.there()
 
 
@@ -298,10 +298,10 @@ def test_teardown_keeps_nat_only_of_the_other_clusters_network(scene: Scene, kno
     if known:
         in_network(scene, theirs, "vcn-2")
     assert scene.down() == Removed(leftovers=(), network_users=("other",))
-    there = {resource.id for resource in scene.world.there()}
-    assert other.id in there
-    assert (nat.id in there) == (not known)
-    assert scene.vcn.id in there, "it is not known where that one is"
+    existing = {resource.id for resource in scene.world.there()}
+    assert other.id in existing
+    assert (nat.id in existing) == (not known)
+    assert scene.vcn.id in existing, "it is not known where that one is"
 
 
 def test_teardown_removes_an_address_freed_by_its_nat(scene: Scene) -> None:
@@ -317,22 +317,22 @@ def test_teardown_removes_an_address_freed_by_its_nat(scene: Scene) -> None:
     assert not {nat.id, address.id} & {resource.id for resource in scene.world.there()}
 
 
-@pytest.mark.parametrize("stays", ["nothing", "a part", "a user"])
-def test_teardown_reports_the_network_gone_under_its_lock(scene: Scene, stays: str) -> None:
-    told: list[str] = []
+@pytest.mark.parametrize("remains", ["nothing", "a part", "a user"])
+def test_teardown_reports_the_network_gone_under_its_lock(scene: Scene, remains: str) -> None:
+    messages: list[str] = []
 
     @contextmanager
     def lock() -> Iterator[None]:
-        told.append("locked")
+        messages.append("locked")
         yield
-        told.append("free")
+        messages.append("free")
 
-    if stays == "a part":
+    if remains == "a part":
         scene.world.on("delete", Denied("No permission."), match=is_part(scene.vcn), times=1e9)
-    if stays == "a user":
+    if remains == "a user":
         scene.world.add_resource("nsg", THEIRS)
-    scene.down(network=lock, network_gone=lambda: told.append("gone"))
-    assert told == (["locked", "gone", "free"] if stays == "nothing" else ["locked", "free"])
+    scene.down(network=lock, network_gone=lambda: messages.append("gone"))
+    assert messages == (["locked", "gone", "free"] if remains == "nothing" else ["locked", "free"])
 
 
 def test_teardown_without_ids_removes_all_clusters(scene: Scene) -> None:
@@ -347,11 +347,11 @@ def test_teardown_without_ids_removes_all_clusters(scene: Scene) -> None:
 def test_teardown_never_touches_untagged_resources(scene: Scene, ids: set[str] | None) -> None:
     scene.world.lists_others = True
     nobodys: list[dict[str, str]] = [{}, {"Name": "default"}, {tags.CLUSTER_ID: ID}]
-    others = {scene.world.add_machine(of, rank=0, age_s=900).id for of in nobodys}
-    others |= {scene.world.add_resource("nsg", of, name="default").id for of in nobodys}
+    rest = {scene.world.add_machine(of, rank=0, age_s=900).id for of in nobodys}
+    rest |= {scene.world.add_resource("nsg", of, name="default").id for of in nobodys}
     scene.down(ids=ids, blocked_timeout_s=20)
-    assert not scene.touched() & others
-    assert others <= {m.id for m in scene.world.living()} | {p.id for p in scene.world.there()}
+    assert not scene.touched() & rest
+    assert rest <= {m.id for m in scene.world.living()} | {p.id for p in scene.world.there()}
     assert [scene.world.state(machine) for machine in scene.machines] == ["ended"] * 3
 
 
@@ -389,15 +389,15 @@ def test_teardown_fails_when_machines_cannot_be_listed(scene: Scene) -> None:
 # Parts that don't go.
 
 
-@pytest.mark.parametrize("which", ["nsg", "subnet"])
-def test_teardown_names_a_blocked_part_at_the_deadline(scene: Scene, which: str) -> None:
-    resource: Resource = getattr(scene, which)
+@pytest.mark.parametrize("choice", ["nsg", "subnet"])
+def test_teardown_names_a_blocked_part_at_the_deadline(scene: Scene, choice: str) -> None:
+    resource: Resource = getattr(scene, choice)
     scene.world.blocked_until[resource.id] = 1e9
     removed = scene.down()
     assert resource.id in {left.id for left in removed.leftovers}
     assert BLOCKED_TIMEOUT_S <= scene.time < 3 * BLOCKED_TIMEOUT_S
     assert scene.vcn in scene.world.there()
-    assert scene.gateway in scene.world.there() or which == "subnet"
+    assert scene.gateway in scene.world.there() or choice == "subnet"
 
 
 def test_teardown_waits_for_a_temporarily_blocked_part(scene: Scene) -> None:

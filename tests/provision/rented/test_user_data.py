@@ -25,8 +25,8 @@ def key(tmp_path_factory):
 
 
 def text(key, **given) -> str:
-    asked = {"user": "ubuntu", "authorized_key": "ssh-ed25519 AAAA me", "ssh_port": 22, "expires_at": None}
-    return user_data(host_private_key=key[0], host_public_key=key[1], **asked | given)
+    request = {"user": "ubuntu", "authorized_key": "ssh-ed25519 AAAA me", "ssh_port": 22, "expires_at": None}
+    return user_data(host_private_key=key[0], host_public_key=key[1], **request | given)
 
 
 def test_user_data_sets_login_user_and_host_keys(key):
@@ -46,10 +46,10 @@ def test_user_data_sets_login_user_and_host_keys(key):
     assert key[0] in "\n".join(line.strip() for line in made.splitlines()) + "\n", "readable, not escaped"
 
 
-@pytest.mark.parametrize("given", [{}, {"ssh_port": 2222, "expires_at": END}])
-def test_user_data_is_deterministic_and_small(key, given):
-    assert text(key, **given) == text(key, **given)
-    assert len(text(key, **given).encode()) < MAX_BYTES / 4
+@pytest.mark.parametrize("typed", [{}, {"ssh_port": 2222, "expires_at": END}])
+def test_user_data_is_deterministic_and_small(key, typed):
+    assert text(key, **typed) == text(key, **typed)
+    assert len(text(key, **typed).encode()) < MAX_BYTES / 4
 
 
 def test_user_data_with_ttl_installs_an_expiry_timer(key):

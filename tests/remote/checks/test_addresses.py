@@ -68,5 +68,5 @@ def test_free_port_says_why_it_cannot_listen() -> None:
         port, cant_listen = network.free_port(address)
         assert port is None
         assert cant_listen
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert network.free_port("127.0.0.1", [taken.getsockname()[1]]) == (None, None)
+    with socket.create_server(("127.0.0.1", 0)) as values:
+        assert network.free_port("127.0.0.1", [values.getsockname()[1]]) == (None, None)

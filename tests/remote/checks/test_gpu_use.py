@@ -39,9 +39,9 @@ HIDDEN = facts(driver=driver(smi_exit=0, listed=2))
     ],
 )  # fmt: skip
 def test_unusable_gpus_are_fatal_except_on_local_hosts(fact: Facts, expected: int, problem: str) -> None:
-    (found,) = gpu_use.findings({"a": fact}, Expected(gpus={"a": expected}))
-    assert (found.node, found.problem, found.fatal) == ("a", problem, True)
-    assert found.fix
+    (result,) = gpu_use.findings({"a": fact}, Expected(gpus={"a": expected}))
+    assert (result.node, result.problem, result.fatal) == ("a", problem, True)
+    assert result.fix
     (noted,) = gpu_use.findings({"a": fact}, Expected(gpus={"a": expected}, local=True))
     assert (noted.problem, noted.fatal) == (f"{problem}; the run uses the CPUs", False)
     assert gpu_use.findings({"a": without_gpus(fact)}, Expected()) == []
@@ -57,8 +57,8 @@ def test_unusable_gpus_are_fatal_except_on_local_hosts(fact: Facts, expected: in
     ],
 )  # fmt: skip
 def test_partly_usable_gpus_are_noted_with_numbers(fact: Facts, expected: int, problem: str) -> None:
-    (found,) = gpu_use.findings({"a": fact}, Expected(gpus={"a": expected}))
-    assert (found.problem, found.fatal) == (problem, False)
+    (result,) = gpu_use.findings({"a": fact}, Expected(gpus={"a": expected}))
+    assert (result.problem, result.fatal) == (problem, False)
 
 
 @pytest.mark.parametrize(

@@ -29,14 +29,14 @@ def test_preflight_finds_nothing_on_healthy_nodes() -> None:
 
 
 def test_preflight_checks_ray_only_in_ray_mode() -> None:
-    found = {
+    result = {
         "a": facts(ray=None),
         "b": facts(ray="2.9.1"),
         "c": facts(ray="2.60.0"),
         "d": facts(ray="3.0.0.dev0"),
     }
-    assert preflight.findings(found, master=MASTER) == []
-    by_node = {(f.node, f.problem, f.fatal) for f in preflight.findings(found, master=MASTER, mode="ray")}
+    assert preflight.findings(result, master=MASTER) == []
+    by_node = {(f.node, f.problem, f.fatal) for f in preflight.findings(result, master=MASTER, mode="ray")}
     assert {node for node, _, fatal in by_node if fatal} >= {"a", "b"}
     problems = [problem for _, problem, _ in by_node]
     assert "ray is not installed for /usr/bin/python3 (Python 3.10.12)" in problems
@@ -56,13 +56,13 @@ def test_preflight_checks_ray_only_in_ray_mode() -> None:
 def test_missing_ray_comes_with_the_command_for_the_python_of_local_hosts(
     hostname: str, python: str, fix: str
 ) -> None:
-    found = {"a": facts(hostname=hostname, python=python)}
-    [missing] = preflight.findings(found, master=MASTER, mode="ray")
+    result = {"a": facts(hostname=hostname, python=python)}
+    [missing] = preflight.findings(result, master=MASTER, mode="ray")
     assert fix in missing.fix
 
 
 def test_preflight_reports_each_problem_on_its_node() -> None:
-    found = preflight.findings(
+    result = preflight.findings(
         {
             "a": facts(free_port=None, cant_listen="Cannot assign requested address"),
             "b": facts(torch=None),
@@ -73,8 +73,8 @@ def test_preflight_reports_each_problem_on_its_node() -> None:
         },
         master=MASTER,
     )
-    by_node = {finding.node: finding for finding in found}
-    assert len(found) == 6
+    by_node = {finding.node: finding for finding in result}
+    assert len(result) == 6
     assert by_node["a"].problem == (
         "nothing can listen at 10.0.0.1, the address that the other nodes meet it at: Cannot assign requested address"
     )
@@ -83,26 +83,29 @@ def test_preflight_reports_each_problem_on_its_node() -> None:
     assert "disk is full" in by_node["d"].problem
     assert "gpuctl stop R1" in by_node["e"].fix
     assert not by_node["f"].fatal
-    assert all(finding.fix for finding in found)
+    assert all(finding.fix for finding in result)
 
 
 def test_preflight_distinguishes_taken_ports_from_a_wrong_address() -> None:
-    (found,) = preflight.findings({"a": facts(free_port=None)}, master=MASTER)
+    (result,) = preflight.findings({"a": facts(free_port=None)}, master=MASTER)
     assert (
-        found.problem == "no free port was found at 10.0.0.1 for the rendezvous, of those from 20000 to 29999"
+        result.problem
+        == "no free port was found at 10.0.0.1 for the rendezvous, of those from 20000 to 29999"
     )
-    assert found.fatal
+    assert result.fatal
 
 
 def test_preflight_refuses_an_unknown_interface_unless_named() -> None:
     nodes = {"a": facts(), "b": facts(interfaces={"10.0.0.1": None, "10.0.0.2": "ens3"})}
-    (found,) = preflight.findings(nodes, master=MASTER)
-    assert (found.node, found.fatal) == ("b", True)
-    assert found.problem == "the interface on its way to 10.0.0.1 is not known, and NCCL and gloo would guess"
-    assert "--env NCCL_SOCKET_IFNAME=IFACE --env GLOO_SOCKET_IFNAME=IFACE" in found.fix
+    (result,) = preflight.findings(nodes, master=MASTER)
+    assert (result.node, result.fatal) == ("b", True)
+    assert (
+        result.problem == "the interface on its way to 10.0.0.1 is not known, and NCCL and gloo would guess"
+    )
+    assert "--env NCCL_SOCKET_IFNAME=IFACE --env GLOO_SOCKET_IFNAME=IFACE" in result.fix
     both = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "X")
     assert preflight.findings(nodes, master=MASTER, env_names=both) == []
-    assert preflight.findings(nodes, master=MASTER, env_names=both[:1]) == [found]
+    assert preflight.findings(nodes, master=MASTER, env_names=both[:1]) == [result]
     assert preflight.findings({"a": facts(interfaces={})}, master=MASTER) == [], (
         "one node has nobody to reach"
     )
@@ -110,10 +113,10 @@ def test_preflight_refuses_an_unknown_interface_unless_named() -> None:
 
 def on_oci(*addressed: bool) -> Facts:
     """An H100 node of OCI: the RDMA device of its VCN, and others with an address or without."""
-    others = [("ens3", True), *((f"rdma{n}", there) for n, there in enumerate(addressed))]
+    rest = [("ens3", True), *((f"rdma{n}", existing) for n, existing in enumerate(addressed))]
     rdma = tuple(
-        RdmaDevice(name=f"mlx5_{n}", driver="mlx5_core", interfaces=(name,), addressed=there)
-        for n, (name, there) in enumerate(others)
+        RdmaDevice(name=f"mlx5_{n}", driver="mlx5_core", interfaces=(name,), addressed=existing)
+        for n, (name, existing) in enumerate(rest)
     )
     return facts(cloud="oci", gpus=({**A10, "name": "NVIDIA H100 80GB HBM3"},), rdma=rdma)
 
@@ -135,23 +138,23 @@ def on_oci(*addressed: bool) -> Facts:
 def test_preflight_reports_rdma_devices_without_addresses(
     first: Facts, second: Facts, expected: list[tuple[str, str, bool]]
 ) -> None:
-    found = preflight.findings({"a": first, "b": second}, master=MASTER)
-    assert [(finding.node, finding.problem, finding.fatal) for finding in found] == expected
-    differ = [finding for finding in found if finding.fatal]
+    result = preflight.findings({"a": first, "b": second}, master=MASTER)
+    assert [(finding.node, finding.problem, finding.fatal) for finding in result] == expected
+    differ = [finding for finding in result if finding.fatal]
     assert all("agent gives RDMA devices their addresses" in finding.fix for finding in differ)
-    for finding in set(found) - set(differ):
+    for finding in set(result) - set(differ):
         assert f"gpuctl up --image '{fast_network.OCI_RDMA_IMAGE}'" in finding.fix
         assert "wait" not in finding.fix
 
 
 def test_preflight_names_oracles_image_where_rdma_devices_are_missing() -> None:
-    one = on_oci()
-    (found,) = preflight.findings(
-        {name: replace(one, gpus=one.gpus * 8, machine=name) for name in ("a", "b")}, master=MASTER
+    item = on_oci()
+    (result,) = preflight.findings(
+        {name: replace(item, gpus=item.gpus * 8, machine=name) for name in ("a", "b")}, master=MASTER
     )
-    assert (found.node, found.fatal) == ("a and b", False)
-    assert found.problem.startswith("it has no RDMA devices, which machines with these GPUs have on OCI")
-    assert f"marketplace:{CLUSTER_IMAGE}" in found.fix
+    assert (result.node, result.fatal) == ("a and b", False)
+    assert result.problem.startswith("it has no RDMA devices, which machines with these GPUs have on OCI")
+    assert f"marketplace:{CLUSTER_IMAGE}" in result.fix
 
 
 def on_aws(**software: Any) -> Facts:
@@ -183,10 +186,10 @@ def test_preflight_reports_efa_without_the_plugin_of_nccl(
     software: dict[str, Any], env_names: tuple[str, ...], problem: str | None, fix: str
 ) -> None:
     nodes = {"a": on_aws(**software), "b": on_aws(**software)}
-    found = preflight.findings(nodes, master=MASTER, env_names=env_names)
+    result = preflight.findings(nodes, master=MASTER, env_names=env_names)
     expected = [] if problem is None else [("a and b", problem, False)]
-    assert [(finding.node, finding.problem, finding.fatal) for finding in found] == expected
-    assert all(fix in finding.fix for finding in found)
+    assert [(finding.node, finding.problem, finding.fatal) for finding in result] == expected
+    assert all(fix in finding.fix for finding in result)
     assert preflight.findings({"a": on_aws(**software)}, master=MASTER, env_names=env_names) == []
 
 
@@ -206,8 +209,8 @@ def test_preflight_reports_efa_without_the_plugin_of_nccl(
 def test_preflight_reports_versions_and_gpus_that_differ(
     first: dict[str, object], second: dict[str, object], problem: str, fatal: bool
 ) -> None:
-    found = preflight.findings({"a": facts(**first), "b": facts(**second)}, master=MASTER)
-    assert [(finding.node, finding.problem, finding.fatal) for finding in found] == [("b", problem, fatal)]
+    result = preflight.findings({"a": facts(**first), "b": facts(**second)}, master=MASTER)
+    assert [(finding.node, finding.problem, finding.fatal) for finding in result] == [("b", problem, fatal)]
 
 
 def test_preflight_ignores_python_patch_releases() -> None:
@@ -218,9 +221,9 @@ def test_preflight_ignores_python_patch_releases() -> None:
 def test_preflight_refuses_unusable_gpus_except_on_local_hosts() -> None:
     broken = replace(NO_GPU, devices=2, smi_exit=-1)
     nodes = {"a": facts(driver=broken), "b": facts(gpus=(A10,))}
-    found = preflight.findings(nodes, master=MASTER)
+    result = preflight.findings(nodes, master=MASTER)
     assert ("a", "it has 2 NVIDIA GPUs, and the driver does not answer", True) in {
-        (one.node, one.problem, one.fatal) for one in found
+        (item.node, item.problem, item.fatal) for item in result
     }
     (local,) = preflight.findings({"a": nodes["a"]}, master=MASTER, expected=Expected(local=True))
     assert not local.fatal
@@ -237,15 +240,15 @@ def test_preflight_refuses_unusable_gpus_except_on_local_hosts() -> None:
 )
 def test_preflight_names_the_clock_that_is_off(offsets_s: tuple[float, ...], node: str, problem: str) -> None:
     nodes = {name: facts(clock_offset_s=offset_s) for name, offset_s in zip("ab", offsets_s, strict=False)}
-    (found,) = preflight.findings(nodes, master=MASTER)
-    assert (found.node, found.problem, found.fatal) == (node, problem, False)
+    (result,) = preflight.findings(nodes, master=MASTER)
+    assert (result.node, result.problem, result.fatal) == (node, problem, False)
 
 
 def test_preflight_refuses_a_machine_that_is_listed_twice() -> None:
     nodes = {"a": facts(machine="m"), "b": facts(), "c": facts(machine="m")}
-    (found,) = preflight.findings(nodes, master=MASTER)
-    assert (found.node, found.fatal) == ("a and c", True)
-    assert found.problem == "the inventory lists one machine 2 times: its hostname is h"
+    (result,) = preflight.findings(nodes, master=MASTER)
+    assert (result.node, result.fatal) == ("a and c", True)
+    assert result.problem == "the inventory lists one machine 2 times: its hostname is h"
 
 
 @pytest.mark.parametrize("interface", ["docker0", "virbr0", "br-5f3a", "lo"])
@@ -254,10 +257,10 @@ def test_preflight_notes_a_route_over_a_virtual_interface(interface: str) -> Non
         "a": facts(interfaces={"10.0.0.1": "ens3", "172.17.0.9": interface}),
         "b": facts(interfaces={"10.0.0.1": "ens3", "10.0.0.2": None}),
     }
-    (found,) = preflight.findings(nodes, master=MASTER)
-    assert found.node == "a"
-    assert f"goes over {interface}, which leads to no network" in found.problem
-    assert not found.fatal
+    (result,) = preflight.findings(nodes, master=MASTER)
+    assert result.node == "a"
+    assert f"goes over {interface}, which leads to no network" in result.problem
+    assert not result.fatal
 
 
 def test_preflight_accepts_loopback_for_nodes_of_one_machine() -> None:
@@ -266,8 +269,8 @@ def test_preflight_accepts_loopback_for_nodes_of_one_machine() -> None:
 
 def test_preflight_merges_the_same_finding_of_several_nodes() -> None:
     nodes = {name: facts(disk_free_bytes=1000) for name in ("a", "g-1", "g-2", "g-3", "g-4", "h")}
-    (found,) = preflight.findings(nodes, master=MASTER)
-    assert found.node == "a, g-1…g-4 and h"
+    (result,) = preflight.findings(nodes, master=MASTER)
+    assert result.node == "a, g-1…g-4 and h"
 
 
 def test_check_refuses_with_every_fatal_finding_and_its_fix() -> None:
@@ -278,10 +281,10 @@ def test_check_refuses_with_every_fatal_finding_and_its_fix() -> None:
     notes: list[str] = []
     with pytest.raises(PreflightFailed) as refused:
         preflight.check(nodes, master=MASTER, note=notes.append)
-    said = str(refused.value)
-    assert said.startswith("The run can't start:\n  a: torch is not installed")
-    assert "\n  b: the run R1 is still active. Fix: wait for it" in said
-    assert "clock" not in said
+    output = str(refused.value)
+    assert output.startswith("The run can't start:\n  a: torch is not installed")
+    assert "\n  b: the run R1 is still active. Fix: wait for it" in output
+    assert "clock" not in output
     (note,) = notes
     assert note.startswith("a: the clock is off by +9.0 s. Fix: ")
 
@@ -293,8 +296,8 @@ def test_check_is_silent_about_what_is_harmless() -> None:
     )  # fmt: skip
     nodes = {"a": facts(), "b": facts()}
     probes = {name: ProbeAnswer(node=name, health=health) for name in nodes}
-    (found,) = preflight.findings(nodes, probes, master=MASTER)
-    assert (found.node, found.harmless) == ("a and b", True), "doctor tells it"
+    (result,) = preflight.findings(nodes, probes, master=MASTER)
+    assert (result.node, result.harmless) == ("a and b", True), "doctor tells it"
     notes: list[str] = []
     preflight.check(nodes, probes, master=MASTER, note=notes.append)
     assert notes == []

@@ -76,8 +76,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Probed]]:
             )
             stack.enter_context(process)
             stack.callback(process.kill)
-            one = Probed(name, address, process)
-            one.say(
+            item = Probed(name, address, process)
+            item.say(
                 {
                     "name": name,
                     "address": address,
@@ -87,8 +87,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Probed]]:
                     "high_ports": 2,
                 }
             )
-            one.opened = one.hear()
-            return one
+            item.opened = item.hear()
+            return item
 
         yield started
 
@@ -136,13 +136,13 @@ def test_probe_connects_all_nodes_on_every_port(start: Callable[..., Probed]) ->
         node.say(
             {"t": "peers", "targets": [t for other in nodes if other is not node for t in other.targets()]}
         )
-    said = [node.hear() for node in nodes]
-    assert [len(one["attempts"]) for one in said] == [4, 5, 5]
-    assert {attempt["outcome"] for one in said for attempt in one["attempts"]} == {"connected"}
-    for node, one in zip(nodes, said, strict=True):
+    output = [node.hear() for node in nodes]
+    assert [len(item["attempts"]) for item in output] == [4, 5, 5]
+    assert {attempt["outcome"] for item in output for attempt in item["attempts"]} == {"connected"}
+    for node, item in zip(nodes, output, strict=True):
         node.say({"t": "close"})
         assert node.process.wait(60) == 0
-        answer = parse(node.name, node.opened, one)
+        answer = parse(node.name, node.opened, item)
         assert answer.health is not None
         assert answer.health.interface == "lo"
         assert answer.health.stale == ()
@@ -228,17 +228,17 @@ def test_probe_names_the_holder_of_a_taken_port(start: Callable[..., Probed]) ->
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         node = start("a", "127.0.0.1", rendezvous=port)
-        (taken,) = node.opened["taken"]
+        (values,) = node.opened["taken"]
         assert len(node.opened["ports"]) == 2
-        assert (taken["port"], taken["problem"]) == (port, "in use")
+        assert (values["port"], values["problem"]) == (port, "in use")
         if sys.platform == "linux":
-            assert f"(pid {os.getpid()})" in taken["holder"]
+            assert f"(pid {os.getpid()})" in values["holder"]
 
 
 def test_probe_reports_an_address_of_another_machine(start: Callable[..., Probed]) -> None:
     node = start("a", "192.0.2.1")
     assert node.opened["ports"] == []
-    assert [taken["problem"] for taken in node.opened["taken"]] == ["not ours", "not ours"]
+    assert [values["problem"] for values in node.opened["taken"]] == ["not ours", "not ours"]
 
 
 def test_probe_sends_nothing_to_an_unknown_client(start: Callable[..., Probed]) -> None:

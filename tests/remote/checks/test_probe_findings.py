@@ -48,24 +48,24 @@ def test_probed_finds_nothing_when_all_connect() -> None:
 
 
 def test_probed_reports_a_rejecting_firewall_with_fix() -> None:
-    (found,) = said(probes(3, {("g-0", "g-1"): "rejected", ("g-2", "g-1"): "rejected"}))
-    assert found.node == "g-1"
-    assert found.problem == (
+    (result,) = said(probes(3, {("g-0", "g-1"): "rejected", ("g-2", "g-1"): "rejected"}))
+    assert result.node == "g-1"
+    assert result.problem == (
         "g-0 and g-2 can't reach it (at 10.0.0.2) on port 40000: a firewall rejects it (EHOSTUNREACH at once)"
     )
-    assert found.fix == (
+    assert result.fix == (
         "open the firewall on g-1 to the other nodes: `gpuctl train` does that itself as root or with a sudo that "
         "needs no password; "
         "by hand: sudo iptables -I INPUT -p tcp -s 10.0.0.1,10.0.0.3 -j ACCEPT"
     )
-    assert found.fatal
+    assert result.fatal
 
 
 def test_probed_reports_unreachable_nodes_in_one_finding() -> None:
     names = list(ADDRESSES)[:16]
-    (found,) = said(probes(16, dict.fromkeys(itertools.permutations(names, 2), "timeout")))
-    assert found.node == "g-0…g-15"
-    assert found.problem == (
+    (result,) = said(probes(16, dict.fromkeys(itertools.permutations(names, 2), "timeout")))
+    assert result.node == "g-0…g-15"
+    assert result.problem == (
         "they can't reach each other on the rendezvous port 20001 and port 40000: no answer within 4 s, so something "
         "drops the packets"
     )
@@ -73,32 +73,32 @@ def test_probed_reports_unreachable_nodes_in_one_finding() -> None:
 
 def test_probed_merges_two_unreachable_nodes() -> None:
     bad = {(f"g-{s}", f"g-{p}"): "rejected" for s in range(4) for p in (1, 2) if s != p}
-    (found,) = said(probes(4, bad))
-    assert found.node == "g-1 and g-2"
-    assert found.problem.startswith("g-0…g-3 can't reach them (at 10.0.0.2 and 10.0.0.3) on port 40000")
+    (result,) = said(probes(4, bad))
+    assert result.node == "g-1 and g-2"
+    assert result.problem.startswith("g-0…g-3 can't reach them (at 10.0.0.2 and 10.0.0.3) on port 40000")
 
 
 def test_probed_names_a_node_whose_firewall_denies_output() -> None:
-    (found,) = said(probes(3, {("g-1", "g-0"): "denied", ("g-1", "g-2"): "denied"}))
-    assert found.node == "g-1"
-    assert found.problem == (
+    (result,) = said(probes(3, {("g-1", "g-0"): "denied", ("g-1", "g-2"): "denied"}))
+    assert result.node == "g-1"
+    assert result.problem == (
         "it can't reach g-0 (10.0.0.1) and g-2 (10.0.0.3) on the rendezvous port 20001 and port 40000: its own "
         "firewall does not let it out (EPERM)"
     )
-    assert "OUTPUT" in found.fix
+    assert "OUTPUT" in result.fix
 
 
 @pytest.mark.parametrize("outcome", ["rejected", "timeout"])
 def test_probed_names_the_one_node_that_reaches_no_peer(outcome: str) -> None:
-    (found,) = said(probes(3, {("g-1", "g-0"): outcome, ("g-1", "g-2"): outcome}))
-    assert found.node == "g-1"
-    assert found.problem.startswith("it can't reach g-0 (10.0.0.1) and g-2 (10.0.0.3) on ")
-    assert found.fix == "let TCP out on g-1: sudo iptables -S OUTPUT or sudo nft list ruleset shows the rule"
+    (result,) = said(probes(3, {("g-1", "g-0"): outcome, ("g-1", "g-2"): outcome}))
+    assert result.node == "g-1"
+    assert result.problem.startswith("it can't reach g-0 (10.0.0.1) and g-2 (10.0.0.3) on ")
+    assert result.fix == "let TCP out on g-1: sudo iptables -S OUTPUT or sudo nft list ruleset shows the rule"
 
 
 def test_probed_reports_each_kind_of_failure_separately() -> None:
-    found = said(probes(3, {("g-0", "g-1"): "rejected", ("g-0", "g-2"): "timeout"}))
-    assert [finding.node for finding in found] == ["g-1", "g-2"]
+    result = said(probes(3, {("g-0", "g-1"): "rejected", ("g-0", "g-2"): "timeout"}))
+    assert [finding.node for finding in result] == ["g-1", "g-2"]
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_probed_reports_each_kind_of_failure_separately() -> None:
     ],
 )
 def test_probed_timeout_names_the_rule_of_the_cloud(cloud: str | None, rule: str) -> None:
-    (found,) = said(probes(2, {("g-0", "g-1"): "timeout"}), cloud)
-    assert rule in found.fix
+    (result,) = said(probes(2, {("g-0", "g-1"): "timeout"}), cloud)
+    assert rule in result.fix
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_probed_timeout_names_the_rule_of_the_cloud(cloud: str | None, rule: str
     ],
 )
 def test_probed_describes_each_outcome_with_a_fix(outcome: str, problem: str, fix: str) -> None:
-    (found,) = said(probes(2, {("g-0", "g-1"): outcome}))
-    assert problem in found.problem
-    assert fix in found.fix
+    (result,) = said(probes(2, {("g-0", "g-1"): outcome}))
+    assert problem in result.problem
+    assert fix in result.fix
 
 
 def of_two(**changed: object) -> list[Finding]:
@@ -146,8 +146,8 @@ def test_probed_finds_nothing_on_healthy_nodes() -> None:
 
 
 def test_probed_names_a_silent_node() -> None:
-    (found,) = of_two(health=None, failure="g-1: nothing was heard for 9 s.")
-    assert (found.node, found.problem, found.fatal) == (
+    (result,) = of_two(health=None, failure="g-1: nothing was heard for 9 s.")
+    assert (result.node, result.problem, result.fatal) == (
         "g-1",
         "the network could not be tried: nothing was heard for 9 s",
         True,
@@ -155,7 +155,7 @@ def test_probed_names_a_silent_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("taken", "problem", "fix"),
+    ("values", "problem", "fix"),
     [
         (PortUse(port=20001, problem="in use", holder="python3 serve.py (pid 7)"),
          "the port 20001 was taken by python3 serve.py (pid 7)", "run the command again: it picks another port"),
@@ -167,9 +167,9 @@ def test_probed_names_a_silent_node() -> None:
          "files", "see what forbids it there (ulimit -n, SELinux, the container's own limits)"),
     ],
 )  # fmt: skip
-def test_probed_reports_a_port_it_cannot_use(taken: PortUse, problem: str, fix: str) -> None:
-    found = of_two(taken=(taken,))
-    assert found == [Finding(node="g-1", problem=problem, fix=fix)]
+def test_probed_reports_a_port_it_cannot_use(values: PortUse, problem: str, fix: str) -> None:
+    result = of_two(taken=(values,))
+    assert result == [Finding(node="g-1", problem=problem, fix=fix)]
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_probed_reports_a_port_it_cannot_use(taken: PortUse, problem: str, fix: 
 def test_probed_reports_inodes_mtu_and_hostname_problems(
     changed: dict[str, object], problem: str, fatal: bool
 ) -> None:
-    (found,) = of_two(health=health(**changed))
-    assert (found.node, found.problem, found.fatal) == ("g-1", problem, fatal)
+    (result,) = of_two(health=health(**changed))
+    assert (result.node, result.problem, result.fatal) == ("g-1", problem, fatal)
 
 
 @pytest.mark.parametrize("unknown", [{"free_inodes": None}, {"mtu": None}, {"nccl": "2.27.3"}])
@@ -202,9 +202,9 @@ def test_probed_refuses_different_nccl_versions() -> None:
     answers = probes(2, {})
     answers["g-0"] = ProbeAnswer(node="g-0", health=health(nccl="2.27.3"))
     answers["g-1"] = ProbeAnswer(node="g-1", health=health(nccl="2.26.2"))
-    (found,) = probed(dict.fromkeys(answers, facts()), answers, master=MASTER)
-    assert found.problem == "NCCL is 2.26.2 here, and 2.27.3 on g-0"
-    assert found.fatal
+    (result,) = probed(dict.fromkeys(answers, facts()), answers, master=MASTER)
+    assert result.problem == "NCCL is 2.26.2 here, and 2.27.3 on g-0"
+    assert result.fatal
 
 
 def test_probed_takes_nccl_from_the_ranks_environment() -> None:
@@ -237,6 +237,6 @@ def test_probed_reports_a_leftover_process_fatal_if_it_holds_a_gpu(
     gpu: bool, ports: tuple[int, ...], problem: str, fatal: bool
 ) -> None:
     stale = StaleProcess(pid=9, command="python3 t.py", run="R1", gpu=gpu, ports=ports)
-    (found,) = of_two(health=health(stale=(stale,)))
-    assert (found.problem, found.fatal) == (problem, fatal)
-    assert found.fix.startswith("gpuctl stop R1; if it is still there: gpuctl exec -- kill 9")
+    (result,) = of_two(health=health(stale=(stale,)))
+    assert (result.problem, result.fatal) == (problem, fatal)
+    assert result.fix.startswith("gpuctl stop R1; if it is still there: gpuctl exec -- kill 9")

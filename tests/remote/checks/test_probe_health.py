@@ -79,10 +79,10 @@ def test_rank_whose_runner_died_is_stale(tmp_path: Path) -> None:
         assert health.stale(home=tmp_path) == [], "the run is going on"
         runner.kill()
         wait_for(lambda: process.birth(runner.pid) is None, what="the runner's end")
-        (found,) = health.stale(home=tmp_path)
-        assert (found["pid"], found["run"], found["gpu"]) == (pid, "R1", False)
-        assert len(found["ports"]) == 1
-        assert found["command"].startswith(f"{sys.executable} -c")
+        (result,) = health.stale(home=tmp_path)
+        assert (result["pid"], result["run"], result["gpu"]) == (pid, "R1", False)
+        assert len(result["ports"]) == 1
+        assert result["command"].startswith(f"{sys.executable} -c")
         assert health.stale(home=tmp_path / "another") == [], "a run of another node on this machine"
     assert health.stale(home=tmp_path) == []
 
@@ -95,8 +95,8 @@ def test_stale_reports_a_process_that_holds_a_gpu(tmp_path: Path) -> None:
         variables = f"GPUCTL_RUN_ID=R1\0GPUCTL_RUN_DIR={home}/runs/R1/n\0"
         (proc / str(pid) / "environ").write_text(variables)
         (proc / str(pid) / "cmdline").write_text("python3\0train.py\0")
-    found = health.stale(home=home, proc=proc)
-    assert [(one["pid"], one["command"], one["gpu"]) for one in found] == [
+    result = health.stale(home=home, proc=proc)
+    assert [(item["pid"], item["command"], item["gpu"]) for item in result] == [
         (7, "python3 train.py", True),
         (8, "python3 train.py", False),
     ]

@@ -36,7 +36,7 @@ UNREACHED = (
 
 
 @pytest.mark.parametrize(
-    ("found", "state"),
+    ("expected", "state"),
     [
         pytest.param(NO_GPU, "none", id="no-gpu"),
         pytest.param(driver(), "ok", id="it-works"),
@@ -62,9 +62,9 @@ UNREACHED = (
         ),
     ],
 )
-def test_driver_state_is_derived_from_bus_module_and_nvidia_smi(found: Driver, state: str) -> None:
-    assert readiness.driver_state(found) == state
-    problem = readiness.driver_problem(found)
+def test_driver_state_is_derived_from_bus_module_and_nvidia_smi(expected: Driver, state: str) -> None:
+    assert readiness.driver_state(expected) == state
+    problem = readiness.driver_problem(expected)
     assert (problem is None) == (state in ("none", "ok"))
 
 
@@ -215,8 +215,8 @@ def test_gpus_read_counts_gpus_hidden_from_runs(tmp_path: Path, monkeypatch: pyt
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    found = gpus.read()
-    assert (len(found["gpus"]), found["driver"]["listed"], found["driver"]["smi_exit"]) == (1, 2, 0)
+    result = gpus.read()
+    assert (len(result["gpus"]), result["driver"]["listed"], result["driver"]["smi_exit"]) == (1, 2, 0)
 
 
 FABRIC = "GPU 00000000:{}:00.0\n    Product Name                : NVIDIA H100\n    Fabric\n        State       : {}\n"
@@ -268,7 +268,7 @@ def test_facts_after_reboot_checks_cloud_init_only_when_judged(
     monkeypatch.setattr(readiness, "watch_cloud_init", lambda *_, **__: failed)
     monkeypatch.setattr(readiness, "gather", lambda *_: facts(boot_id="b1"))
     with pytest.raises(NotReady, match="cloud-init failed") if judged else nullcontext():
-        found = readiness.facts_after_reboot(
+        result = readiness.facts_after_reboot(
             node,
             ClusterFolder(Path("nowhere")),
             (),
@@ -277,4 +277,4 @@ def test_facts_after_reboot_checks_cloud_init_only_when_judged(
             say=lambda _: None,
             judged=judged,  # type: ignore[arg-type]
         )
-        assert found.boot_id == "b1"
+        assert result.boot_id == "b1"

@@ -53,10 +53,10 @@ def test_files_in_lists_only_complete_built_in_checkpoints(tmp_path: Path) -> No
     (tmp_path / "step-2000006.json").write_text('{"file": "step-00')
     (tmp_path / "step-2000007.json").write_text("[]")
     assert [name for name, _ in files_in(tmp_path, whole=True)] == whole
-    found = describe(tmp_path)
+    result = describe(tmp_path)
     sizes = [(tmp_path / name).stat().st_size for name in whole]
     written_ns = (tmp_path / "step-1000000.pt").stat().st_mtime_ns
-    assert found == {
+    assert result == {
         "files": 4,
         "bytes": sum(sizes),
         "newest": "step-1000000.pt",
@@ -149,8 +149,8 @@ def in_parts(folder: Path, at: int, ranks: Sequence[int], document: bool = True)
         (folder / name / f"__{rank}_0.distcp").write_bytes(b"x" * 100)
     files = {f"__{rank}_0.distcp": {"bytes": 100, "sha256": "0" * 64} for rank in range(3)}
     if document:
-        told = {"folder": name, "files": files, "bytes": 300, "step": at}
-        (folder / f"{name}.json").write_text(json.dumps(told))
+        report = {"folder": name, "files": files, "bytes": 300, "step": at}
+        (folder / f"{name}.json").write_text(json.dumps(report))
 
 
 def test_files_in_lists_the_parts_that_are_there(tmp_path: Path) -> None:
@@ -163,10 +163,10 @@ def test_files_in_lists_the_parts_that_are_there(tmp_path: Path) -> None:
     )
     names = ["step-000007/__0_0.distcp", "step-000007/__1_0.distcp", "step-000007.json"]
     assert [name for name, _ in files_in(tmp_path, whole=True)] == names
-    found = describe(tmp_path)
+    result = describe(tmp_path)
     size = (tmp_path / "step-000007.json").stat().st_size
-    assert found is not None
-    assert (found["newest"], found["bytes"], found["lacks"]) == (
+    assert result is not None
+    assert (result["newest"], result["bytes"], result["lacks"]) == (
         "step-000007",
         300 + size,
         ["step-000007/__2_0.distcp"],
@@ -184,9 +184,9 @@ def test_node_places_and_tells_the_parts_of_all_nodes_that_share_its_home(tmp_pa
     assert on_node(tmp_path, "place", {"source": [RUN, "gpu-0", True, 3], "run_dir": str(run_dir)}) == {
         "t": "placed"
     }
-    found = describe(run_dir.with_name("gpu-0.checkpoints"))
-    assert found is not None
-    assert (found["files"], found["lacks"]) == (4, [])
+    result = describe(run_dir.with_name("gpu-0.checkpoints"))
+    assert result is not None
+    assert (result["files"], result["lacks"]) == (4, [])
 
 
 def test_bring_together_takes_parts_of_all_nodes_and_refuses_a_part(tmp_path: Path) -> None:
@@ -199,12 +199,12 @@ def test_bring_together_takes_parts_of_all_nodes_and_refuses_a_part(tmp_path: Pa
     in_parts(folders[0], 7, [0])
     in_parts(folders[1], 7, [1, 2], document=False)
     run = replace(SCRIPTS, script="built-in")
-    here = tmp_path / "here"
-    checkpoints.bring_together([NodeHere(home) for home in homes], run, FileReceiver(here))
-    found = checkpoints.in_folder(here, run)
-    assert found is not None
-    assert (found.newest, found.lacks) == ("step-000007", ())
-    assert not (here / "step-000006.json").exists(), "it is not whole"
+    local = tmp_path / "here"
+    checkpoints.bring_together([NodeHere(home) for home in homes], run, FileReceiver(local))
+    result = checkpoints.in_folder(local, run)
+    assert result is not None
+    assert (result.newest, result.lacks) == ("step-000007", ())
+    assert not (local / "step-000006.json").exists(), "it is not whole"
     with pytest.raises(
         NodeFailed, match=r"step-000007, is not whole: no machine .*/__1_0.*remove step-000007\.json"
     ):
@@ -221,9 +221,9 @@ def test_parts_of_several_nodes_end_up_together(tmp_path: Path, first_comes_last
     in_parts(second.intake.root / "checkpoints", 7, [2], document=False)
     for files in (second, first) if first_comes_last else (first, second):
         files.keep_checkpoints()
-    found = checkpoints.in_folder(folder.checkpoints_path, replace(SCRIPTS, script="built-in"))
-    assert found is not None
-    assert (found.newest, found.files, found.lacks) == ("step-000007", 4, ())
+    result = checkpoints.in_folder(folder.checkpoints_path, replace(SCRIPTS, script="built-in"))
+    assert result is not None
+    assert (result.newest, result.files, result.lacks) == ("step-000007", 4, ())
 
 
 @pytest.mark.parametrize(
@@ -242,12 +242,12 @@ def test_send_if_small_sends_small_and_reports_large_checkpoints(
     output = io.BytesIO()
     send_if_small(tmp_path, output, whole=True, max_bytes=max_bytes, failed=failed)
     output.seek(0)
-    told = [header for header, _ in frames.decode(output.readline, output.read)]
-    assert [header["t"] for header in told] == sent
+    report = [header for header, _ in frames.decode(output.readline, output.read)]
+    assert [header["t"] for header in report] == sent
     if sent == ["skipped"]:
-        assert "stay on the node" in told[0]["reason"]
+        assert "stay on the node" in report[0]["reason"]
     else:
-        assert [header["path"] for header in told[1::2]] == [
+        assert [header["path"] for header in report[1::2]] == [
             f"checkpoints/step-000007.{kind}" for kind in ("pt", "json")[: len(sent) // 2]
         ]
 
@@ -262,9 +262,9 @@ def test_discard_removes_staged_checkpoints(tmp_path: Path) -> None:
 
 def test_checkpoints_command_reports_each_requested_run(tmp_path: Path) -> None:
     checkpoint(tmp_path / ".gpuctl-node" / "runs" / RUN / "gpu-0" / "checkpoints", 7)
-    asked = [[RUN, "gpu-0", True, 3], [RUN, "gpu-1", True, 3], ["20261121-060000-0000", "gpu-0", False, 3]]
-    found = on_node(tmp_path, "checkpoints", {"runs": asked})["found"]
-    assert [one and one["newest"] for one in found] == ["step-000007.pt", None, None]
+    requests = [[RUN, "gpu-0", True, 3], [RUN, "gpu-1", True, 3], ["20261121-060000-0000", "gpu-0", False, 3]]
+    result = on_node(tmp_path, "checkpoints", {"runs": requests})["found"]
+    assert [item and item["newest"] for item in result] == ["step-000007.pt", None, None]
 
 
 SCRIPTS = Run(
@@ -295,11 +295,11 @@ def test_send_refuses_a_part_of_script_checkpoints(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refused", "kept"),
+    ("refused", "retained"),
     [(None, b"new"), ("artifacts/a", b"new"), ("checkpoints/shard-1", b"old")],
 )
 def test_keep_checkpoints_keeps_old_files_after_a_refused_one(
-    tmp_path: Path, refused: str | None, kept: bytes
+    tmp_path: Path, refused: str | None, retained: bytes
 ) -> None:
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     folder.checkpoints_path.mkdir()
@@ -311,8 +311,8 @@ def test_keep_checkpoints_keeps_old_files_after_a_refused_one(
         files.intake.complete(refused, 3, "0" * 64, 0o644)
     mirrored_path(folder).touch()
     files.keep_checkpoints()
-    assert (folder.checkpoints_path / "shard-0").read_bytes() == kept
-    assert mirrored_path(folder).exists() == (kept == b"old")
+    assert (folder.checkpoints_path / "shard-0").read_bytes() == retained
+    assert mirrored_path(folder).exists() == (retained == b"old")
     assert [path.name for path in files.intake.root.glob(".*")] == []
 
 
@@ -346,11 +346,11 @@ def stop_came_first(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("in_the_way", "status", "said"),
+    ("in_the_way", "status", "message"),
     [(other_run, FAILED, f"the run {RUN} is going on here\n"), (stop_came_first, 0, "")],
 )
 def test_launch_that_starts_nothing_removes_staged_checkpoints(
-    tmp_path: Path, in_the_way: Callable[[Path], None], status: int, said: str
+    tmp_path: Path, in_the_way: Callable[[Path], None], status: int, message: str
 ) -> None:
     run_dir = tmp_path / ".gpuctl-node" / "runs" / "20261121-060000-0000" / "gpu-0"
     placed = run_dir.with_name("gpu-0.checkpoints")
@@ -366,7 +366,7 @@ def test_launch_that_starts_nothing_removes_staged_checkpoints(
         [sys.executable, "-I", "-c", code], input=repr(spec), env={"HOME": str(tmp_path)}, capture_output=True,
         text=True, timeout=30, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (status, said)
+    assert (done.returncode, done.stderr) == (status, message)
     assert not placed.exists()
 
 
@@ -389,14 +389,14 @@ ALL = [".metadata", "__0_0.distcp", "__1_0.distcp"]
 
 
 def nodes_with_parts(tmp_path: Path, *nodes: tuple[Sequence[str], Sequence[str]]) -> list[NodeHere]:
-    found = []
+    result = []
     for number, (placed, written) in enumerate(nodes):
         home = tmp_path / str(number)
         parts_of_script(home, f"gpu-{number}", placed, written)
         node = NodeHere(home)
         node.machine = replace(node.machine, name=f"gpu-{number}")
-        found.append(node)
-    return found
+        result.append(node)
+    return result
 
 
 @pytest.mark.parametrize("placed", [ALL, []])
@@ -406,17 +406,17 @@ def test_parts_that_each_node_wrote_replace_the_placed_ones(tmp_path: Path, plac
     first = checkpoints.as_one_set(TWO, held)["gpu-0"].found
     assert first is not None
     assert (first.newest, first.lacks) == ("dcp", ("dcp/__1_0.distcp",))
-    here = tmp_path / "here"
-    checkpoints.bring_together(nodes, TWO, FileReceiver(here))
-    writers = {path.name: path.read_text().partition(":")[0] for path in (here / "dcp").iterdir()}
+    local = tmp_path / "here"
+    checkpoints.bring_together(nodes, TWO, FileReceiver(local))
+    writers = {path.name: path.read_text().partition(":")[0] for path in (local / "dcp").iterdir()}
     assert writers == {".metadata": "gpu-0", "__0_0.distcp": "gpu-0", "__1_0.distcp": "gpu-1"}
 
 
 def test_name_that_several_nodes_wrote_is_the_first_nodes(tmp_path: Path) -> None:
     nodes = nodes_with_parts(tmp_path, ([], ["last.pt"]), ([], ["last.pt"]))
     held = {node.name: checkpoints.on_node(node, [TWO])[0] for node in nodes}
-    one = checkpoints.as_one_set(TWO, held)
-    assert [there.found and there.found.lacks for there in one.values()] == [(), ("dcp/last.pt",)]
+    item = checkpoints.as_one_set(TWO, held)
+    assert [existing.found and existing.found.lacks for existing in item.values()] == [(), ("dcp/last.pt",)]
     checkpoints.bring_together(nodes, TWO, FileReceiver(tmp_path / "here"))
     assert (tmp_path / "here" / "dcp" / "last.pt").read_text().startswith("gpu-0")
 
@@ -429,17 +429,17 @@ def test_set_that_lacks_parts_is_refused_with_the_missing_ranks(tmp_path: Path, 
     ):
         checkpoints.bring_together(nodes, TWO, FileReceiver(tmp_path / "here"))
     held = {"gpu-0": checkpoints.on_node(nodes[0], [TWO])[0]}
-    found = checkpoints.as_one_set(TWO, held, ["own/state-1"])["gpu-0"].found
-    assert found is not None
-    assert found.lacks == ("dcp/__1_0.distcp", "own/state-1"), (
+    result = checkpoints.as_one_set(TWO, held, ["own/state-1"])["gpu-0"].found
+    assert result is not None
+    assert result.lacks == ("dcp/__1_0.distcp", "own/state-1"), (
         "the run's end listed it, and its node does not answer"
     )
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-@pytest.mark.parametrize(("contents", "told"), [("aa", []), ("ab", ["last.pt"])])
+@pytest.mark.parametrize(("contents", "message"), [("aa", []), ("ab", ["last.pt"])])
 def test_other_content_of_one_name_is_told_and_the_first_nodes_kept(
-    tmp_path: Path, order: tuple[int, int], contents: str, told: list[str]
+    tmp_path: Path, order: tuple[int, int], contents: str, message: list[str]
 ) -> None:
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     run = replace(TWO, run=folder.id)
@@ -450,7 +450,7 @@ def test_other_content_of_one_name_is_told_and_the_first_nodes_kept(
         (files.intake.root / "checkpoints" / "last.pt").write_text(contents[at])
         files.wrote_parts(b'["last.pt"]')
         differ = files.keep_checkpoints()
-    assert differ == told
+    assert differ == message
     assert (folder.checkpoints_path / "last.pt").read_text() == contents[0]
 
 
@@ -468,14 +468,14 @@ def test_scripts_parts_of_several_nodes_end_up_together_here(tmp_path: Path, ord
             (brought / name).write_text(f"gpu-{at} __0_0.distcp __1_0.distcp")
         files.wrote_parts(json.dumps([f"dcp/{name}" for name in names]).encode())
         files.keep_checkpoints()
-        found = checkpoints.in_folder(folder.checkpoints_path, run)
-    assert found is not None
-    assert (found.newest, found.lacks) == ("dcp", ())
+        result = checkpoints.in_folder(folder.checkpoints_path, run)
+    assert result is not None
+    assert (result.newest, result.lacks) == ("dcp", ())
     assert (folder.checkpoints_path / "dcp" / ALL[2]).read_text().startswith("gpu-1")
     (folder.checkpoints_path / "dcp" / ALL[2]).unlink()
-    found = checkpoints.in_folder(folder.checkpoints_path, run)
-    assert found is not None
-    assert found.lacks == ("dcp/__1_0.distcp",)
+    result = checkpoints.in_folder(folder.checkpoints_path, run)
+    assert result is not None
+    assert result.lacks == ("dcp/__1_0.distcp",)
     with pytest.raises(BadAnswer, match="not a plain relative path"):
         files.wrote_parts(b'["../run.json"]')
 

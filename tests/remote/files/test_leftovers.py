@@ -128,15 +128,15 @@ def test_clean_removes_only_the_named_items(node: NodeHere) -> None:
     write_run(node, RUN)
     write_run(node, OTHER)
     write(node, "code/proj-1.lock")
-    wanted = [
+    expected = [
         ("environment", "a"),
         ("wheels", "wheels"),
         ("removed", ".removed-0a"),
         ("code", "proj-1"),
         ("run", RUN),
     ]
-    done = clean(node, wanted)
-    assert set(done.removed) == set(wanted)
+    done = clean(node, expected)
+    assert set(done.removed) == set(expected)
     assert done.kept == ()
     assert done.freed_bytes > 0
     for path in ("envs/a", "wheels", ".removed-0a", "code/proj-1/train.py", f"runs/{RUN}"):
@@ -201,17 +201,17 @@ def test_clean_does_not_follow_links_or_hostile_names(node: NodeHere, tmp_path: 
         ("written", "proj-1"),
     }
     names = ("linked", "..", ".", "", "../..", "a/b", "/etc", "no-such", "nul\0")
-    wanted = [("environment", name) for name in names]
-    wanted += [
+    expected = [("environment", name) for name in names]
+    expected += [
         ("wheels", "wheels"),
         ("run", "inner"),
         ("removed", "envs"),
         ("home", ".ssh"),
         ("written", "proj-1"),
     ]
-    done = clean(node, wanted)
+    done = clean(node, expected)
     assert done.removed == (("written", "proj-1"),)
-    assert len(done.kept) == len(wanted) - 1
+    assert len(done.kept) == len(expected) - 1
     assert (outside / "inner" / "precious").read_text() == "safe"
     assert (ours / "envs" / "linked").is_symlink()
 
@@ -219,8 +219,8 @@ def test_clean_does_not_follow_links_or_hostile_names(node: NodeHere, tmp_path: 
 def test_clean_refuses_while_a_run_is_active(node: NodeHere) -> None:
     write(node, "envs/a/ready.json")
     part = write_run(node, RUN, ended=False)
-    here = {"pid": os.getpid(), "birth": process.birth(os.getpid()), "boot_id": process.boot_id()}
-    (part / "runner.json").write_text(json.dumps(here))
+    local = {"pid": os.getpid(), "birth": process.birth(os.getpid()), "boot_id": process.boot_id()}
+    (part / "runner.json").write_text(json.dumps(local))
     assert by_name(find_leftovers(node))["run", RUN].over is False
     with pytest.raises((RemoteError, AssertionError), match="is going on here, and nothing was removed"):
         clean(node, [("environment", "a")])
@@ -234,9 +234,9 @@ def test_clean_keeps_a_run_that_may_be_active_elsewhere(node: NodeHere) -> None:
     assert there(node, f"runs/{RUN}/gpu-0/runner.json")
 
 
-@pytest.mark.parametrize(("silent_h", "kept"), [(1, True), (48, False)])
+@pytest.mark.parametrize(("silent_h", "retained"), [(1, True), (48, False)])
 def test_clean_keeps_what_a_run_of_another_machine_with_this_home_uses(
-    node: NodeHere, silent_h: float, kept: bool
+    node: NodeHere, silent_h: float, retained: bool
 ) -> None:
     write(node, "envs/a/ready.json")
     part = write_run(node, RUN, ended=False, boot_id="another machine's")
@@ -246,9 +246,9 @@ def test_clean_keeps_what_a_run_of_another_machine_with_this_home_uses(
     )
     wrote = time.time() - silent_h * 3600
     os.utime(runner, (wrote, wrote))
-    assert by_name(find_leftovers(node))["environment", "a"].in_use is kept
+    assert by_name(find_leftovers(node))["environment", "a"].in_use is retained
     clean(node, [("environment", "a")])
-    assert there(node, "envs/a/ready.json") is kept
+    assert there(node, "envs/a/ready.json") is retained
 
 
 def test_clean_keeps_a_run_of_which_a_file_changed_since_it_was_brought(node: NodeHere) -> None:
@@ -258,8 +258,8 @@ def test_clean_keeps_a_run_of_which_a_file_changed_since_it_was_brought(node: No
         "gpu-0/artifacts/a.bin",
         [hashlib.sha256(body).hexdigest() for body in (b"other", b"older")],
     )
-    kept = clean(node, [("run", RUN)], {RUN: {path: brought}}).kept
-    assert kept == (("run", RUN, f"{path} is not what was brought of it; --all removes it"),)
+    saved = clean(node, [("run", RUN)], {RUN: {path: brought}}).kept
+    assert saved == (("run", RUN, f"{path} is not what was brought of it; --all removes it"),)
     brought.append(hashlib.sha256(b"newer").hexdigest())
     assert clean(node, [("run", RUN)], {RUN: {path: brought}}).removed == (("run", RUN),)
 
@@ -297,19 +297,19 @@ def test_clean_keeps_an_environment_being_built_and_its_wheels(node: NodeHere) -
     lock = write(node, "envs/a.lock")
     with lock.open("r+b") as held:
         fcntl.lockf(held, fcntl.LOCK_EX)
-        kept = clean(node, [("environment", "a"), ("wheels", "wheels")]).kept
-    assert [why for _, _, why in kept] == ["it is being built", "an environment is being built from them"]
+        saved = clean(node, [("environment", "a"), ("wheels", "wheels")]).kept
+    assert [why for _, _, why in saved] == ["it is being built", "an environment is being built from them"]
     assert clean(node, [("environment", "a"), ("wheels", "wheels")]).kept == ()
 
 
 def test_look_and_clean_refuse_malformed_answers(node: NodeHere, monkeypatch: pytest.MonkeyPatch) -> None:
-    for said in (
+    for output in (
         {"t": "item", "kind": "secret", "name": "x", "bytes": 1},
         {"t": "item", "kind": "run"},
         {"t": "end"},
     ):
         with pytest.raises(BadAnswer, match=r"gpu-0: what it says of its disk can't be read"):
-            find_leftovers(Saying(said))
+            find_leftovers(Saying(output))
     with pytest.raises(BadAnswer, match="of the removal"):
         clean(Saying({"t": "cleaned", "freed": 1, "removed": [["run"]], "kept": []}), [])
 
@@ -331,14 +331,14 @@ def test_remove_tree_removes_deep_and_unreadable_folders(tmp_path: Path) -> None
     (victim / "file").write_text("safe")
     root = tmp_path / "root"
     root.mkdir()
-    here = os.open(root, os.O_RDONLY)
+    local = os.open(root, os.O_RDONLY)
     for _ in range(1100):  # longer than any path can be, deeper than Python recurses
-        os.mkdir("deep", dir_fd=here)
-        inner = os.open("deep", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.symlink(victim, "link", dir_fd=here)
-    os.close(here)
+        os.mkdir("deep", dir_fd=local)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=local)
+        os.close(local)
+        local = inner
+    os.symlink(victim, "link", dir_fd=local)
+    os.close(local)
     (root / "closed").mkdir()
     (root / "closed" / "new\nline").write_bytes(b"x" * 10_000)
     (root / "closed").chmod(0)
@@ -423,8 +423,8 @@ def test_code_removal_keeps_mounts_and_removes_the_rest(node: NodeHere) -> None:
     write(node, "code/proj-1/c/out.pt", b"x" * 50_000)
     write(node, "code/proj-1/my data/under").unlink()
     same_disk = f"mount --bind other '{place}/my data'"
-    said = with_mounts(same_disk, code.replace("1/data", "1/my data"), node.home)
-    assert said == ["True my data: something else is mounted there", "safe"]
+    output = with_mounts(same_disk, code.replace("1/data", "1/my data"), node.home)
+    assert output == ["True my data: something else is mounted there", "safe"]
 
 
 def test_sizes_count_hard_links_once_until_a_deadline(tmp_path: Path) -> None:
@@ -433,8 +433,8 @@ def test_sizes_count_hard_links_once_until_a_deadline(tmp_path: Path) -> None:
     os.link(tmp_path / "a" / "one", tmp_path / "a" / "two")
     (tmp_path / "a" / "root").symlink_to("/")
     sizes = Sizes(60)
-    found = sizes.of(tmp_path / "a")
-    assert 100_000 <= found["shared"] <= found["bytes"] < 150_000
-    assert found["whole"] is True
+    result = sizes.of(tmp_path / "a")
+    assert 100_000 <= result["shared"] <= result["bytes"] < 150_000
+    assert result["whole"] is True
     assert sizes.of(tmp_path / "a")["shared"] == 0
     assert Sizes(-1).of(tmp_path / "a") == {"bytes": 0, "shared": 0, "whole": False}

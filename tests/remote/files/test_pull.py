@@ -33,9 +33,9 @@ class Sends(NodeHere):
         yield SimpleNamespace(frames=self._frames)
 
     def _frames(self) -> Iterator[frames.Frame]:
-        for frame, taken, go_on in zip(self.said, self.taken, self.go_on, strict=True):
+        for frame, values, go_on in zip(self.said, self.taken, self.go_on, strict=True):
             yield frame
-            taken.set()
+            values.set()
             assert go_on.wait(30)
 
 
@@ -53,8 +53,8 @@ def test_closed_intake_removes_partial_files_and_takes_no_more(tmp_path: Path) -
     assert node.taken[0].wait(30)
     assert len(list((tmp_path / "in").iterdir())) == 1
     intake.close()
-    for taken, go_on in zip(node.taken, node.go_on, strict=True):
-        assert taken.wait(30)
+    for values, go_on in zip(node.taken, node.go_on, strict=True):
+        assert values.wait(30)
         assert list((tmp_path / "in").iterdir()) == []
         go_on.set()
     receiving.join(30)
@@ -96,13 +96,13 @@ def test_interrupted_pull_leaves_no_partial_file(cluster: Gpuctl) -> None:
     with (cluster.cwd / "large").open("wb") as file:
         os.truncate(file.fileno(), 20 * 1000**3)
     pulling = cluster.start("pull", str(cluster.cwd / "large"), "back")
-    here = cluster.cwd / "back"
+    local = cluster.cwd / "back"
     for node in ("default-0", "default-1"):
-        wait_for(lambda node=node: list(here.glob(f"{node}/.incoming-*")), what="the first part of the file")
+        wait_for(lambda node=node: list(local.glob(f"{node}/.incoming-*")), what="the first part of the file")
     interrupt(pulling)
     out, err = pulling.communicate(timeout=60)
     assert (pulling.returncode, out, err) == (130, "", "\nerror: Interrupted.\n")
-    assert [path for path in here.rglob("*") if path.is_file()] == []
+    assert [path for path in local.rglob("*") if path.is_file()] == []
 
 
 def test_files_whose_names_are_one_on_the_disk_do_not_replace_each_other(tmp_path: Path) -> None:
@@ -121,16 +121,18 @@ def test_files_whose_names_are_one_on_the_disk_do_not_replace_each_other(tmp_pat
 
 
 def test_files_here_with_other_content_are_conflicts_and_equal_ones_are_not(tmp_path: Path) -> None:
-    node, here, there = NodeHere(tmp_path / "home"), tmp_path / "here", tmp_path / "home" / "out"
+    node, local, existing = NodeHere(tmp_path / "home"), tmp_path / "here", tmp_path / "home" / "out"
     for folder, texts in (
-        (there, ("same", "other", "longer", "new", "link")),
-        (here, ("same", "OTHER", "long")),
+        (existing, ("same", "other", "longer", "new", "link")),
+        (local, ("same", "OTHER", "long")),
     ):
         (folder / "a").mkdir(parents=True)
         for name, text in zip(("same", "a/other", "size", "new"), texts, strict=False):
             (folder / name).write_text(text)
-    (there / "link").write_text("link")
-    (here / "link").symlink_to(there / "link")
-    assert conflicts(node, str(there), here) == [here / "a/other", here / "link", here / "size"]
-    assert conflicts(node, f"{there}/a/other", here / "a") == [here / "a/other"]
-    assert conflicts(node, f"{there}/same", here) == conflicts(node, str(there), tmp_path / "none") == []
+    (existing / "link").write_text("link")
+    (local / "link").symlink_to(existing / "link")
+    assert conflicts(node, str(existing), local) == [local / "a/other", local / "link", local / "size"]
+    assert conflicts(node, f"{existing}/a/other", local / "a") == [local / "a/other"]
+    assert (
+        conflicts(node, f"{existing}/same", local) == conflicts(node, str(existing), tmp_path / "none") == []
+    )

@@ -35,7 +35,7 @@ def test_rsync_argv_quotes_a_path_with_quotes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("message", "expected"),
     [
         ("rsync  version 3.2.7  protocol version 31\nCopyright", (3, 2)),
         ("rsync  version v3.4.1  protocol version 32\n", (3, 4)),
@@ -44,12 +44,12 @@ def test_rsync_argv_quotes_a_path_with_quotes() -> None:
         ("", (0,)),
     ],
 )
-def test_rsync_version_is_read(said: str, found: tuple[int, ...]) -> None:
-    assert rsync.version(said) == found
+def test_rsync_version_is_read(message: str, expected: tuple[int, ...]) -> None:
+    assert rsync.version(message) == expected
 
 
 @pytest.mark.parametrize(
-    ("said", "sent"),
+    ("message", "sent"),
     [
         (b"", 0),
         (b"\r              0   0%    0.00kB/s    0:00:00  ", 0),
@@ -57,8 +57,8 @@ def test_rsync_version_is_read(said: str, found: tuple[int, ...]) -> None:
         (b"\r        1048576  10%  100.00MB/s    0:00:04  \r        20", 1048576),
     ],
 )
-def test_rsync_progress_is_read(said: bytes, sent: int) -> None:
-    assert rsync.sent_bytes(said) == sent
+def test_rsync_progress_is_read(message: bytes, sent: int) -> None:
+    assert rsync.sent_bytes(message) == sent
 
 
 @pytest.mark.skipif(not rsync.usable(), reason="needs ssh and rsync 3.1 or newer")
@@ -67,5 +67,5 @@ def test_rsync_failure_reports_the_message_of_ssh(tmp_path: Path) -> None:
     config = tmp_path / "it's mine" / "config"
     config.parent.mkdir()
     config.write_text("Host a-0\n  HostName 127.0.0.1\n  Port 1\n")
-    said = rsync.bring(replace(TARGET, ssh_config=config), tmp_path, ["a"], lambda _: None)
-    assert said == "ssh: connect to host 127.0.0.1 port 1: Connection refused"
+    output = rsync.bring(replace(TARGET, ssh_config=config), tmp_path, ["a"], lambda _: None)
+    assert output == "ssh: connect to host 127.0.0.1 port 1: Connection refused"

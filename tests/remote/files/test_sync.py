@@ -61,133 +61,133 @@ def listing(root: Path) -> list[str]:
 
 
 def test_push_refuses_to_replace_a_folder_by_a_file(here: Path, tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    make(there / "notes", dear="diary")
+    existing = tmp_path / "there"
+    make(existing / "notes", dear="diary")
     make(here, a="new", notes="a file")
     with pytest.raises(OSError, match="there/notes is a folder there, and a file here; nothing was changed"):
-        sync(there, read_everything(here), push=True)
-    assert listing(there) == ["notes/dear"]
+        sync(existing, read_everything(here), push=True)
+    assert listing(existing) == ["notes/dear"]
 
 
 @pytest.mark.parametrize("push", [True, False])
 def test_sync_and_push_refuse_to_replace_a_file_by_a_folder(here: Path, tmp_path: Path, push: bool) -> None:
-    there = make(tmp_path / "there", data="precious")
+    existing = make(tmp_path / "there", data="precious")
     make(here / "data", x="1")
     with pytest.raises(OSError, match="data is a file there, and a folder here; nothing was changed"):
-        sync(there, read_everything(here), push=push)
-    assert (there / "data").read_text() == "precious"
+        sync(existing, read_everything(here), push=push)
+    assert (existing / "data").read_text() == "precious"
 
 
 def test_push_follows_linked_folders_and_sync_refuses_them(here: Path, tmp_path: Path) -> None:
-    there, real = make(tmp_path / "there"), make(tmp_path / "real", mine="kept")
-    (there / "lnk").symlink_to(real)
+    existing, real = make(tmp_path / "there"), make(tmp_path / "real", mine="kept")
+    (existing / "lnk").symlink_to(real)
     make(here / "lnk", x="1")
     with pytest.raises(OSError, match="lnk is a link there"):
-        sync(there, read_everything(here))
+        sync(existing, read_everything(here))
     assert listing(real) == ["mine"]
-    sync(there, read_everything(here), push=True)
-    assert (there / "lnk").is_symlink()
+    sync(existing, read_everything(here), push=True)
+    assert (existing / "lnk").is_symlink()
     assert listing(real) == ["mine", "x"]
 
 
 def test_sync_replaces_files_by_folders_it_sent(here: Path, tmp_path: Path) -> None:
-    there = tmp_path / "there"
+    existing = tmp_path / "there"
     make(here / "a" / "b", x="1")
     make(here, c="file")
-    sync(there, read_everything(here))
+    sync(existing, read_everything(here))
     (here / "a" / "b" / "x").unlink()
     (here / "a" / "b").rmdir()
     (here / "a").rmdir()
     (here / "c").unlink()
     make(here, a="now a file")
     make(here / "c", y="now in a folder")
-    (there / "of a run").write_text("stays")
-    sync(there, read_everything(here))
-    assert listing(there) == ["a", "c/y", "of a run"]
+    (existing / "of a run").write_text("stays")
+    sync(existing, read_everything(here))
+    assert listing(existing) == ["a", "c/y", "of a run"]
 
 
 def test_sync_keeps_files_a_run_wrote(here: Path, tmp_path: Path) -> None:
-    there = tmp_path / "there"
+    existing = tmp_path / "there"
     make(here / "out", x="1")
-    sync(there, read_everything(here))
-    (there / "out" / "model.pt").write_text("a week of work")
+    sync(existing, read_everything(here))
+    (existing / "out" / "model.pt").write_text("a week of work")
     (here / "out" / "x").unlink()
     (here / "out").rmdir()
     make(here, out="a file")
     with pytest.raises(OSError, match="out is a folder there"):
-        sync(there, read_everything(here))
-    assert listing(there) == ["out/model.pt", "out/x"]
+        sync(existing, read_everything(here))
+    assert listing(existing) == ["out/model.pt", "out/x"]
 
 
 def test_sync_does_not_delete_through_a_linked_folder(here: Path, tmp_path: Path) -> None:
-    there, real = tmp_path / "there", make(tmp_path / "real", x="not brought")
+    existing, real = tmp_path / "there", make(tmp_path / "real", x="not brought")
     make(here / "a", x="1")
     make(here, b="1")
-    sync(there, read_everything(here))
-    (there / "a" / "x").unlink()
-    (there / "a").rmdir()
-    (there / "a").symlink_to(real)
+    sync(existing, read_everything(here))
+    (existing / "a" / "x").unlink()
+    (existing / "a").rmdir()
+    (existing / "a").symlink_to(real)
     (here / "a" / "x").unlink()
-    sync(there, read_everything(here))
+    sync(existing, read_everything(here))
     assert listing(real) == ["x"]
 
 
 def test_interrupted_sync_changes_nothing_and_can_be_repeated(here: Path, tmp_path: Path) -> None:
-    there = make(tmp_path / "there", a="old")
+    existing = make(tmp_path / "there", a="old")
     make(here, a="new", b="2")
     with pytest.raises(EOFError):
-        sync(there, read_everything(here), cut=True)
-    assert listing(there) == ["a"]
-    assert (there / "a").read_text() == "old"
-    assert sync(there, read_everything(here))[0]["paths"] == ["a", "b"]
-    assert sync(there, read_everything(here))[0]["paths"] == []
+        sync(existing, read_everything(here), cut=True)
+    assert listing(existing) == ["a"]
+    assert (existing / "a").read_text() == "old"
+    assert sync(existing, read_everything(here))[0]["paths"] == ["a", "b"]
+    assert sync(existing, read_everything(here))[0]["paths"] == []
 
 
 def test_sync_replaces_files_of_an_interrupted_sync(here: Path, tmp_path: Path) -> None:
-    there = tmp_path / "there"
+    existing = tmp_path / "there"
     make(here, a="1", b="2")
     tree = read_everything(here)
     (here / "b").unlink()
     with pytest.raises(FileNotFoundError):
-        sync(there, tree)
+        sync(existing, tree)
     (here / "a").unlink()
     make(here / "a", x="1")
-    sync(there, read_everything(here))
-    assert listing(there) == ["a/x"]
+    sync(existing, read_everything(here))
+    assert listing(existing) == ["a/x"]
 
 
 def test_sync_removes_the_staging_folder_of_a_killed_sync(here: Path, tmp_path: Path) -> None:
     """A running sync's folder stays; rsync's partial file is saved for it."""
-    there = make(tmp_path / "there")
+    existing = make(tmp_path / "there")
     make(here, a="1")
-    with Staging(str(there)) as goes_on:
+    with Staging(str(existing)) as goes_on:
         goes_on.make()
-        left = make(there / ".gpuctl-incoming-0", lock="", **{"1": "some", ".big.bin.Ab12Cd": "more"})
-        remove_left_behind(str(there))
+        left = make(existing / ".gpuctl-incoming-0", lock="", **{"1": "some", ".big.bin.Ab12Cd": "more"})
+        remove_left_behind(str(existing))
         assert not left.exists()
-        assert (there / PARTIAL / "big.bin").read_text() == "more"
-        sync(there, read_everything(here))
-        assert [path.name for path in there.glob(".gpuctl*")] == [goes_on.name]
-    assert listing(there) == ["a"]
+        assert (existing / PARTIAL / "big.bin").read_text() == "more"
+        sync(existing, read_everything(here))
+        assert [path.name for path in existing.glob(".gpuctl*")] == [goes_on.name]
+    assert listing(existing) == ["a"]
 
 
 def test_sync_does_not_request_files_already_copied(here: Path, tmp_path: Path) -> None:
-    there = tmp_path / "there"
+    existing = tmp_path / "there"
     make(here, a="1", b="2")
     tree = read_everything(here)
 
     def chunks() -> Iterator[frames.Frame]:
         yield {"t": "manifest"}, tree.packed
-        shutil.copy2(here / "a", there / "a")
+        shutil.copy2(here / "a", existing / "a")
         yield {"t": "look"}, b""
         yield {"t": "chunk", "path": "b", "last": True}, b"2"
         yield {"t": "sent"}, b""
 
     output = BytesIO()
-    command_sync({"root": str(there), "follow_deletions": True}, output, chunks())
+    command_sync({"root": str(existing), "follow_deletions": True}, output, chunks())
     first, second, done = (json.loads(line) for line in output.getvalue().splitlines())
     assert (first["paths"], second, done["t"]) == (["a", "b"], {"t": "need", "paths": ["b"]}, "synced")
-    copied = read_everything(there).entries
+    copied = read_everything(existing).entries
     assert {name: entry[:3] for name, entry in copied.items()} == {
         name: entry[:3] for name, entry in tree.entries.items()
     }
@@ -197,74 +197,74 @@ def test_sync_does_not_request_files_already_copied(here: Path, tmp_path: Path) 
 def test_sync_sends_other_content_of_the_same_size_and_time(
     here: Path, tmp_path: Path, interrupted: bool
 ) -> None:
-    there = tmp_path / "there"
+    existing = tmp_path / "there"
     make(here, a="first", b="stays")
-    sync(there, read_everything(here))
+    sync(existing, read_everything(here))
     times = (here / "a").stat()
     time.sleep(0.02)  # the disk's clock has steps
     (here / "a").write_text("other")
     os.utime(here / "a", ns=(times.st_atime_ns, times.st_mtime_ns))
     if interrupted:
         with pytest.raises(EOFError):
-            sync(there, read_everything(here), cut=True)
-    assert sync(there, read_everything(here))[0]["paths"] == ["a"]
-    assert (there / "a").read_text() == "other"
-    assert sync(there, read_everything(here))[0]["paths"] == []
+            sync(existing, read_everything(here), cut=True)
+    assert sync(existing, read_everything(here))[0]["paths"] == ["a"]
+    assert (existing / "a").read_text() == "other"
+    assert sync(existing, read_everything(here))[0]["paths"] == []
 
 
 def test_sync_makes_folders_that_hold_no_file(here: Path, tmp_path: Path) -> None:
-    there = tmp_path / "there"
+    existing = tmp_path / "there"
     for folder in ("logs/tensorboard", "out", "taken"):
         (here / folder).mkdir(parents=True)
     make(here, a="1")
-    make(there, taken="by a run")
+    make(existing, taken="by a run")
     for _ in range(2):
-        sync(there, read_everything(here))
-        assert sorted(path.name for path in there.rglob("*") if path.is_dir()) == [
+        sync(existing, read_everything(here))
+        assert sorted(path.name for path in existing.rglob("*") if path.is_dir()) == [
             "logs",
             "out",
             "tensorboard",
         ]
-    assert listing(there) == ["a", "taken"]
+    assert listing(existing) == ["a", "taken"]
 
 
 def test_sync_refuses_interleaved_or_unrequested_files(here: Path, tmp_path: Path) -> None:
-    there = tmp_path / "there"
+    existing = tmp_path / "there"
     make(here, a="1", b="2")
     tree = read_everything(here)
     for second in ({"path": "b", "last": True}, {"path": "c", "last": True}):
         begun = [({"t": "manifest"}, tree.packed), ({"t": "chunk", "path": "a", "last": False}, b"1")]
         more = iter([*begun, ({"t": "chunk", **second}, b"2")])
         with pytest.raises(ValueError, match=r"b was sent before a was whole|nobody asked for was sent: c"):
-            command_sync({"root": str(there), "follow_deletions": True}, BytesIO(), more)
-        assert listing(there) == []
+            command_sync({"root": str(existing), "follow_deletions": True}, BytesIO(), more)
+        assert listing(existing) == []
 
 
 def test_syncs_into_one_folder_wait_for_each_other(here: Path, tmp_path: Path) -> None:
-    there = make(tmp_path / "there")
+    existing = make(tmp_path / "there")
     make(here, a="1")
     beats: list[bool] = []
-    with alone(str(there), lambda: None):
-        later = Thread(target=sync, args=(there, read_everything(here)))
+    with alone(str(existing), lambda: None):
+        later = Thread(target=sync, args=(existing, read_everything(here)))
         later.start()
         with (
             pytest.raises(TimeoutError, match=r"files are still being sent into .*/there by another"),
-            alone(str(there), lambda: beats.append(True), deadline_s=0.2),
+            alone(str(existing), lambda: beats.append(True), deadline_s=0.2),
         ):
             pass
-        assert listing(there) == []
+        assert listing(existing) == []
         assert beats, "who waits is known to be there"
     later.join(timeout=30)
-    assert listing(there) == ["a"]
+    assert listing(existing) == ["a"]
 
 
 def test_sync_without_changes_writes_nothing(here: Path, tmp_path: Path) -> None:
-    there = tmp_path / "there"
+    existing = tmp_path / "there"
     make(here / "deep" / "er", a="1")
-    sync(there, read_everything(here))
-    paths = (there, there / "deep" / "er", there.with_name("there.manifest.json"))
+    sync(existing, read_everything(here))
+    paths = (existing, existing / "deep" / "er", existing.with_name("there.manifest.json"))
     before = [path.stat() for path in paths]
-    sync(there, read_everything(here))
+    sync(existing, read_everything(here))
     assert [path.stat().st_mtime_ns for path in paths] == [status.st_mtime_ns for status in before]
     assert paths[2].stat().st_ino == before[2].st_ino
 
@@ -288,25 +288,25 @@ def test_put_copies_files_and_links_to_another_disk(tmp_path: Path) -> None:
 
 
 def test_sync_progress_is_logged_at_intervals() -> None:
-    said: list[str] = []
-    progress = _Progress(total_bytes=500_000_000, say=said.append)
+    output: list[str] = []
+    progress = _Progress(total_bytes=500_000_000, say=output.append)
     progress.at(1)
     progress.next_word = 0
     progress.at(250_000_000)
     progress.at(260_000_000)
-    assert said == ["250.0 MB of 500.0 MB sent"]
+    assert output == ["250.0 MB of 500.0 MB sent"]
 
 
 def test_sync_creates_and_replaces_links(here: Path, tmp_path: Path) -> None:
-    there = tmp_path / "there"
+    existing = tmp_path / "there"
     make(here, a="1", b="2")
     (here / "lnk").symlink_to("a")
-    sync(there, read_everything(here))
+    sync(existing, read_everything(here))
     (here / "lnk").unlink()
     (here / "lnk").symlink_to("b")
-    assert sync(there, read_everything(here))[0]["paths"] == ["lnk"]
-    assert str((there / "lnk").readlink()) == "b"
-    assert listing(there) == ["a", "b", "lnk"]
+    assert sync(existing, read_everything(here))[0]["paths"] == ["lnk"]
+    assert str((existing / "lnk").readlink()) == "b"
+    assert listing(existing) == ["a", "b", "lnk"]
 
 
 def test_read_json_of_a_damaged_file_is_empty(tmp_path: Path) -> None:

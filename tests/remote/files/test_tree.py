@@ -37,8 +37,8 @@ def test_read_tree_with_git_sends_what_git_would_track(tmp_path: Path) -> None:
     subprocess.run(["git", "-C", str(tmp_path), "add", "-A"], check=True)
     (tmp_path / "gone.py").unlink()
     fill(tmp_path, "untracked.py")
-    found = sorted(tree.read_tree(tmp_path).entries)
-    assert found == [".gitignore", "a.py", "new.py", "späße.py", "untracked.py"]
+    result = sorted(tree.read_tree(tmp_path).entries)
+    assert result == [".gitignore", "a.py", "new.py", "späße.py", "untracked.py"]
 
 
 def test_read_tree_sends_a_tracked_folder_replaced_by_a_file(tmp_path: Path) -> None:
@@ -130,10 +130,10 @@ def test_read_tree_names_and_skips_nested_repositories(tmp_path: Path) -> None:
 
 
 def commit(root: Path) -> None:
-    own = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+    local = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
     subprocess.run(["git", "init", "-q", str(root)], check=True)
     subprocess.run(["git", "-C", str(root), "add", "-A"], check=True)
-    subprocess.run(["git", "-C", str(root), *own, "commit", "-qm", "one"], check=True)
+    subprocess.run(["git", "-C", str(root), *local, "commit", "-qm", "one"], check=True)
 
 
 def test_read_tree_sends_submodules_and_names_those_not_checked_out(tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def test_read_tree_includes_a_link_with_what_it_leads_to(tmp_path: Path) -> None
     (tmp_path / "data").symlink_to("storage")
     (tmp_path / ".gitignore").write_text("storage/\ndata\n")
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    own = [".gitignore", "data"]
+    local = [".gitignore", "data"]
     for name, files in (("data", ["storage/x.bin", "storage/y.bin"]), ("data/x.bin", ["storage/x.bin"])):
-        assert sorted(tree.read_tree(tmp_path, include=[tmp_path / name]).entries) == [*own, *files]
+        assert sorted(tree.read_tree(tmp_path, include=[tmp_path / name]).entries) == [*local, *files]
 
 
 def test_read_tree_does_not_follow_a_link_in_place_of_a_tracked_folder(tmp_path: Path) -> None:
@@ -270,12 +270,12 @@ def test_read_tree_keeps_back_files_of_secrets_but_no_samples(tmp_path: Path) ->
 def test_read_tree_refuses_to_include_what_is_elsewhere(tmp_path: Path) -> None:
     fill(tmp_path, "root/a.py", "elsewhere/b.py")
     (tmp_path / "root" / "link").symlink_to(tmp_path / "elsewhere")
-    for name, said in (
+    for name, output in (
         ("../elsewhere", "leads out of"),
         ("link", "leads out of"),
         ("none", "no such file or folder"),
     ):
-        with pytest.raises(SyncRefused, match=f"^--include .*{name}.* {said}"):
+        with pytest.raises(SyncRefused, match=f"^--include .*{name}.* {output}"):
             tree.read_tree(tmp_path / "root", include=[tmp_path / "root" / name])
 
 
@@ -357,7 +357,7 @@ def test_user_script_accepts_only_python_scripts_that_are_sent(
     ]
     assert user_script((), "tool", read).title == "-m tool"
     assert user_script((), "installed_elsewhere.main", read).title == "-m installed_elsewhere.main"
-    for words, module, said in (
+    for words, module, output in (
         (("trian.py",), None, "Did you mean train.py"),
         (("../elsewhere.py",), None, "outside"),
         (("hidden/secret.py",), None, "git ignores"),
@@ -368,7 +368,7 @@ def test_user_script_accepts_only_python_scripts_that_are_sent(
         ((), "pkg.missing", "pkg/missing.py"),
         ((), "not..a.module", "not a module's name"),
     ):
-        with pytest.raises((ScriptNotFound, ScriptNotSynced), match=said):
+        with pytest.raises((ScriptNotFound, ScriptNotSynced), match=output):
             user_script(words, module, read)
 
 

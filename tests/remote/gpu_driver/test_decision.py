@@ -42,7 +42,7 @@ def look(found: Driver, *, runs: tuple[str, ...] = (), **more: object) -> Observ
 
 
 @pytest.mark.parametrize(
-    ("plan", "seen", "step"),
+    ("plan", "calls", "step"),
     [
         pytest.param(NO_DRIVER, look(ABSENT), "done", id="nobody-looks-after-it"),
         pytest.param(IMAGE, look(WORKS), "done", id="it-works"),
@@ -95,13 +95,13 @@ def look(found: Driver, *, runs: tuple[str, ...] = (), **more: object) -> Observ
     ],
 )
 def test_next_step_decides_by_plan_and_state_of_the_driver(
-    plan: DriverPlan, seen: Observed, step: str
+    plan: DriverPlan, calls: Observed, step: str
 ) -> None:
-    assert decision.next_step(plan, seen, Limits()) == step
+    assert decision.next_step(plan, calls, Limits()) == step
 
 
 @pytest.mark.parametrize(
-    ("seen", "sentence"),
+    ("calls", "sentence"),
     [
         (
             look(ABSENT, waited_s=91),
@@ -133,8 +133,8 @@ def test_next_step_decides_by_plan_and_state_of_the_driver(
         ),
     ],
 )
-def test_driver_sentence_says_why_a_machine_was_given_up(seen: Observed, sentence: str) -> None:
-    assert decision.sentence(seen).startswith(sentence)
+def test_driver_sentence_says_why_a_machine_was_given_up(calls: Observed, sentence: str) -> None:
+    assert decision.sentence(calls).startswith(sentence)
 
 
 NOTHING_MISSING = {"unfetched": "", "branches": [580, 535], "version": None, "last": None}
@@ -209,15 +209,15 @@ def test_driver_failure_names_each_cause_in_a_sentence(
     reason: str, more: dict[str, object], words: str
 ) -> None:
     result = {"state": "failed", "reason": reason, "facts": {**NOTHING_MISSING, **more}}
-    said = decision.failure(result, Limits())
-    assert words in said
-    assert said.endswith(".")
-    assert not said.endswith("..")
+    output = decision.failure(result, Limits())
+    assert words in output
+    assert output.endswith(".")
+    assert not output.endswith("..")
 
 
 def test_driver_failure_of_a_timed_out_installation_says_run_up_again() -> None:
-    said = decision.failure({"state": "going on"}, Limits(install_s=1200))
-    assert "has not ended within 20 minutes, and goes on there: wait, then run gpuctl up again" in said
+    output = decision.failure({"state": "going on"}, Limits(install_s=1200))
+    assert "has not ended within 20 minutes, and goes on there: wait, then run gpuctl up again" in output
 
 
 def test_driver_failure_raises_on_an_unknown_answer() -> None:
@@ -236,14 +236,14 @@ def test_progress_names_the_phase_and_who_holds_a_lock() -> None:
 
 def test_working_driver_is_kept_when_another_is_requested() -> None:
     gpu = {"index": 0, "name": "NVIDIA A10", "memory_mb": 23028, "driver": "535.309.01"}
-    seen = Observed(facts=facts(driver=WORKS, gpus=(gpu,)), wanted=2, free=True)
-    asked = DriverPlan(source="install", version="580")
-    assert decision.next_step(asked, seen, Limits()) == "done"
-    assert decision.another_version(asked, seen) == (
+    calls = Observed(facts=facts(driver=WORKS, gpus=(gpu,)), wanted=2, free=True)
+    request = DriverPlan(source="install", version="580")
+    assert decision.next_step(request, calls, Limits()) == "done"
+    assert decision.another_version(request, calls) == (
         "its driver 535.309.01 works and stays; branch 580 was not installed"
     )
     for plan in (INSTALL, IMAGE, DriverPlan(source="install", version="535")):
-        assert decision.another_version(plan, seen) is None
+        assert decision.another_version(plan, calls) is None
 
 
 HERE = Machine(
@@ -260,25 +260,31 @@ class Installing:
         assert command == "driver"
         assert bounds.total_s is not None
         assert request["version"] is None
-        said = [
+        output = [
             {"phase": "update", "detail": "", "since_s": 4.0, "result": None},
             {"phase": "lock", "detail": "process 7 (apt)", "since_s": 31.0, "result": None},
             {"phase": "install", "detail": "a b", "since_s": 45.0, "result": None},
             {"phase": "install", "detail": "a b", "since_s": 301.0, "result": None},
             {"phase": "install", "detail": "a b", "since_s": 302.0, "result": {"state": "installed"}},
         ]
-        return nullcontext(SimpleNamespace(frames=lambda: [(header, b"") for header in said]))
+        return nullcontext(SimpleNamespace(frames=lambda: [(header, b"") for header in output]))
 
 
 def test_installation_logs_progress_every_30_seconds() -> None:
-    told: list[str] = []
+    messages: list[str] = []
     task = _Task(
-        HERE, ClusterFolder(Path("nowhere")), (), plan=INSTALL, limits=Limits(), return_s=60, say=told.append
+        HERE,
+        ClusterFolder(Path("nowhere")),
+        (),
+        plan=INSTALL,
+        limits=Limits(),
+        return_s=60,
+        say=messages.append,
     )
     task._open = Installing()  # type: ignore[assignment]
     assert task._follow("attempt", 60) == {"state": "installed"}
     doing = "gpu-0: installing the NVIDIA driver: "
-    assert told == [
+    assert messages == [
         f"{doing}waiting for the package lock, held by process 7 (apt) … (31 s, at most 20 minutes)",
         f"{doing}downloading and installing packages (2 packages) … (5 minutes, at most 20 minutes)",
     ]
@@ -334,6 +340,6 @@ def test_machine_with_a_new_run_is_not_rebooted(monkeypatch: pytest.MonkeyPatch)
     )
     monkeypatch.setattr(task, "_install", lambda: None)
     monkeypatch.setattr(task, "_facts", lambda: look(NOT_LOADED, runs=("R1",)).facts)
-    seen = task.work(look(ABSENT))
-    assert seen.problem is not None
-    assert "When the run R1 has ended: gpuctl exec -- sudo reboot, once." in seen.problem
+    calls = task.work(look(ABSENT))
+    assert calls.problem is not None
+    assert "When the run R1 has ended: gpuctl exec -- sudo reboot, once." in calls.problem

@@ -14,12 +14,12 @@ from remote.launchers.ray import launcher
 
 
 def test_driver_finds_the_head_and_ray_gets_its_interpreter_and_variables() -> None:
-    run, found = run_of(2, 2), {"c-0": facts(), "c-1": facts()}
+    run, result = run_of(2, 2), {"c-0": facts(), "c-1": facts()}
     service = kuberay.KubeRayService(head="head.ns.svc:6379", ids=dict(IDS), cpus={"c-0": 3.0, "c-1": 1.0})
     job = Script(kind="built-in", target="train")
     of = {
         node.name: service.launch(
-            run, node, job, found, cores={"c-0": 8, "c-1": 8}, cwd="/code", env={"KEY": "secret"}
+            run, node, job, result, cores={"c-0": 8, "c-1": 8}, cwd="/code", env={"KEY": "secret"}
         )
         for node in run.nodes
     }
@@ -27,8 +27,8 @@ def test_driver_finds_the_head_and_ray_gets_its_interpreter_and_variables() -> N
     environment = of["c-0"]["env"]
     assert (environment["RAY_ADDRESS"], environment["RAY_AUTH_MODE"]) == ("head.ns.svc:6379", "token")
     assert "RAY_AUTH_TOKEN_PATH" not in environment, "the container has the token"
-    given = json.loads(environment["RAY_JOB_CONFIG_JSON_ENV_VAR"])["runtime_env"]
-    assert given["env_vars"] == {
+    inputs = json.loads(environment["RAY_JOB_CONFIG_JSON_ENV_VAR"])["runtime_env"]
+    assert inputs["env_vars"] == {
         "GPUCTL_NODE_HOME": "/home/ubuntu/.gpuctl-node",
         "GLOO_SOCKET_IFNAME": "ens3",
         "NCCL_SOCKET_IFNAME": "=ens3",
@@ -40,15 +40,15 @@ def test_driver_finds_the_head_and_ray_gets_its_interpreter_and_variables() -> N
 
 
 def test_ray_takes_the_images_python_where_the_environment_is_not() -> None:
-    for python, taken in ((sys.executable, sys.executable), ("/no/such python", "python")):
-        given = json.loads(kuberay.way_to("h:1", python, {})["RAY_JOB_CONFIG_JSON_ENV_VAR"])["runtime_env"]
-        said = subprocess.run(
-            ["bash", "-c", f"python() {{ :; }}; echo {given['py_executable']}"],
+    for python, values in ((sys.executable, sys.executable), ("/no/such python", "python")):
+        inputs = json.loads(kuberay.way_to("h:1", python, {})["RAY_JOB_CONFIG_JSON_ENV_VAR"])["runtime_env"]
+        output = subprocess.run(
+            ["bash", "-c", f"python() {{ :; }}; echo {inputs['py_executable']}"],
             capture_output=True,
             text=True,
             check=True,
         )
-        assert said.stdout == f"{taken}\n"
+        assert output.stdout == f"{values}\n"
 
 
 def test_environment_of_pods_has_their_very_ray() -> None:

@@ -78,7 +78,7 @@ def test_rank_environment_names_the_interface_and_user_values_win() -> None:
 
 
 @pytest.mark.parametrize(
-    ("python", "on_node", "given", "torch", "triton"),
+    ("python", "on_node", "typed", "torch", "triton"),
     [
         ("/usr/bin/python3", (), {}, None, None),
         (
@@ -107,12 +107,12 @@ def test_rank_environment_names_the_interface_and_user_values_win() -> None:
     ],
 )
 def test_compiled_code_is_kept_in_the_environment_unless_user_or_node_name_a_folder(
-    python: str, on_node: tuple[str, ...], given: dict[str, str], torch: str | None, triton: str | None
+    python: str, on_node: tuple[str, ...], typed: dict[str, str], torch: str | None, triton: str | None
 ) -> None:
     environments = Path("/home/ubuntu/.gpuctl-node/envs")
     run = run_of_two()
     node_facts = replace(facts(), python=str(environments / python), compiled_code=on_node)
-    made = rank_environment.rank_environment(run, run.nodes[0], node_facts, cores=8, env=given)
+    made = rank_environment.rank_environment(run, run.nodes[0], node_facts, cores=8, env=typed)
     expected = [
         path and str(environments / path.replace("NODE", run.nodes[0].name)) for path in (torch, triton)
     ]
@@ -120,12 +120,12 @@ def test_compiled_code_is_kept_in_the_environment_unless_user_or_node_name_a_fol
 
 
 def test_cores_are_shared_by_nodes_of_one_machine() -> None:
-    found = {
+    result = {
         "a": facts(boot_id="x", cpus=8),
         "b": facts(boot_id="x", cpus=8),
         "c": facts(boot_id="y", cpus=3),
     }
-    assert cores_of_a_node(found) == {"a": 4, "b": 4, "c": 3}
+    assert cores_of_a_node(result) == {"a": 4, "b": 4, "c": 3}
 
 
 @pytest.mark.parametrize(

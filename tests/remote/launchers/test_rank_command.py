@@ -44,7 +44,7 @@ def test_user_function_refuses_a_missing_function(
 
 
 @pytest.mark.parametrize(
-    ("typed", "here", "said"),
+    ("typed", "local", "message"),
     [
         ("text.py", ".", r"There is no script text.py. Did you mean pkg/text.py\?"),
         ("pkg/txet.py", ".", r"There is no script pkg/txet.py. Did you mean pkg/text.py\?"),
@@ -54,13 +54,13 @@ def test_user_function_refuses_a_missing_function(
     ],
 )
 def test_user_script_suggests_the_path_of_a_file_that_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, here: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, local: str, message: str
 ) -> None:
     for name in ("main.py", "pkg/text.py", "other/test.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    monkeypatch.chdir(tmp_path / here)
-    with pytest.raises(ScriptNotFound, match=said):
+    monkeypatch.chdir(tmp_path / local)
+    with pytest.raises(ScriptNotFound, match=message):
         user_script((typed,), None, tree_of(tmp_path, "**/*.py"))
 
 
@@ -79,9 +79,9 @@ def test_user_script_names_what_is_left_without_the_launcher(
 ) -> None:
     (tmp_path / "main.py").touch()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ScriptNotFound) as told:
+    with pytest.raises(ScriptNotFound) as report:
         user_script(tuple(typed.split()), None, tree_of(tmp_path, "*.py"))
-    assert str(told.value).endswith(f"and begin with the script{rest}")
+    assert str(report.value).endswith(f"and begin with the script{rest}")
 
 
 @pytest.fixture

@@ -68,17 +68,17 @@ def test_ray_daemons_argv_of_head_and_worker_are_exact() -> None:
 def test_ray_identity_changes_with_token_python_gpus_and_version() -> None:
     def identity(token: str = "T", **changed: object) -> str:
         first = machine(0, "10.0.0.1")
-        asked = ray.daemons(first, facts(**changed), cores=8, master=first, nodes=2, head=None, token=token)
-        return str(asked["identity"])
+        request = ray.daemons(first, facts(**changed), cores=8, master=first, nodes=2, head=None, token=token)
+        return str(request["identity"])
 
-    others = [
+    rest = [
         identity(token="U"),
         identity(python="/opt/env/bin/python"),
         identity(gpus=(GPU,)),
         identity(ray="2.61"),
     ]
     assert identity() == identity()
-    assert len({identity(), *others}) == 5
+    assert len({identity(), *rest}) == 5
 
 
 def test_ray_address_of_local_hosts_is_unique() -> None:
@@ -104,26 +104,26 @@ def test_ray_shares_give_every_rank_cpus_and_gpus(
     nproc: tuple[int, int], gpus: tuple[int, int], cores: tuple[int, int], shares: tuple[float, float]
 ) -> None:
     run = run_of(*nproc)
-    found = {f"c-{rank}": facts(gpus=(GPU,) * gpus[rank]) for rank in (0, 1)}
-    assert ray.shares(run.nodes, found, {f"c-{rank}": cores[rank] for rank in (0, 1)}) == shares
+    result = {f"c-{rank}": facts(gpus=(GPU,) * gpus[rank]) for rank in (0, 1)}
+    assert ray.shares(run.nodes, result, {f"c-{rank}": cores[rank] for rank in (0, 1)}) == shares
 
 
 def test_ray_launch_spec_starts_the_driver_on_the_first_node_only() -> None:
     run, job = run_of(2, 2), Script(kind="built-in", target="train", args=("--epochs", "1"))
-    found = {"c-0": facts(), "c-1": facts()}
+    result = {"c-0": facts(), "c-1": facts()}
 
     def launch(node: int) -> dict[str, Any]:
         return ray.launch(
             run,
             run.nodes[node],
-            found,
+            result,
             job,
             cwd="/code",
             cores={"c-0": 8, "c-1": 8},
             cpus={"c-0": 8, "c-1": 8},
             env={"KEY": "secret"},
             ids=IDS,
-            ray=ray.way_to(HEAD, found[f"c-{node}"], f"c-{node}"),
+            ray=ray.way_to(HEAD, result[f"c-{node}"], f"c-{node}"),
         )
 
     part = [
@@ -148,9 +148,9 @@ def test_ray_launch_spec_starts_the_driver_on_the_first_node_only() -> None:
 @pytest.mark.parametrize("ray_variables", [{}, kuberay.way_to("h:1", "python", {"A": "1", "B": "2"})])
 def test_variables_of_the_user_reach_the_workers_of_a_driver(ray_variables: dict[str, str]) -> None:
     assert ray.with_variables(ray_variables, {}) == ray_variables
-    given = ray.with_variables(ray_variables, {"B": "mine"})
-    assert given["RAY_OVERRIDE_JOB_RUNTIME_ENV"] == "1"
-    environment = json.loads(given["RAY_JOB_CONFIG_JSON_ENV_VAR"])["runtime_env"]
+    inputs = ray.with_variables(ray_variables, {"B": "mine"})
+    assert inputs["RAY_OVERRIDE_JOB_RUNTIME_ENV"] == "1"
+    environment = json.loads(inputs["RAY_JOB_CONFIG_JSON_ENV_VAR"])["runtime_env"]
     before = json.loads(ray_variables.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env", {})
     assert environment == {**before, "env_vars": {**before.get("env_vars", {}), "B": "mine"}}
 
@@ -268,15 +268,15 @@ def test_ray_daemons_are_kept_replaced_and_stopped_with_children(tmp_path: Path)
 
 def marked(run_dir: str) -> list[int]:
     """Processes that carry the mark of these daemons."""
-    wanted = f"GPUCTL_RAY={run_dir}".encode()
-    found = []
+    expected = f"GPUCTL_RAY={run_dir}".encode()
+    result = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if wanted in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
+            if expected in path.read_bytes().split(b"\0"):
+                result.append(int(path.parent.name))
         except OSError:
             continue
-    return found
+    return result
 
 
 def test_ray_start_reports_the_last_lines_of_a_dead_head(tmp_path: Path) -> None:

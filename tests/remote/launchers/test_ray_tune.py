@@ -17,8 +17,8 @@ def trial(name: str) -> Any:
 
 
 def saved(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(path.read_text())["trials"]
-    return found
+    result: list[dict[str, Any]] = json.loads(path.read_text())["trials"]
+    return result
 
 
 def test_trials_saves_and_prints_a_trial_from_start_to_end(
@@ -29,9 +29,9 @@ def test_trials_saves_and_prints_a_trial_from_start_to_end(
     trials.update(trial("a"), None, "running")
     trials.update(trial("a"), {"eval": {"accuracy": 0.75}, "training_iteration": 3, "pid": 7}, "running")
     trials.update(trial("a"), None, "done")
-    [one] = saved(path)
-    assert (one["metrics"], one["value"], one["reports"]) == ({"eval/accuracy": 0.75}, 0.75, 3)
-    assert one["status"] == "done"
+    [item] = saved(path)
+    assert (item["metrics"], item["value"], item["reports"]) == ({"eval/accuracy": 0.75}, 0.75, 3)
+    assert item["status"] == "done"
     assert capsys.readouterr().out.splitlines() == [
         "trial 0: lr 0.1  begins",
         "trial 0: lr 0.1  eval/accuracy 0.75  (done; 1 of 2 over)",
@@ -48,7 +48,7 @@ def test_trials_names_an_unreported_metric_and_stops(tmp_path: Path) -> None:
         "error: --metric eval/accuracy: no such thing is reported (did you mean 'accuracy'?), but accuracy"
     )
     trials.stopped()
-    assert [one["status"] for one in saved(path)] == ["stopped"]
+    assert [item["status"] for item in saved(path)] == ["stopped"]
 
 
 def test_rounds_draws_each_value_once_before_any_twice() -> None:

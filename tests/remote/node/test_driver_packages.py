@@ -31,7 +31,7 @@ def machine(
 def branch(number: int, *modules: str, kind: str = "-open", dkms: bool = True) -> set[str]:
     """Return the packages of a branch, with modules for these kernels or flavours."""
     return {
-        *(f"linux-modules-nvidia-{number}-server{kind}-{what}" for what in modules),
+        *(f"linux-modules-nvidia-{number}-server{kind}-{module}" for module in modules),
         f"nvidia-headless-no-dkms-{number}-server{kind}",
         *([f"nvidia-headless-{number}-server{kind}"] if dkms else []),
         f"nvidia-utils-{number}-server",
@@ -97,7 +97,7 @@ def test_choose_driver_takes_prebuilt_modules_that_fit(
         "branch": str(number),
         "built": True,
         "packages": [
-            *(f"linux-modules-nvidia-{number}-server{kind}-{what}" for what in modules),
+            *(f"linux-modules-nvidia-{number}-server{kind}-{module}" for module in modules),
             f"nvidia-headless-no-dkms-{number}-server{kind}",
             f"nvidia-utils-{number}-server",
         ],
@@ -106,9 +106,9 @@ def test_choose_driver_takes_prebuilt_modules_that_fit(
 
 def test_choose_driver_builds_modules_when_none_are_prebuilt() -> None:
     headers = f"linux-headers-{ORACLE}"
-    wanted = ["nvidia-headless-580-server-open", "nvidia-utils-580-server"]
-    assert choose(branch(580) | {headers}, machine(), None)["packages"] == [headers, *wanted]
-    assert choose(branch(580), machine(installed=[headers]), None)["packages"] == wanted
+    expected = ["nvidia-headless-580-server-open", "nvidia-utils-580-server"]
+    assert choose(branch(580) | {headers}, machine(), None)["packages"] == [headers, *expected]
+    assert choose(branch(580), machine(installed=[headers]), None)["packages"] == expected
 
 
 def test_choose_driver_adds_the_fabric_manager_for_nvswitches() -> None:
@@ -162,7 +162,7 @@ WAITED = (
 
 
 @pytest.mark.parametrize(
-    ("said", "lock", "holder"),
+    ("message", "lock", "holder"),
     [
         (BY_APT, "/var/lib/dpkg/lock-frontend", "process 1806 (unattended-upgr)"),
         (OF_LISTS, "/var/lib/apt/lists/lock", "process 9 (apt-get)"),
@@ -182,19 +182,19 @@ WAITED = (
     ],
 )
 def test_apt_lock_of_reads_the_apt_lock_and_its_holder(
-    said: str, lock: str | None, holder: str | None
+    message: str, lock: str | None, holder: str | None
 ) -> None:
-    assert apt.lock_of(said) == (None if lock is None else {"lock": lock, "holder": holder})
+    assert apt.lock_of(message) == (None if lock is None else {"lock": lock, "holder": holder})
 
 
 def test_apt_unfetched_reads_the_unreachable_mirror() -> None:
-    said = (
+    output = (
         "Hit:1 http://security.ubuntu.com/ubuntu noble-security InRelease\n"
         "W: Failed to fetch http://archive.ubuntu.com/ubuntu/dists/noble/InRelease  Could not connect to "
         "archive.ubuntu.com:80 (185.125.190.36), connection timed out\n"
         "W: Some index files failed to download. They have been ignored, or old ones used instead.\n"
     )
-    assert apt.unfetched(said) == (
+    assert apt.unfetched(output) == (
         "archive.ubuntu.com",
         "Could not connect to archive.ubuntu.com:80 (185.125.190.36), connection timed out",
     )
@@ -260,7 +260,7 @@ SOME = "Hit:1 http://b.test/ubuntu noble InRelease\n"
 
 
 @pytest.mark.parametrize(
-    ("answers", "reason", "said"),
+    ("answers", "reason", "message"),
     [
         ([(100, "E: The list of sources could not be read.\n")], "apt", "The list of sources could not be read."),
         ([(100, SOME + "E: You don't have enough free space\n")], "apt", "You don't have enough free space"),
@@ -271,11 +271,11 @@ SOME = "Hit:1 http://b.test/ubuntu noble InRelease\n"
     ids=["sources", "space", "not-fetched", "nothing-in-time", "not-all-in-time"],
 )  # fmt: skip
 def test_apt_update_names_the_mirror_only_for_fetch_failures(
-    tmp_path: Path, answers: list[tuple[int, str]], reason: str, said: str
+    tmp_path: Path, answers: list[tuple[int, str]], reason: str, message: str
 ) -> None:
     with pytest.raises(apt.Failed) as failed:
         Said(tmp_path, *answers).update()
-    assert (failed.value.reason, failed.value.facts["said"]) == (reason, said)
+    assert (failed.value.reason, failed.value.facts["said"]) == (reason, message)
 
 
 def test_apt_update_accepts_partly_fetched_lists(tmp_path: Path) -> None:
@@ -318,9 +318,9 @@ def test_check_mirrors_tries_the_next_address_after_a_silent_one(
     ):
         port = answers.getsockname()[1]
         for _ in range(4):
-            one = full.enter_context(socket.socket())
-            one.setblocking(False)
-            one.connect_ex(("127.0.0.2", port))
+            item = full.enter_context(socket.socket())
+            item.setblocking(False)
+            item.connect_ex(("127.0.0.2", port))
         both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (at, port)) for at in ("127.0.0.2", "127.0.0.1")]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
         monkeypatch.setattr(apt, "ADDRESS_S", 0.2)
@@ -348,10 +348,10 @@ def test_driver_result_of_another_attempt_counts_only_in_the_same_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = {"attempt": "a", "boot_id": "another", "phase": "install", "result": {"state": "installed"}}
-    here = {**ended, "boot_id": process.boot_id()}
+    local = {**ended, "boot_id": process.boot_id()}
     assert driver_answer(monkeypatch, tmp_path, "b", ended) == "failed"
     assert driver_answer(monkeypatch, tmp_path, "a", ended) == "installed", "before a loss of power, say"
-    assert driver_answer(monkeypatch, tmp_path, "b", here) == "installed", "it was followed"
+    assert driver_answer(monkeypatch, tmp_path, "b", local) == "installed", "it was followed"
 
 
 def test_driver_folder_is_named_by_machine_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,25 +74,25 @@ def listing(root: Path) -> dict[str, str]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    found = Project(tmp_path)
-    found.write(found.here, train="sent", pkg__mod="sent")
-    found.sync()
-    return found
+    result = Project(tmp_path)
+    result.write(result.here, train="sent", pkg__mod="sent")
+    result.sync()
+    return result
 
 
 def test_next_run_finds_what_earlier_ones_wrote_and_is_told(project: Project) -> None:
     project.write(project.there, snapshot="of a run", __pycache____x="cache")
-    found = project.sync()
-    assert (list(found.files), found.whole, found.aside) == (["snapshot"], True, 0)
-    assert found.files["snapshot"] == (8, (project.there / "snapshot").stat().st_mtime_ns)
+    result = project.sync()
+    assert (list(result.files), result.whole, result.aside) == (["snapshot"], True, 0)
+    assert result.files["snapshot"] == (8, (project.there / "snapshot").stat().st_mtime_ns)
 
 
 def test_fresh_run_begins_with_what_is_sent_alone_and_nothing_is_lost(project: Project) -> None:
     project.write(project.there, snapshot="1", pkg__own="2", runs__a__b="3", train="changed", venv__lib="env")
     (project.there / "link").symlink_to("train")
-    found = project.sync(fresh=True)
-    assert (found.files, found.aside) == ({}, 5)
-    assert sorted(found.aside_names) == ["link", "pkg/own", "runs", "snapshot", "train"]
+    result = project.sync(fresh=True)
+    assert (result.files, result.aside) == ({}, 5)
+    assert sorted(result.aside_names) == ["link", "pkg/own", "runs", "snapshot", "train"]
     assert listing(project.there) == {"train": "sent", "pkg/mod": "sent", "venv/lib": "env"}
     (project.aside / "link").unlink()
     assert listing(project.aside) == {"snapshot": "1", "pkg/own": "2", "runs/a/b": "3", "train": "changed"}
@@ -107,8 +107,8 @@ def test_fresh_run_finds_what_was_pushed(project: Project, tmp_path: Path) -> No
     project.push(tmp_path / "mine", "large")
     assert project.sync().files == {}, "no run wrote that"
     project.write(project.there, data__set__index="of a run", data__set__a="by a run", snapshot="1")
-    found = project.sync(fresh=True)
-    assert sorted(found.aside_names) == ["data/set/index", "snapshot"]
+    result = project.sync(fresh=True)
+    assert sorted(result.aside_names) == ["data/set/index", "snapshot"]
     assert listing(project.there / "data") == {"set/a": "by a run", "set/deep/b": "pushed"}
     assert listing(project.there / "large") == {"a": "pushed", "deep/b": "pushed"}
 
@@ -116,8 +116,8 @@ def test_fresh_run_finds_what_was_pushed(project: Project, tmp_path: Path) -> No
 def test_sent_file_that_a_run_changed_is_put_aside_before_it_is_sent_again(project: Project) -> None:
     project.write(project.there, train="by a run", pkg__mod="by a run", snapshot="1")
     (project.here / "pkg" / "mod").unlink()
-    found = project.sync()
-    assert sorted(found.aside_names) == ["pkg/mod", "train"]
+    result = project.sync()
+    assert sorted(result.aside_names) == ["pkg/mod", "train"]
     assert listing(project.aside) == {"train": "by a run", "pkg/mod": "by a run"}
     assert listing(project.there) == {"train": "sent", "snapshot": "1"}
 
@@ -126,8 +126,8 @@ def test_file_that_grew_here_while_it_was_sent_is_not_taken_for_a_run_s(project:
     project.write(project.here, log="begun")
     project.sync(grows="log")
     assert listing(project.there)["log"] == "begunmore"
-    found = project.sync(grows="log")
-    assert (found.aside, list(found.files)) == (0, [])
+    result = project.sync(grows="log")
+    assert (result.aside, list(result.files)) == (0, [])
     assert listing(project.there)["log"] == "begunmoremore"
 
 
@@ -200,9 +200,9 @@ def test_files_to_share_are_sent_and_links_are_not(project: Project) -> None:
     output = BytesIO()
     command_send_earlier({"root": str(project.there), "paths": ["snapshot", "secret"]}, output)
     output.seek(0)
-    said = list(frames.decode(output.readline, output.read))
-    assert [header["path"] for header, _ in said if header["t"] == frames.COMPLETE] == ["snapshot"]
-    assert b"".join(body for _, body in said) == b"weights"
+    text = list(frames.decode(output.readline, output.read))
+    assert [header["path"] for header, _ in text if header["t"] == frames.COMPLETE] == ["snapshot"]
+    assert b"".join(body for _, body in text) == b"weights"
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ def test_names_that_are_no_text_are_kept(project: Project) -> None:
 def test_times_and_sizes_of_a_node_are_such_as_files_can_have(tmp_path: Path) -> None:
     listed = [["a", 10**30, 10**30, "r"], ["b", 1, -(10**30), "r"]]
     body = json.dumps({"listed": listed, "parts": {}, "whole": True}).encode()
-    told = earlier_files("n", {"aside": 0, "names": []}, body)
-    assert told.files["a"][0] == 2**63 - 1
-    for name, (_, at) in told.files.items():
+    report = earlier_files("n", {"aside": 0, "names": []}, body)
+    assert report.files["a"][0] == 2**63 - 1
+    for name, (_, at) in report.files.items():
         (tmp_path / name).touch()
         os.utime(tmp_path / name, ns=(at, at))

@@ -19,8 +19,8 @@ LOG = """6,10,900000,-;Killed process 5 (old) total-vm:9kB, anon-rss:1kB, file-r
 
 
 def test_killed_process_is_found_in_the_kernels_log() -> None:
-    own = end_facts.last_kill(LOG, 77, 4.0)
-    assert own == {
+    local = end_facts.last_kill(LOG, 77, 4.0)
+    assert local == {
         "pid": 77,
         "killed_process": "python",
         "killed_bytes": 800 * 1024,
@@ -54,11 +54,11 @@ def test_limit_is_the_least_of_the_groups_above(tmp_path: Path, monkeypatch: pyt
 
 def test_facts_of_a_process_that_ends_are_told(tmp_path: Path) -> None:
     facts = end_facts.EndFacts(os.getpid())
-    told = facts.document(str(tmp_path / "none.log"), "ens5")
-    assert told["nccl_interfaces"] == ["ens5"]
-    assert told["memory_kill_at"] is None
-    assert told["memory_bytes"] > 0
-    assert 0 < told["shm_least_free_bytes"] <= told["shm_bytes"]
+    report = facts.document(str(tmp_path / "none.log"), "ens5")
+    assert report["nccl_interfaces"] == ["ens5"]
+    assert report["memory_kill_at"] is None
+    assert report["memory_bytes"] > 0
+    assert 0 < report["shm_least_free_bytes"] <= report["shm_bytes"]
 
 
 def test_limits_are_read_of_a_process_that_has_just_ended(tmp_path: Path) -> None:

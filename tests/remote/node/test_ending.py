@@ -192,7 +192,7 @@ def test_process_that_a_rank_left_ends_by_itself(tmp_path: Path, apart: bool) ->
     assert left["command"] == "sh"
     assert not left["killed"]
     assert (state["exit_code"], state["stopped"]) == (0, False)
-    assert [one["pid"] for one in state["waited"]["left"]] == [left["pid"]]
+    assert [item["pid"] for item in state["waited"]["left"]] == [left["pid"]]
 
 
 def test_process_that_a_rank_left_is_killed_after_the_grace(tmp_path: Path) -> None:

@@ -36,22 +36,22 @@ class Words:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "message"),
     [
         ("echo one; echo error: no; echo why; exit 1", ["one"]),
         ("echo one; echo ERROR: a warning; echo two", ["one", "ERROR: a warning", "two"]),
     ],
 )
 def test_error_of_an_installer_is_left_to_who_knows_what_comes_of_it(
-    tmp_path: Path, script: str, told: list[str]
+    tmp_path: Path, script: str, message: list[str]
 ) -> None:
     words = Words()
     code, tail = build_lock.run(["sh", "-c", script], tmp_path, {"PATH": "/usr/bin:/bin"}, words)
-    assert (code, words.said, len(tail)) == (int("exit 1" in script), told, 3)
+    assert (code, words.said, len(tail)) == (int("exit 1" in script), message, 3)
 
 
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("message", "version"),
     [
         ("uv 0.13.9 (x86_64-unknown-linux-gnu)", (0, 13, 9)),
         ("uv 0.9.30\n", (0, 9, 30)),
@@ -59,8 +59,8 @@ def test_error_of_an_installer_is_left_to_who_knows_what_comes_of_it(
         ("bash: uv", ()),
     ],
 )
-def test_version_of_reads_the_version_of_uv(said: str, version: tuple[int, ...]) -> None:
-    assert uv_tool.version_of(said) == version
+def test_version_of_reads_the_version_of_uv(message: str, version: tuple[int, ...]) -> None:
+    assert uv_tool.version_of(message) == version
 
 
 def test_sent_uv_wheel_fits_the_node() -> None:
@@ -71,7 +71,7 @@ def test_sent_uv_wheel_fits_the_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "pip", "index", "told"),
+    ("environment", "pip", "index", "message"),
     [
         ({}, {}, "https://pypi.org/simple", {}),
         ({"UV_INDEX_URL": "https://a/"}, {"index-url": "https://b"}, "https://a/", {}),
@@ -87,10 +87,10 @@ def test_sent_uv_wheel_fits_the_node() -> None:
     ],
 )
 def test_index_url_comes_from_environment_then_pip(
-    environment: dict[str, str], pip: dict[str, str], index: str, told: dict[str, str]
+    environment: dict[str, str], pip: dict[str, str], index: str, message: dict[str, str]
 ) -> None:
     assert uv_tool.index_url(environment, pip) == index
-    assert uv_tool.uv_environment(environment, pip) == told
+    assert uv_tool.uv_environment(environment, pip) == message
 
 
 def test_find_link_resolves_links_of_an_index_page() -> None:
@@ -166,7 +166,7 @@ def test_uv_is_downloaded_once_from_the_nodes_index(index: dict[str, bytes], tmp
 
 @needs_a_wheel
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({}, "is not the file that it should be"),
         ({"/simple/uv/": b"nothing"}, "127.0.0.1 does not have uv-"),
@@ -179,13 +179,13 @@ def test_uv_is_downloaded_once_from_the_nodes_index(index: dict[str, bytes], tmp
     ],
 )
 def test_uv_download_failure_names_the_cause_without_secrets(
-    index: dict[str, bytes], tmp_path: Path, change: dict[str, bytes], said: str
+    index: dict[str, bytes], tmp_path: Path, change: dict[str, bytes], message: str
 ) -> None:
     index[f"/simple/files/{NAME}"] = wheel_of_uv(tmp_path / "uv.whl")
     index.update(change)
     done = provide(tmp_path / "home", index.pop("url").decode(), DIGEST)
     assert done.returncode == 1
-    assert said in done.stderr
+    assert message in done.stderr
     assert "can't be fetched" in done.stderr
     assert "--wheels DIR" in done.stderr
     assert "cret" not in done.stderr
@@ -275,14 +275,14 @@ def answers_of(
         assert part.stdout is not None
         part.stdin.write(frames.encode(request))
         part.stdin.flush()
-        said = part.stdout.read().decode()  # the build would end with its standard input
-    assert "cret" not in said
-    return [json.loads(line) for line in said.splitlines()]
+        output = part.stdout.read().decode()  # the build would end with its standard input
+    assert "cret" not in output
+    return [json.loads(line) for line in output.splitlines()]
 
 
 def test_torch_comes_from_the_nodes_index_where_pytorchs_is_not_reached(tmp_path: Path) -> None:
-    *said, last = answers_of(tmp_path)
-    texts = [one["text"] for one in said if one["t"] == frames.PROGRESS]
+    *output, last = answers_of(tmp_path)
+    texts = [item["text"] for item in output if item["t"] == frames.PROGRESS]
     assert "download.pytorch.org is not reached from here: installing from index.corp instead" in texts
     assert "resolved from https://index.corp/simple" in texts, "what addresses hold of logins is not told"
     ready = last["ready"]
@@ -338,6 +338,6 @@ def test_commands_of_condas_programs_are_exact(
     program.chmod(0o700)
     monkeypatch.setenv("PATH", str(program.parent))
     monkeypatch.setenv("HOME", str(tmp_path))
-    found = conda.commands("environment.yml", tmp_path)
-    texts = [" ".join(argv).replace(str(tmp_path / "venv"), "VENV") for argv in found]
+    result = conda.commands("environment.yml", tmp_path)
+    texts = [" ".join(argv).replace(str(tmp_path / "venv"), "VENV") for argv in result]
     assert texts == [f"{program} {line}" for line in lines]

@@ -125,10 +125,10 @@ def launched(tmp_path: Path, planted: str) -> tuple[int, list[dict[str, object]]
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", ["", "cuda", "broken"])
 def test_forked_ranks_are_as_ranks_of_torchrun_but_have_torch_already(tmp_path: Path, planted: str) -> None:
-    status, said, records = launched(tmp_path, planted)
+    status, output, records = launched(tmp_path, planted)
     assert (status, [record["exit_code"] for record in records]) == (0, [0, 0])
-    assert [rank["rank"] for rank in said] == ["0", "1"]
-    for number, rank in enumerate(said):
+    assert [rank["rank"] for rank in output] == ["0", "1"]
+    for number, rank in enumerate(output):
         assert rank["modules"] == ([] if planted else ["torch", "train.job"]), "it needs a process of its own"
         assert (rank["words"], rank["cwd"], rank["path"]) == (
             ["--epochs", "1"],
@@ -136,8 +136,8 @@ def test_forked_ranks_are_as_ranks_of_torchrun_but_have_torch_already(tmp_path: 
             "/user's",
         )
         assert rank["metrics"] == f"{tmp_path}/run/metrics/rank-{number}.jsonl"
-        own = 0 if planted else 1  # the hook's; the planted rank has not come to torch
-        assert rank["sockets"] == own, "torchrun's own are closed"
+        local = 0 if planted else 1  # the hook's; the planted rank has not come to torch
+        assert rank["sockets"] == local, "torchrun's own are closed"
 
 
 @pytest.mark.slow

@@ -69,12 +69,12 @@ def test_time_that_was_given_counts() -> None:
 
 def test_hang_is_told_again_each_time_the_silence_has_doubled() -> None:
     progress = with_steps(1.0, 11)
-    told = []
+    messages = []
     for second in range(11, 1000):
         if progress.is_due(second):
             progress.step(second)
-            told.append(second)
-    assert told == [130, 250, 490, 970]
+            messages.append(second)
+    assert messages == [130, 250, 490, 970]
 
 
 def test_collectives_tell_the_usual_step_though_they_are_looked_at_seldom() -> None:
@@ -160,8 +160,8 @@ def test_watch_goes_on_after_a_look_that_failed(run_dir: Path) -> None:
     record.rename(run_dir / "aside")
     record.mkdir()
     with subprocess.Popen(["sleep", "60"]) as supervisor:
-        who = [str(supervisor.pid), str(process.birth(supervisor.pid)), str(run_dir)]
-        with subprocess.Popen([sys.executable, "-c", KEEP_ON, *who], env={"PYTHONPATH": str(ROOT)}) as watch:
+        name = [str(supervisor.pid), str(process.birth(supervisor.pid)), str(run_dir)]
+        with subprocess.Popen([sys.executable, "-c", KEEP_ON, *name], env={"PYTHONPATH": str(ROOT)}) as watch:
             problem = run_dir / "hangs/watched.problem"
             wait_for(problem.exists, what="a look that fails")
             record.rmdir()

@@ -68,13 +68,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def arrived(said: list[frames.Frame]) -> dict[str, bytes]:
     """Return the files that were sent whole."""
-    found: dict[str, bytes] = {}
+    result: dict[str, bytes] = {}
     for header, body in said:
         if header["t"] == frames.CHUNK:
-            found[header["path"]] = found.get(header["path"], b"") + body
+            result[header["path"]] = result.get(header["path"], b"") + body
         elif header["t"] == frames.COMPLETE:
-            found.setdefault(header["path"], b"")
-    return found
+            result.setdefault(header["path"], b"")
+    return result
 
 
 def test_new_and_changed_files_are_outputs_and_sent_ones_are_not(project: Project) -> None:
@@ -164,8 +164,8 @@ def test_new_files_of_ray_tasks_are_listed_without_those_of_ray_and_the_project(
     (home / "ray" / "gpu-0" / "node.json").write_text(json.dumps(record))
 
     def listed(node: str = "gpu-0") -> list[str]:
-        found = outputs.written_by_tasks(node, {"job/train.py": [], "job/lib/a.py": []}, began_ns)
-        return [Path(path).name for path, _, _ in found]
+        result = outputs.written_by_tasks(node, {"job/train.py": [], "job/lib/a.py": []}, began_ns)
+        return [Path(path).name for path, _, _ in result]
 
     assert listed() == ["deep", "task.json", "x", "b.pt"]
     assert listed("gpu-1") == []
@@ -291,9 +291,9 @@ def test_small_files_are_sent_smallest_first_up_to_the_limit(project: Project) -
     project.begin()
     for name, size in (("a", 5), ("b", 30), ("c", 10), ("d", 20)):
         project.write(name, "x" * size)
-    said = project.send({"patterns": [], "max_bytes": 40})
-    assert list(arrived(said)) == ["outputs/a", "outputs/c", "outputs/d"]
-    header, body = said[0]
+    output = project.send({"patterns": [], "max_bytes": 40})
+    assert list(arrived(output)) == ["outputs/a", "outputs/c", "outputs/d"]
+    header, body = output[0]
     assert [path for path, _, _ in json.loads(body)] == ["a", "b", "c", "d"]
     assert (header["folder"], header["files"], header["bytes"]) == (".gpuctl-node/code/my-0123", 4, 65)
 
@@ -319,7 +319,7 @@ def test_files_that_a_pattern_names_are_sent_in_any_size(project: Project) -> No
 
 
 @pytest.mark.parametrize(
-    ("path", "pattern", "folder", "found"),
+    ("path", "pattern", "folder", "expected"),
     [
         ("a/b/c.pt", "*.pt", ".", True),
         ("a/b/c.pt", "b", ".", True),
@@ -331,8 +331,8 @@ def test_files_that_a_pattern_names_are_sent_in_any_size(project: Project) -> No
         ("a/b/c.pt", "*.PT", ".", False),
     ],
 )
-def test_pattern_names_files_and_folders(path: str, pattern: str, folder: str, found: bool) -> None:
-    assert matches(path, pattern, folder) is found
+def test_pattern_names_files_and_folders(path: str, pattern: str, folder: str, expected: bool) -> None:
+    assert matches(path, pattern, folder) is expected
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9.txt", b"new\nline", b"\x1b[31mred", b"..x", b"a\\b", b'"quoted"'])
@@ -349,9 +349,9 @@ def test_file_that_a_later_run_changed_is_not_sent_as_this_ones(project: Project
     outputs.keep(project.run_dir)
     project.write("model.pt", "of the later run")
     (project.root / "log.txt").unlink()
-    said = project.send()
-    assert arrived(said) == {}
-    skipped = {header["path"]: header["reason"] for header, _ in said if header["t"] == frames.SKIPPED}
+    output = project.send()
+    assert arrived(output) == {}
+    skipped = {header["path"]: header["reason"] for header, _ in output if header["t"] == frames.SKIPPED}
     assert skipped == dict.fromkeys(
         ["outputs/log.txt", "outputs/model.pt"], "it was changed after the run had ended"
     )
@@ -366,7 +366,7 @@ def test_home_that_nodes_share_is_sent_once(project: Project, tmp_path: Path) ->
     other.write("late.txt", "of gpu-1")
     outputs.keep(other.run_dir)
     first, second = project.send(), other.send()
-    assert [one[0][0]["shared_with"] for one in (first, second)] == [["gpu-1"], ["gpu-0"]]
+    assert [item[0][0]["shared_with"] for item in (first, second)] == [["gpu-1"], ["gpu-0"]]
     assert arrived(first) == {"outputs/model.pt": b"shared"}
     assert arrived(second) == {"outputs/late.txt": b"of gpu-1"}
 

@@ -63,8 +63,8 @@ def installed(
 ) -> dict[str, Any]:
     """Return the node's answer, with its output `said`, and the installers' calls `uv`."""
     (home / "able.json").write_text(json.dumps({"builds": False, "pip": has_pip}) + "\n")
-    told = {"lacking": list(lacking), "names": [], "understood": True}
-    (home / "within.json").write_text(json.dumps(told) + "\n")
+    report = {"lacking": list(lacking), "names": [], "understood": True}
+    (home / "within.json").write_text(json.dumps(report) + "\n")
     (home / "uv.log").write_text("")
     request = {
         "key": "k",
@@ -95,8 +95,8 @@ def installed(
     ended.set()
     output.seek(0)
     *told_before, answer = [header for header, _ in frames.decode(output.readline, output.read)]
-    said = [header["text"] for header in told_before]
-    return {**answer, "said": said, "uv": (home / "uv.log").read_text().splitlines()}
+    text = [header["text"] for header in told_before]
+    return {**answer, "said": text, "uv": (home / "uv.log").read_text().splitlines()}
 
 
 @pytest.mark.parametrize("version", [None, "1.6"])
@@ -105,22 +105,22 @@ def test_metadata_that_a_killed_build_left_is_removed_and_the_projects_stays(
 ) -> None:
     left = project._as_sdists([str(home / "code")], "1.5")
     left.__enter__()
-    beside = home / "beside"
-    beside.mkdir()
-    (beside / "PKG-INFO").write_text("Metadata-Version: 2.1\nVersion: 9\n")
-    installed(home, version=version, beside=[str(beside)])
-    seen = (home / "version.log").read_text() if version else "Version: 1.6"
-    assert "Version: 1.6" in seen
+    extra = home / "beside"
+    extra.mkdir()
+    (extra / "PKG-INFO").write_text("Metadata-Version: 2.1\nVersion: 9\n")
+    installed(home, version=version, beside=[str(extra)])
+    calls = (home / "version.log").read_text() if version else "Version: 1.6"
+    assert "Version: 1.6" in calls
     assert not (home / "code" / "PKG-INFO").exists()
-    assert (beside / "PKG-INFO").read_text().endswith("Version: 9\n")
+    assert (extra / "PKG-INFO").read_text().endswith("Version: 9\n")
 
 
 def test_version_of_git_is_given_to_what_was_sent_alone(home: Path) -> None:
-    own, dependency = installed(home, lacking=("words>=1",))["uv"]
+    local, dependency = installed(home, lacking=("words>=1",))["uv"]
     assert (home / "version.log").read_text() == "Metadata-Version: 2.1\nVersion: 1.5\n"
     assert not (home / "code" / "PKG-INFO").exists()
-    assert own.startswith("1.5 ")
-    assert own.endswith(f"--editable {home}/code")
+    assert local.startswith("1.5 ")
+    assert local.endswith(f"--editable {home}/code")
     assert dependency.startswith("none ")
     assert dependency.endswith(" words>=1")
 

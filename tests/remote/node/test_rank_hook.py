@@ -78,8 +78,8 @@ assert text.count("File ") == 1, text
 
 def environment(run_dir: Path, **own: str) -> dict[str, str]:
     """Return the rank's variables: this process's, `own`, and the hook's."""
-    given = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | own
-    return {**given, **hook_environment(given, run_dir, 0)}
+    inputs = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | own
+    return {**inputs, **hook_environment(inputs, run_dir, 0)}
 
 
 def run(code: str, env: dict[str, str]) -> str:
@@ -92,8 +92,8 @@ def run(code: str, env: dict[str, str]) -> str:
 
 def test_hook_leaves_no_trace_and_is_not_in_children(tmp_path: Path) -> None:
     env = environment(tmp_path)
-    told = json.loads(run(SHOW, env))
-    assert told == {"path": [], "variables": [], "pythonpath": None, "own": None, "finders": 1}
+    report = json.loads(run(SHOW, env))
+    assert report == {"path": [], "variables": [], "pythonpath": None, "own": None, "finders": 1}
     child = json.loads(
         run(
             f"import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {SHOW!r}], text=True))",
@@ -104,12 +104,12 @@ def test_hook_leaves_no_trace_and_is_not_in_children(tmp_path: Path) -> None:
 
 
 def test_users_own_sitecustomize_and_python_path_are_kept(tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "sitecustomize.py").write_text("import sys\nsys.own = __file__\n")
-    told = json.loads(run(SHOW, environment(tmp_path, PYTHONPATH=str(own))))
-    assert told["own"] == str(own / "sitecustomize.py")
-    assert told["pythonpath"] == str(own)
+    local = tmp_path / "own"
+    local.mkdir()
+    (local / "sitecustomize.py").write_text("import sys\nsys.own = __file__\n")
+    report = json.loads(run(SHOW, environment(tmp_path, PYTHONPATH=str(local))))
+    assert report["own"] == str(local / "sitecustomize.py")
+    assert report["pythonpath"] == str(local)
 
 
 @pytest.mark.parametrize(
@@ -195,17 +195,17 @@ load_batch()
 
 
 @linux
-@pytest.mark.parametrize("own", [False, True])
-def test_stack_at_a_crash_goes_to_the_log_unless_the_script_chose_a_file(tmp_path: Path, own: bool) -> None:
+@pytest.mark.parametrize("local", [False, True])
+def test_stack_at_a_crash_goes_to_the_log_unless_the_script_chose_a_file(tmp_path: Path, local: bool) -> None:
     file = tmp_path / "own.txt"
     done = subprocess.run(
-        [sys.executable, "-c", CRASHES, *([str(file)] if own else [])],
+        [sys.executable, "-c", CRASHES, *([str(file)] if local else [])],
         env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGSEGV
-    told, other = (file.read_text(), done.stderr) if own else (done.stderr, "")
-    assert told.startswith("Fatal Python error: Segmentation fault\n")
-    assert " in load_batch\n" in told
+    report, other = (file.read_text(), done.stderr) if local else (done.stderr, "")
+    assert report.startswith("Fatal Python error: Segmentation fault\n")
+    assert " in load_batch\n" in report
     assert other == ""
 
 
@@ -277,10 +277,10 @@ time.sleep(60)
 
 
 @linux
-@pytest.mark.parametrize(("most", "told"), [(64, True), (1024, False)])
-def test_stacks_never_get_into_a_file_of_the_scripts(tmp_path: Path, most: int, told: bool) -> None:
+@pytest.mark.parametrize(("maximum", "message"), [(64, True), (1024, False)])
+def test_stacks_never_get_into_a_file_of_the_scripts(tmp_path: Path, maximum: int, message: bool) -> None:
     script = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 2048))\n" + CLOSES.format(
-        most=most
+        most=maximum
     )
     rank = subprocess.Popen(
         [sys.executable, "-c", script],
@@ -293,7 +293,7 @@ def test_stacks_never_get_into_a_file_of_the_scripts(tmp_path: Path, most: int, 
         assert rank.stdout is not None
         assert rank.stdout.readline() == "begins\n"
         stacks = why.stacks_by_signal(rank.pid, rank_files(tmp_path, 0) + ".stacks")
-        assert ("in <module>" in stacks) == told
+        assert ("in <module>" in stacks) == message
         assert [path for path in tmp_path.glob("own-*.txt") if path.stat().st_size] == []
         assert rank.poll() is None
     finally:
@@ -330,4 +330,4 @@ def test_script_that_ends_while_gloo_is_at_work_has_its_own_exit_status(tmp_path
         subprocess.run([*words, str(tmp_path / f"store-{number}")], env=env, capture_output=True, timeout=60)
         for number, env in enumerate([environment(tmp_path)] * 3)
     ]
-    assert [one.returncode for one in ended] == [3, 3, 3], ended[0].stderr
+    assert [item.returncode for item in ended] == [3, 3, 3], ended[0].stderr

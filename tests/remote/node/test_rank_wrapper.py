@@ -44,8 +44,8 @@ def watched(tmp_path: Path, script: str) -> tuple[dict[str, Any], list[float]]:
     )
     assert done.returncode == 0
     record = json.loads((tmp_path / "ranks" / "rank-3.json").read_bytes())
-    said = (tmp_path / "logs" / "rank-3.log").read_text().split()
-    return record, [float(time) for time in said]
+    output = (tmp_path / "logs" / "rank-3.log").read_text().split()
+    return record, [float(time) for time in output]
 
 
 def test_rank_record_has_first_and_last_metrics_time(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_rank_record_without_samples_has_no_metrics_time(tmp_path: Path, script:
 
 
 def test_rank_record_of_metrics_at_exit_begins_and_ends_then(tmp_path: Path) -> None:
-    record, (said,) = watched(tmp_path, "tell(64, 128)")
-    assert record["metrics_began_at"] == record["metrics_ended_at"] == pytest.approx(said, abs=CLOCK_S)
+    record, (output,) = watched(tmp_path, "tell(64, 128)")
+    assert record["metrics_began_at"] == record["metrics_ended_at"] == pytest.approx(output, abs=CLOCK_S)
     assert record["metrics_began_samples"] == 128
 
 
@@ -112,5 +112,5 @@ def test_rank_record_of_metrics_at_exit_begins_and_ends_then(tmp_path: Path) -> 
 def test_samples_at_end_reads_the_last_whole_line(tmp_path: Path, text: bytes, samples: float | None) -> None:
     path = tmp_path / "rank-0.jsonl"
     path.write_bytes(text)
-    found = samples_at_end(path)
-    assert found == (rank_wrapper.NO_SAMPLES if samples is None else (path.stat().st_mtime, samples))
+    result = samples_at_end(path)
+    assert result == (rank_wrapper.NO_SAMPLES if samples is None else (path.stat().st_mtime, samples))

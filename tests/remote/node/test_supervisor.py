@@ -57,9 +57,9 @@ def test_processes_of_a_run_may_open_as_many_files_as_the_node_allows(tmp_path: 
     run_dir, limits = tmp_path / "run" / "gpu-0", tmp_path / "limits"
     argv = ["/bin/sh", "-c", f"ulimit -Sn > {limits}; ulimit -Hn >> {limits}"]
     code = LAUNCH.format(root=str(ROOT), run_dir=str(run_dir), argv=argv, hook="lambda *_: None")
-    few = ["/bin/sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh"]
+    small = ["/bin/sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh"]
     subprocess.run(
-        [*few, sys.executable, "-I", "-c", code],
+        [*small, sys.executable, "-I", "-c", code],
         env={"HOME": str(tmp_path)},
         timeout=60,
         check=True,

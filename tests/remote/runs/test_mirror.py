@@ -29,7 +29,7 @@ NEWER = {**FOUND, "newest": "step-000050.pt"}
 
 
 @pytest.mark.parametrize(
-    ("found", "before", "whole", "told_s_ago", "written_s_ago", "expected"),
+    ("result", "before", "whole", "told_s_ago", "written_s_ago", "expected"),
     [
         (None, None, True, 0, 0, False),
         (FOUND, None, True, 0, 0, True),
@@ -46,10 +46,10 @@ NEWER = {**FOUND, "newest": "step-000050.pt"}
     ],
 )
 def test_mirror_reports_checkpoints_by_their_age_and_kind(
-    found: Any, before: Any, whole: bool, told_s_ago: float, written_s_ago: float, expected: bool
+    result: Any, before: Any, whole: bool, told_s_ago: float, written_s_ago: float, expected: bool
 ) -> None:
-    said = is_to_be_told(found, before, whole=whole, told_s_ago=told_s_ago, written_s_ago=written_s_ago)
-    assert said is expected
+    output = is_to_be_told(result, before, whole=whole, told_s_ago=told_s_ago, written_s_ago=written_s_ago)
+    assert output is expected
 
 
 def checkpoint(folder: Path, step: int, size: int = 100) -> None:
@@ -64,10 +64,10 @@ def test_news_looks_at_the_folder_at_intervals(tmp_path: Path) -> None:
     checkpoint(tmp_path, 40)
     checkpoint(tmp_path, 50)
     news = News(tmp_path, whole=True, ranks=1)
-    found = news.poll()
-    assert found == describe(tmp_path, newest=True)
-    assert found is not None
-    assert (found["files"], found["newest"]) == (2, "step-000050.pt")
+    result = news.poll()
+    assert result == describe(tmp_path, newest=True)
+    assert result is not None
+    assert (result["files"], result["newest"]) == (2, "step-000050.pt")
     checkpoint(tmp_path, 60)
     assert news.poll() is None
     assert News(tmp_path, whole=False, ranks=1).poll() is None, "files were written just now"
@@ -152,9 +152,9 @@ class Scene:
         self.run = run
 
     def found(self) -> Checkpoints:
-        found = found_in(self.there, self.run.built_in, 1, newest=True)
-        assert found is not None
-        return checkpoints_of(found)
+        result = found_in(self.there, self.run.built_in, 1, newest=True)
+        assert result is not None
+        return checkpoints_of(result)
 
     def here(self) -> set[str]:
         return {path.name for path in self.folder.checkpoints_path.glob("*")}
@@ -196,24 +196,24 @@ def parts(folders: tuple[Path, Path], step: int) -> None:
 
 def test_mirror_brings_the_parts_of_all_nodes_or_nothing(tmp_path: Path) -> None:
     scene, first, second = Scene(tmp_path, RUN), NodeHere(tmp_path / "node"), NodeHere(tmp_path / "other")
-    there = second.home / ".gpuctl-node" / "runs" / RUN.run / "gpu-1" / "checkpoints"
-    parts((scene.there, there), 40)
-    found = scene.found()
+    existing = second.home / ".gpuctl-node" / "runs" / RUN.run / "gpu-1" / "checkpoints"
+    parts((scene.there, existing), 40)
+    result = scene.found()
     size = (scene.there / "step-000040.json").stat().st_size + 200
-    assert (found.newest, found.bytes, found.lacks) == (
+    assert (result.newest, result.bytes, result.lacks) == (
         "step-000040",
         size,
         ("step-000040/__1_0.distcp",),
     )
     both = Mirror(RUN, scene.folder, scene.incoming, scene.observer, lambda: [second])
     scene.mirror = both
-    both.offer(first, found)
+    both.offer(first, result)
     scene.wait()
     assert scene.here() == {"step-000040", "step-000040.json"}
     assert len(list(scene.folder.checkpoints_path.glob("step-000040/*"))) == 2
     assert scene.observer.notes == []
-    parts((scene.there, there), 50)
-    (there / "step-000050" / "__1_0.distcp").unlink()
+    parts((scene.there, existing), 50)
+    (existing / "step-000050" / "__1_0.distcp").unlink()
     both.offer(first, scene.found())
     scene.wait()
     assert scene.here() == {"step-000040", "step-000040.json"}
@@ -247,8 +247,8 @@ def test_mirror_notes_a_failure_once_and_retries(tmp_path: Path) -> None:
     scene, node = Scene(tmp_path, RUN), NodeHere(tmp_path / "node")
     checkpoint(scene.there, 40)
     scene.incoming.write_text("in the way")
-    for there in (Lost(tmp_path / "node"), Lost(tmp_path / "node"), node):
-        scene.mirror.offer(there, scene.found())
+    for existing in (Lost(tmp_path / "node"), Lost(tmp_path / "node"), node):
+        scene.mirror.offer(existing, scene.found())
         wait_for(lambda: scene.mirror._thread is None, what="the end of the transfer", deadline_s=30)
     assert scene.observer.notes == [
         "gpu-0: its newest checkpoints were not brought here (the connection broke: send_checkpoints); the next "
@@ -267,10 +267,10 @@ def test_mirror_keeps_local_files_when_the_node_has_none(tmp_path: Path, run: Ru
     scene.mirror.offer(node, scene.found())
     scene.wait()
     checkpoint(scene.there, 50)
-    found = scene.found()
+    result = scene.found()
     for path in scene.there.iterdir():
         path.unlink()
-    scene.mirror.offer(node, found)
+    scene.mirror.offer(node, result)
     scene.wait()
     assert scene.here() == {"step-000040.pt", "step-000040.json"}
     assert len(scene.observer.notes) == 1
@@ -279,8 +279,8 @@ def test_mirror_keeps_local_files_when_the_node_has_none(tmp_path: Path, run: Ru
 def test_mirror_skips_and_notes_checkpoints_over_the_limit(tmp_path: Path) -> None:
     scene = Scene(tmp_path, RUN)
     for size in (MAX_MIRROR_BYTES + 10**6, 2 * MAX_MIRROR_BYTES):
-        found = Checkpoints(files=2, bytes=size, newest="step-000040.pt", written_ns=1)
-        scene.mirror.offer(Lost(tmp_path / "node"), found)
+        result = Checkpoints(files=2, bytes=size, newest="step-000040.pt", written_ns=1)
+        scene.mirror.offer(Lost(tmp_path / "node"), result)
         scene.wait()
     assert scene.observer.notes == [
         "gpu-0: checkpoints of 257 MB are not copied here during the run, as they are more than 256 MB: if "

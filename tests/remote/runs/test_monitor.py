@@ -170,10 +170,10 @@ def followed(watch: RunMonitor) -> tuple[Event, Thread]:
 
 def test_close_ends_who_is_connecting(ways: Ways, monitor: Callable[..., RunMonitor]) -> None:
     watch = monitor()
-    left, going = followed(watch)
+    left, running = followed(watch)
     assert ways.asked.wait(30)
     left.set()
-    going.join(30)
+    running.join(30)
     watch.close()
     ways.let_in.set()
     wait_for(lambda: not followers(), what="the follower's end", deadline_s=30)
@@ -184,10 +184,10 @@ def test_close_ends_who_is_connecting(ways: Ways, monitor: Callable[..., RunMoni
 def test_close_ends_who_follows(ways: Ways, monitor: Callable[..., RunMonitor]) -> None:
     ways.let_in.set()
     watch = monitor()
-    left, going = followed(watch)
+    left, running = followed(watch)
     wait_for(lambda: ways.open and ways.open[0].streaming.is_set(), what="the first word", deadline_s=30)
     left.set()
-    going.join(30)
+    running.join(30)
     watch.close()
     wait_for(lambda: not followers(), what="the follower's end", deadline_s=30)
     assert [way.closed.is_set() for way in ways.open] == [True]
@@ -198,10 +198,10 @@ def test_close_keeps_a_given_connection_and_follows_no_more(
 ) -> None:
     ways.let_in.set()
     watch = monitor(given=True)
-    left, going = followed(watch)
+    left, running = followed(watch)
     wait_for(ways.open[0].streaming.is_set, what="the first word", deadline_s=30)
     left.set()
-    going.join(30)
+    running.join(30)
     watch.close()
     ways.open[0].more.set()
     wait_for(lambda: not followers(), what="the follower's end", deadline_s=30)
@@ -212,14 +212,14 @@ def test_close_keeps_a_given_connection_and_follows_no_more(
 def test_close_ends_who_reconnects(ways: Ways, monitor: Callable[..., RunMonitor], refuses: bool) -> None:
     ways.let_in.set()
     watch = monitor()
-    left, going = followed(watch)
+    left, running = followed(watch)
     wait_for(lambda: ways.open and ways.open[0].streaming.is_set(), what="the first word", deadline_s=30)
     ways.asked.clear()
     ways.let_in.clear()
     ways.open[0].close()  # the link breaks
     assert ways.asked.wait(30)
     left.set()
-    going.join(30)
+    running.join(30)
     watch.close()
     ways.refuses = refuses
     ways.let_in.set()
@@ -246,14 +246,14 @@ def test_interrupt_of_a_run_that_has_ended_leaves_its_files_to_results(
         frames.encode({"t": frames.CHUNK, "path": "outputs/a", "offset": 0}, b"half"),
     ]
     watch = monitor()
-    _, going = followed(watch)
+    _, running = followed(watch)
     wait_for(lambda: watch.records, what="the run's end", deadline_s=30)
     watch.interrupt()
     wait_for(lambda: notes(watch), what="the first note", deadline_s=30)
-    assert going.is_alive()
+    assert running.is_alive()
     watch.interrupt()
-    going.join(30)
-    assert not going.is_alive()
+    running.join(30)
+    assert not running.is_alive()
     watch.close()
     first, last = notes(watch)
     run = watch.incoming.parent.name
@@ -270,7 +270,7 @@ def test_report_of_a_hang_is_withdrawn_unless_the_ranks_are_being_ended(
     body = json.dumps({"silent_s": 9.0, "allowed_s": 4.0, "stepped": True, "ranks": []}).encode()
     ways.says = [frames.encode({"t": frames.HANG}, body)]
     watch = monitor()
-    left, going = followed(watch)
+    left, running = followed(watch)
     folder = watch.incoming.parent
     report = folder / "hangs" / "n-0.json"
     wait_for(report.exists, what="the report", deadline_s=30)
@@ -287,7 +287,7 @@ def test_report_of_a_hang_is_withdrawn_unless_the_ranks_are_being_ended(
     wait_for(log.exists, what="the log", deadline_s=30)
     assert (report.exists(), (folder / "hang.json").exists()) == (stopped, stopped)
     left.set()
-    going.join(30)
+    running.join(30)
     watch.close()
 
 

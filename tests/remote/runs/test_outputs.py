@@ -45,13 +45,13 @@ def bring(folder: RunFolder, listed: object, *came: str, body: bytes = b"new", *
 
 
 def kept(folder: RunFolder) -> NodeOutputs:
-    (found,) = read_outputs(folder, [NODE])
-    return found
+    (result,) = read_outputs(folder, [NODE])
+    return result
 
 
 def test_outputs_are_kept_and_told_with_what_has_come(folder: RunFolder) -> None:
     bring(folder, [["a/b.txt", 3, 7], ["big.pt", 10**12, 8]], "outputs/a/b.txt", files=2)
-    assert [(one.path, one.bytes, one.brought) for one in kept(folder).listed] == [
+    assert [(item.path, item.bytes, item.brought) for item in kept(folder).listed] == [
         ("a/b.txt", 3, True),
         ("big.pt", 10**12, False),
     ]
@@ -63,17 +63,17 @@ def test_outputs_brought_again_replace_the_earlier_ones(folder: RunFolder) -> No
     bring(folder, [["a", 3, 7]], "outputs/a")
     assert (folder.outputs_path / "n-0" / "a").read_bytes() == b"new"
     bring(folder, [["a", 3, 7]])
-    assert [one.brought for one in kept(folder).listed] == [True]
+    assert [item.brought for item in kept(folder).listed] == [True]
 
 
 def test_outputs_that_do_not_come_again_stay(folder: RunFolder) -> None:
     listed = [["a/one", 3, 7], ["a/two", 3, 7], ["b", 3, 7]]
     bring(folder, listed, "outputs/a/one", "outputs/a/two", "outputs/b", body=b"old", files=3)
     bring(folder, listed, "outputs/a/one", "outputs/b/inner", files=3)
-    here = folder.outputs_path / "n-0"
-    assert [(here / "a" / name).read_bytes() for name in ("one", "two")] == [b"new", b"old"]
-    assert [path.read_bytes() for path in here.glob("b.before-*")] == [b"old"], "a file that is a folder now"
-    assert [one.brought for one in kept(folder).listed] == [True, True, False]
+    local = folder.outputs_path / "n-0"
+    assert [(local / "a" / name).read_bytes() for name in ("one", "two")] == [b"new", b"old"]
+    assert [path.read_bytes() for path in local.glob("b.before-*")] == [b"old"], "a file that is a folder now"
+    assert [item.brought for item in kept(folder).listed] == [True, True, False]
 
 
 def test_run_that_wrote_nothing_leaves_no_trace(folder: RunFolder) -> None:
@@ -88,14 +88,14 @@ def test_hostile_names_are_listed_as_text_and_written_nowhere(
 ) -> None:
     files = bring(folder, [[name, 3, 7], ["good", 3, 7]], f"outputs/{name}", "outputs/good", files=2)
     assert list(files.intake.refused) == [f"outputs/{name}"]
-    assert [one.brought for one in kept(folder).listed] == [False, True]
+    assert [item.brought for item in kept(folder).listed] == [False, True]
     assert not list(tmp_path.rglob("*evil*"))
     assert not Path("/etc/evil").exists()
 
 
 def test_names_that_are_no_text_are_kept_as_escapes(folder: RunFolder) -> None:
     bring(folder, [["caf\udce9", 3, 7], ["half\ud800", 3, 7]], "outputs/caf\udce9", files=2)
-    assert [(one.path, one.brought) for one in kept(folder).listed] == [
+    assert [(item.path, item.brought) for item in kept(folder).listed] == [
         ("caf\\udce9", True),
         ("half\\ud800", False),
     ]
@@ -114,7 +114,7 @@ def test_list_that_is_none_is_refused(folder: RunFolder, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "patterns", "max_bytes", "most"),
+    ("options", "patterns", "max_bytes", "maximum"),
     [
         (None, [], SMALL_BYTES, SMALL_BYTES),
         (RunOptions(), [], SMALL_BYTES, SMALL_BYTES),
@@ -123,14 +123,14 @@ def test_list_that_is_none_is_refused(folder: RunFolder, body: bytes) -> None:
     ],
 )
 def test_what_a_node_is_asked_for_follows_bring(
-    options: RunOptions | None, patterns: list[str], max_bytes: int, most: int
+    options: RunOptions | None, patterns: list[str], max_bytes: int, maximum: int
 ) -> None:
     assert wanted_outputs(options) == {"patterns": patterns, "max_bytes": max_bytes}
-    assert max_output_bytes(options) == most
+    assert max_output_bytes(options) == maximum
 
 
 @pytest.mark.parametrize(
-    ("bring_too", "said", "vain"),
+    ("bring_too", "message", "vain"),
     [
         (("*.nix", "*.pt"), {"files": 2}, ("*.nix",)),
         (("*.pt", "out/*"), {"files": 2}, ()),
@@ -140,7 +140,7 @@ def test_what_a_node_is_asked_for_follows_bring(
     ],
 )
 def test_patterns_that_match_nothing_are_known_where_all_files_are(
-    folder: RunFolder, bring_too: tuple[str, ...], said: dict[str, Any], vain: tuple[str, ...]
+    folder: RunFolder, bring_too: tuple[str, ...], message: dict[str, Any], vain: tuple[str, ...]
 ) -> None:
     options = RunOptions(bring=bring_too, project="/p/sub", root="/p")
     run = Run(
@@ -148,7 +148,7 @@ def test_patterns_that_match_nothing_are_known_where_all_files_are(
         started_at="", options=options,
     )  # fmt: skip
     assert matched_nothing(folder, run) == (), "the node has said nothing yet"
-    bring(folder, [["a.pt", 3, 7], ["sub/out/b", 3, 7]], **said)
+    bring(folder, [["a.pt", 3, 7], ["sub/out/b", 3, 7]], **message)
     assert matched_nothing(folder, run) == vain
 
 

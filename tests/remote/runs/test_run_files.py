@@ -71,11 +71,11 @@ def test_intake_refuses_hostile_names_one_by_one(tmp_path: Path, path: Any) -> N
 def test_plain_parts_never_lead_out_of_the_folder(parts: list[str]) -> None:
     path = "/".join(parts)
     try:
-        taken = plain_parts(path)
+        values = plain_parts(path)
     except BadAnswer:
         return
     root = Path("/root-of-the-run")
-    resolved = Path(*root.parts, *taken)
+    resolved = Path(*root.parts, *values)
     assert resolved.is_relative_to(root)
     assert ".." not in resolved.parts
 
@@ -146,17 +146,17 @@ def test_intake_counts_a_replaced_file_once(tmp_path: Path) -> None:
 
 
 def test_intakes_of_one_process_and_folder_do_not_mix(tmp_path: Path) -> None:
-    one, other = FileReceiver(tmp_path), FileReceiver(tmp_path)
-    for intake in (one, other):
+    item, other = FileReceiver(tmp_path), FileReceiver(tmp_path)
+    for intake in (item, other):
         intake.chunk("a", 0, b"first ")
-    for intake in (one, other):
+    for intake in (item, other):
         intake.chunk("a", 6, b"half")
-    for intake in (one, other):
+    for intake in (item, other):
         intake.complete("a", 10, hashlib.sha256(b"first half").hexdigest(), 0o644)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name == "a"} == {
             "a": b"first half"
         }
-    assert [intake.refused for intake in (one, other)] == [{}, {}]
+    assert [intake.refused for intake in (item, other)] == [{}, {}]
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
@@ -226,8 +226,8 @@ def test_replica_keeps_checkpoints_from_two_commands_at_once(tmp_path: Path) -> 
         assert command.stdin is not None
         command.stdin.write("\n")
         command.stdin.flush()
-    said = [command.communicate(timeout=60)[1] for command in commands]
-    assert said == ["", ""]
+    output = [command.communicate(timeout=60)[1] for command in commands]
+    assert output == ["", ""]
     last = (folder.checkpoints_path / "shard").read_text()
     assert last in ("True 199", "False 199")
     assert mirrored_path(folder).exists() == (last == "False 199")
@@ -290,9 +290,9 @@ def test_replica_reads_rank_records_with_fewer_and_more_keys(tmp_path: Path) -> 
     RunFiles(folder, run.nodes[1], new_incoming(folder)).record(
         "ranks/rank-1.json", json.dumps(later).encode()
     )
-    kept = read_rank_records(folder, run.nodes)["n-1"]
+    saved = read_rank_records(folder, run.nodes)["n-1"]
     assert [
-        (record.metrics_began_at, record.metrics_began_samples, record.metrics_ended_at) for record in kept
+        (record.metrics_began_at, record.metrics_began_samples, record.metrics_ended_at) for record in saved
     ] == [(1.75, 64.0, 2.25)]
 
 
@@ -300,7 +300,7 @@ def test_replica_reads_rank_records_with_fewer_and_more_keys(tmp_path: Path) -> 
 def test_rank_record_is_refused_for_a_reason_no_rank_gives(tmp_path: Path, reason: str) -> None:
     folder, run = folder_of_two(tmp_path)
     files = RunFiles(folder, run.nodes[1], new_incoming(folder))
-    said = {
+    output = {
         "rank": 1,
         "local_rank": 0,
         "pid": 7,
@@ -309,8 +309,8 @@ def test_rank_record_is_refused_for_a_reason_no_rank_gives(tmp_path: Path, reaso
         "ended": {"reason": reason},
     }
     with pytest.raises(BadAnswer, match="n-1: a rank's record can't be read: "):
-        files.record("ranks/rank-1.json", json.dumps(said).encode())
-    whole = said | {"ended": {"reason": "not_started", "program": "x", "detail": "no"}}
+        files.record("ranks/rank-1.json", json.dumps(output).encode())
+    whole = output | {"ended": {"reason": "not_started", "program": "x", "detail": "no"}}
     assert files.record("ranks/rank-1.json", json.dumps(whole).encode()).ended is not None
 
 
@@ -321,21 +321,21 @@ def merged(folder: RunFolder, run: Run, incoming: Path, *brought: Mapping[str, b
         for name, body in files.items():
             send(intake, f"artifacts/{name}", body)
     merge_artifacts(folder, run.nodes, incoming)
-    there = (path for path in folder.artifacts_path.rglob("*") if path.is_file())
-    return {path.relative_to(folder.artifacts_path).as_posix(): path.read_bytes() for path in there}
+    existing = (path for path in folder.artifacts_path.rglob("*") if path.is_file())
+    return {path.relative_to(folder.artifacts_path).as_posix(): path.read_bytes() for path in existing}
 
 
 def test_merge_artifacts_keeps_files_of_both_nodes(tmp_path: Path) -> None:
     folder, run = folder_of_two(tmp_path)
     incoming = new_incoming(folder)
-    found = merged(
+    result = merged(
         folder,
         run,
         incoming,
         {"same": b"s", "model.pt": b"0", "x": b"file"},
         {"same": b"s", "model.pt": b"1", "x/y": b"in"},
     )
-    assert found == {"same": b"s", "model.pt": b"0", "x": b"file", "n-1/model.pt": b"1", "n-1/x/y": b"in"}
+    assert result == {"same": b"s", "model.pt": b"0", "x": b"file", "n-1/model.pt": b"1", "n-1/x/y": b"in"}
     assert not list(folder.path.glob("incoming-*"))
 
 

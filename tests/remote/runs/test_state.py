@@ -10,8 +10,8 @@ from remote.runs.node_state import record_of_end
 
 
 def test_record_of_end_keeps_the_nodes_answer() -> None:
-    said = {"running": False, "exit_code": 3, "ended_at": 1790000000.5, "stopped": False, "pid": 7}
-    record = record_of_end("gpu-0", "torchrun", said)
+    output = {"running": False, "exit_code": 3, "ended_at": 1790000000.5, "stopped": False, "pid": 7}
+    record = record_of_end("gpu-0", "torchrun", output)
     assert (record.node, record.launcher, record.exit_code, record.ended_at) == (
         "gpu-0",
         "torchrun",

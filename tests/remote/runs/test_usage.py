@@ -56,7 +56,7 @@ def test_parse_row_reads_a_line_of_nvidia_smi(line: str, row: tuple[int, str, di
 
 
 @pytest.mark.parametrize(
-    ("visible", "seen"),
+    ("visible", "calls"),
     [
         (None, True),
         ("", False),
@@ -68,8 +68,8 @@ def test_parse_row_reads_a_line_of_nvidia_smi(line: str, row: tuple[int, str, di
         ("GPU-5a,", False),
     ],
 )
-def test_is_visible_respects_cuda_visible_devices(visible: str | None, seen: bool) -> None:
-    assert gpu_usage.is_visible(1, "GPU-c93e", visible) is seen
+def test_is_visible_respects_cuda_visible_devices(visible: str | None, calls: bool) -> None:
+    assert gpu_usage.is_visible(1, "GPU-c93e", visible) is calls
 
 
 STAT = "cpu  100 5 45 800 50 3 7 0 40 0\ncpu0 100 5 45 800 50 3 7 0 40 0\nintr 1 2\n"
@@ -135,7 +135,7 @@ def test_parse_net_reads_bytes_per_interface() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "interfaces", "found"),
+    ("before", "after", "interfaces", "expected"),
     [
         ({"a": (0, 10)}, {"a": (300, 20)}, ["a"], (150.0, 5.0)),
         ({"a": (0, 0), "b": (0, 0)}, {"a": (100, 2), "b": (100, 4)}, ["a", "b"], (100.0, 3.0)),
@@ -149,9 +149,9 @@ def test_network_rates_returns_network_bytes_per_second(
     before: usage.Counters,
     after: usage.Counters,
     interfaces: list[str],
-    found: tuple[float | None, float | None],
+    expected: tuple[float | None, float | None],
 ) -> None:
-    assert usage.rates(before, after, interfaces, 2.0) == found
+    assert usage.rates(before, after, interfaces, 2.0) == expected
 
 
 def test_physical_lists_interfaces_that_have_a_device(tmp_path: Path) -> None:
@@ -216,8 +216,8 @@ def test_feed_reports_stale_values_as_unknown(smi: Path) -> None:
     with closing(gpu_usage.Feed(0.1, grace_s=0.1)) as feed:
         feed.wait(10)
         (smi / "rows.csv").unlink()
-        gone = {**A10, **dict.fromkeys(gpu_usage.MEASURED)}
-        wait_for(lambda: feed.read()[0] == gone, what="unknown values", deadline_s=10)
+        missing = {**A10, **dict.fromkeys(gpu_usage.MEASURED)}
+        wait_for(lambda: feed.read()[0] == missing, what="unknown values", deadline_s=10)
 
 
 def test_feed_is_none_if_nvidia_smi_fails_and_empty_if_missing(
@@ -295,10 +295,10 @@ GOOD = {
 
 
 def test_parse_reads_a_usage_sample() -> None:
-    found = ours.parse(GOOD)
-    assert found.gpus == (ours.GpuUsage(**A10),)
+    result = ours.parse(GOOD)
+    assert result.gpus == (ours.GpuUsage(**A10),)
     assert ours.parse({**GOOD, "gpus": None}).gpus is None
-    assert (found.cpus, found.load_1m, found.received_bytes_per_s, found.interfaces) == (
+    assert (result.cpus, result.load_1m, result.received_bytes_per_s, result.interfaces) == (
         2,
         1.0,
         None,

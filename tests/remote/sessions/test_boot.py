@@ -41,14 +41,14 @@ def connect(tmp_path: Path, port: int, deadline_s: float, said: list[str]) -> No
 def test_connect_names_a_closed_port_at_the_deadline(tmp_path: Path, listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     listener.close()
-    said: list[str] = []
+    output: list[str] = []
     began = time.monotonic()
     with pytest.raises(
         Unreachable, match=r"no TCP connection: Connection refused.*It was waited for \d s while it booted\.$"
     ):
-        connect(tmp_path, port, 1.0, said)
+        connect(tmp_path, port, 1.0, output)
     assert time.monotonic() - began < 30
-    assert said == [], "a wait as short as this is not worth a word"
+    assert output == [], "a wait as short as this is not worth a word"
 
 
 def test_connect_without_ssh_banner_ends_at_the_deadline(tmp_path: Path, listener: socket.socket) -> None:
@@ -62,10 +62,10 @@ def test_connect_without_ssh_banner_ends_at_the_deadline(tmp_path: Path, listene
 def test_connect_logs_the_stage_it_waits_for(tmp_path: Path, listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     listener.close()
-    said: list[str] = []
+    output: list[str] = []
     with pytest.raises(Unreachable):
-        connect(tmp_path, port, 18, said)
-    (line,) = said
+        connect(tmp_path, port, 18, output)
+    (line,) = output
     assert line.startswith(
         f"waiting for a-0 (ubuntu@127.0.0.1:{port}): no TCP connection: Connection refused … ("
     )

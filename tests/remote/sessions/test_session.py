@@ -18,10 +18,10 @@ from remote.sessions.session import Node
 def test_run_raises_the_listeners_error_and_keeps_the_connection(
     node: Node, stream: str, error: Exception
 ) -> None:
-    heard: list[tuple[str, bytes]] = []
+    received: list[tuple[str, bytes]] = []
 
     def listen(name: str, line: bytes) -> None:
-        heard.append((name, line))
+        received.append((name, line))
         if name == stream:
             raise error
 
@@ -29,7 +29,7 @@ def test_run_raises_the_listeners_error_and_keeps_the_connection(
     with pytest.raises(type(error)) as caught:
         node.run(f"while echo line{to}; do :; done", listen)
     assert caught.value is error
-    assert heard == [(stream, b"line")]
+    assert received == [(stream, b"line")]
     assert node.run("echo fine", lambda *_: None).stdout == b"fine\n"
 
 

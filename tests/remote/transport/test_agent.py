@@ -50,10 +50,10 @@ def test_answering_ssh_agent_is_used(listener: socket.socket) -> None:
     )
 
     def answer() -> None:
-        there, _ = listener.accept()
-        with there:
-            assert there.recv(100) == struct.pack(">IB", 1, 11)
-            there.sendall(struct.pack(">I", len(keys)) + keys)
+        existing, _ = listener.accept()
+        with existing:
+            assert existing.recv(100) == struct.pack(">IB", 1, 11)
+            existing.sendall(struct.pack(">I", len(keys)) + keys)
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
@@ -61,7 +61,7 @@ def test_answering_ssh_agent_is_used(listener: socket.socket) -> None:
     agent = ssh_agent.open_agent(path, login_s=7, answer_s=30)
     thread.join(30)
     assert agent is not None
-    assert [one.asbytes() for one in agent.get_keys()] == [key.asbytes()]
+    assert [get_key.asbytes() for get_key in agent.get_keys()] == [key.asbytes()]
     assert agent._conn.gettimeout() == 7, "a signature has as long as the login"
     assert not ssh_agent.complaint(path)
     agent.close()

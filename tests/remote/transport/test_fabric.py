@@ -55,15 +55,15 @@ def test_connection_runs_and_copies_with_fabrics_own_methods(
         assert box.run("echo $A", env={"A": "b"}).stdout == "b\n"
         with box.cd("/"), box.prefix("A=c"):
             assert box.run("echo $PWD $A").stdout == "/ c\n"
-        there = str(tmp_path / "there")
-        box.put(io.BytesIO(b"bytes"), there)
-        box.get(there, str(tmp_path / "back" / "{basename}"))
+        existing = str(tmp_path / "there")
+        box.put(io.BytesIO(b"bytes"), existing)
+        box.get(existing, str(tmp_path / "back" / "{basename}"))
         assert (tmp_path / "back" / "there").read_bytes() == b"bytes"
         before = box.client
         box.close()
         assert not box.is_connected
         assert box.run("echo again").stdout == "again\n"
-        box.put(io.BytesIO(b"more"), there)
+        box.put(io.BytesIO(b"more"), existing)
         assert box.client is not before
 
 
@@ -77,15 +77,15 @@ def test_connection_runs_commands_here_too(host: Machine, pinned: ClusterFolder)
 
 def test_connection_forwards_a_port(host: Machine, pinned: ClusterFolder) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        here = free.getsockname()[1]
+        local = free.getsockname()[1]
     answers = f"{sys.executable} -c '{SAYS_HELLO}'"
     with quiet(PinnedConnection(host, pinned)) as box:
         box.open()
         _, out, _ = box.client.exec_command(answers, timeout=20)
-        there = int(out.readline())
+        existing = int(out.readline())
         with (
-            box.forward_local(here, remote_port=there, remote_host="127.0.0.1"),
-            connect_once_it_listens(here) as peer,
+            box.forward_local(local, remote_port=existing, remote_host="127.0.0.1"),
+            connect_once_it_listens(local) as peer,
         ):
             assert peer.recv(100) == b"hello"
 
@@ -98,8 +98,8 @@ def connect_once_it_listens(port: int) -> socket.socket:
             return socket.create_connection(("127.0.0.1", port), timeout=20)
         return None
 
-    found: socket.socket = wait_for(connected, what="listening at the forwarded port")
-    return found
+    result: socket.socket = wait_for(connected, what="listening at the forwarded port")
+    return result
 
 
 SAYS_HELLO = """
@@ -274,13 +274,13 @@ def test_group_runs_on_all_and_keeps_every_outcome(
         assert isinstance(done, GroupResult)
         assert [box.machine.name for box in done] == ["box-0", "box-1", "box-2"]
         assert len({result.stdout for result in done.values()}) == 3
-        gone = PinnedConnection(replace(host, name="gone", port=1), pinned)
-        group.append(gone)
+        missing = PinnedConnection(replace(host, name="gone", port=1), pinned)
+        group.append(missing)
         with pytest.raises(GroupException) as failed:
             group.run("true", hide=True, in_stream=False)
-        assert list(failed.value.result.failed) == [gone]
-        assert isinstance(failed.value.result[gone], Unreachable)
-        group.remove(gone)
+        assert list(failed.value.result.failed) == [missing]
+        assert isinstance(failed.value.result[missing], Unreachable)
+        group.remove(missing)
         (tmp_path / "file").write_text("text")
         monkeypatch.chdir(tmp_path)
         group.get(str(tmp_path / "file"))

@@ -86,7 +86,7 @@ def test_known_hosts_find_takes_the_first_line_of_a_key_type(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "found"),
+    ("names", "expected"),
     [
         ("node-?.Example", True),
         ("*.example", True),
@@ -102,8 +102,8 @@ def test_known_hosts_find_takes_the_first_line_of_a_key_type(key: str) -> None:
         ("!node-2.example", False),
     ],
 )
-def test_known_hosts_find_matches_wildcards_and_negations(key: str, names: str, found: bool) -> None:
-    assert find(f"{names} {key}\n", "node-1.example") == (dict([key.split()]) if found else {})
+def test_known_hosts_find_matches_wildcards_and_negations(key: str, names: str, expected: bool) -> None:
+    assert find(f"{names} {key}\n", "node-1.example") == (dict([key.split()]) if expected else {})
 
 
 def test_known_hosts_find_takes_brackets_literally(key: str) -> None:

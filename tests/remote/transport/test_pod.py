@@ -47,8 +47,8 @@ def cluster(tmp_path: Path) -> ClusterFolder:
 
 @pytest.fixture
 def node(api: KubeApi, cluster: ClusterFolder) -> Iterator[Node]:
-    one = machine("ours/worker")
-    node = Node(one, open_transport(one, cluster, 5))
+    item = machine("ours/worker")
+    node = Node(item, open_transport(item, cluster, 5))
     yield node
     node.close()
 
@@ -90,12 +90,12 @@ def test_command_is_sent_once_where_this_computer_slept_meanwhile(
 
 def test_commands_in_a_pod_may_open_many_files(api: KubeApi, cluster: ClusterFolder, tmp_path: Path) -> None:
     """Container runtimes may leave 1024, and allow more."""
-    few = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096)); os.execv(%r, sys.argv)"
+    low = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096)); os.execv(%r, sys.argv)"
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{few % sys.executable}" "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{low % sys.executable}" "$@"\n')
     python.chmod(0o755)
-    one = machine("ours/worker", python=str(python))
-    node = Node(one, open_transport(one, cluster, 5))
+    item = machine("ours/worker", python=str(python))
+    node = Node(item, open_transport(item, cluster, 5))
     assert node.run("ulimit -n", timeout_s=30).stdout == b"4096\n"
     node.close()
 
@@ -208,8 +208,8 @@ def test_pod_is_not_reached_with_a_wrong_token_or_without_a_server(
 
 
 def test_pod_without_python_says_so(api: KubeApi, cluster: ClusterFolder) -> None:
-    one = machine("ours/worker", python="/no/python3")
-    node = Node(one, open_transport(one, cluster, 5))
+    item = machine("ours/worker", python="/no/python3")
+    node = Node(item, open_transport(item, cluster, 5))
     with pytest.raises(NoPython, match=r"default-0: Python \(/no/python3\) is not there"):
         facts.gather(node, ())
     node.close()
@@ -224,19 +224,19 @@ def program(api: KubeApi, folder: Path, *, fails: int = 0) -> Path:
     ends = (datetime.now(UTC) + timedelta(minutes=4)).strftime("%Y-%m-%dT%H:%M:%SZ")
     status = {"token": TOKEN, "expirationTimestamp": ends}
     credential = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status})
-    asked, path = folder / "asked", folder / "program"
+    request, path = folder / "asked", folder / "program"
     path.write_text(
-        f"#!/bin/sh\necho asked >> {asked}\n[ $(wc -l < {asked}) -gt {fails} ] && echo '{credential}'\n"
+        f"#!/bin/sh\necho asked >> {request}\n[ $(wc -l < {request}) -gt {fails} ] && echo '{credential}'\n"
     )
     path.chmod(0o755)
     user = {"exec": {"apiVersion": version, "command": str(path), "interactiveMode": "Never"}}
     api.kubeconfig(folder / "kubeconfig", user=user)
-    return asked
+    return request
 
 
 def hello(cluster: ClusterFolder) -> bytes:
-    one = machine("ours/worker")
-    node = Node(one, open_transport(one, cluster, 5))
+    item = machine("ours/worker")
+    node = Node(item, open_transport(item, cluster, 5))
     try:
         return node.run("echo hello", timeout_s=30).stdout
     finally:
@@ -246,10 +246,10 @@ def hello(cluster: ClusterFolder) -> bytes:
 def test_program_that_gives_out_tokens_is_asked_once_for_many_pods(
     api: KubeApi, cluster: ClusterFolder, tmp_path: Path
 ) -> None:
-    asked = program(api, tmp_path)
+    request = program(api, tmp_path)
     with ThreadPoolExecutor(4) as threads:
         assert set(threads.map(lambda _: hello(cluster), range(8))) == {b"hello\n"}
-    assert asked.read_text() == "asked\n"
+    assert request.read_text() == "asked\n"
 
 
 def test_program_that_failed_is_asked_again(api: KubeApi, cluster: ClusterFolder, tmp_path: Path) -> None:

@@ -66,8 +66,10 @@ def pinned(hosts: Sequence[Machine], tmp_path: Path) -> ClusterFolder:
 def connections(*machines: Machine) -> int:
     """Connections from this process to the machines' ports."""
     ports = {machine.port for machine in machines}
-    found = psutil.Process().net_connections("tcp")
-    return sum(1 for one in found if one.raddr and one.raddr.port in ports and one.status == "ESTABLISHED")
+    result = psutil.Process().net_connections("tcp")
+    return sum(
+        1 for item in result if item.raddr and item.raddr.port in ports and item.status == "ESTABLISHED"
+    )
 
 
 def closed() -> None:
@@ -127,17 +129,17 @@ def test_tunnel_refuses_an_unknown_or_changed_bastion_key(
     hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     (home / "known_hosts").write_text("")
-    said = failure(hosts[1], pinned, HostKeyRejected)
-    assert said.startswith(f"{hosts[1].name}: bastion {hosts[1].bastion}: no host key of [127.0.0.1]:")
-    assert "Connect once by hand" in said
-    assert f"ssh-keyscan -p {hosts[0].port} 127.0.0.1" in said
+    output = failure(hosts[1], pinned, HostKeyRejected)
+    assert output.startswith(f"{hosts[1].name}: bastion {hosts[1].bastion}: no host key of [127.0.0.1]:")
+    assert "Connect once by hand" in output
+    assert f"ssh-keyscan -p {hosts[0].port} 127.0.0.1" in output
     assert (home / "known_hosts").read_text() == ""
 
     other = make_key(home / "other")
     (home / "known_hosts").write_text(known_hosts.render([replace(hosts[0], host_key=other)]))
-    said = failure(hosts[1], pinned, HostKeyRejected)
-    assert f"bastion {hosts[1].bastion}: its host key has changed" in said
-    assert f"ssh-keygen -R '[127.0.0.1]:{hosts[0].port}'" in said
+    output = failure(hosts[1], pinned, HostKeyRejected)
+    assert f"bastion {hosts[1].bastion}: its host key has changed" in output
+    assert f"ssh-keygen -R '[127.0.0.1]:{hosts[0].port}'" in output
 
 
 def test_tunnel_checks_the_host_key_of_the_machine(
@@ -146,13 +148,13 @@ def test_tunnel_checks_the_host_key_of_the_machine(
     pinned.known_hosts_path.write_text(
         known_hosts.render([replace(hosts[1], host_key=make_key(home / "other"))])
     )
-    said = failure(replace(hosts[1], shape=None), pinned, HostKeyRejected)
-    assert "the host key has changed" in said
-    assert said.endswith("pins the new one.")
+    output = failure(replace(hosts[1], shape=None), pinned, HostKeyRejected)
+    assert "the host key has changed" in output
+    assert output.endswith("pins the new one.")
     shown = host_keys.pin(replace(hosts[1], host_key=None), [pinned.known_hosts_path], accept_new=False)
     assert shown.host_key != hosts[1].host_key
-    asked = host_keys.pin(replace(hosts[1], host_key=None), [], accept_new=True)
-    assert asked.host_key == hosts[1].host_key, "asked over the bastion"
+    request = host_keys.pin(replace(hosts[1], host_key=None), [], accept_new=True)
+    assert request.host_key == hosts[1].host_key, "asked over the bastion"
     closed()
 
 
@@ -176,8 +178,8 @@ def test_tunnel_names_the_keys_a_bastion_refused(
     hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     (home / "config").write_text("")
-    said = failure(hosts[1], pinned, AuthenticationFailed)
-    assert f"bastion {hosts[1].bastion}: it did not accept the keys of your agent and of ~/.ssh" in said
+    output = failure(hosts[1], pinned, AuthenticationFailed)
+    assert f"bastion {hosts[1].bastion}: it did not accept the keys of your agent and of ~/.ssh" in output
     make_key(home / "wrong")
     (home / "config").write_text("Host 127.0.0.1\n  IdentityFile ~/.ssh/wrong\n")
     assert f"it did not accept {home}/wrong" in failure(hosts[1], pinned, AuthenticationFailed)
@@ -188,8 +190,8 @@ def test_tunnel_reports_a_machine_that_does_not_answer(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closing:
         port = closing.getsockname()[1]
-    said = failure(replace(hosts[1], port=port), pinned, Unreachable)
-    assert f"{hosts[1].name}: bastion {hosts[1].bastion}: it can't connect to 127.0.0.1:{port}" in said
+    output = failure(replace(hosts[1], port=port), pinned, Unreachable)
+    assert f"{hosts[1].name}: bastion {hosts[1].bastion}: it can't connect to 127.0.0.1:{port}" in output
     with socket.create_server(("127.0.0.1", 0)) as silent:
         machine = replace(hosts[1], port=silent.getsockname()[1])
         pinned.known_hosts_path.write_text(known_hosts.render([machine]))
@@ -222,8 +224,8 @@ def test_tunnel_waits_once_for_a_silent_bastion(
         assert str(outcome.error).startswith(
             f"n{number}: bastion {bastion}: the port answers, but SSH failed"
         )
-    said = failure(replace(hosts[1], bastion=bastion), pinned, Unreachable)
-    assert f"bastion {bastion}: no TCP connection to 127.0.0.1:{gate.port}: Connection refused" in said
+    output = failure(replace(hosts[1], bastion=bastion), pinned, Unreachable)
+    assert f"bastion {bastion}: no TCP connection to 127.0.0.1:{gate.port}: Connection refused" in output
     closed()
 
 
@@ -272,8 +274,8 @@ def openssh_server(home: Path, *settings: str) -> Iterator[str]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(folder / "config")], stderr=log)
     try:
-        said = folder / "log"
-        wait_for(lambda: b"Server listening" in said.read_bytes(), what="sshd listening", deadline_s=10)
+        output = folder / "log"
+        wait_for(lambda: b"Server listening" in output.read_bytes(), what="sshd listening", deadline_s=10)
         yield f"{getpass.getuser()}@127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -302,9 +304,10 @@ def test_tunnel_reports_a_bastion_that_forbids_forwarding(
     hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     with openssh_server(home, "AllowTcpForwarding no") as bastion:
-        said = failure(replace(hosts[1], bastion=bastion), pinned, Unreachable)
+        output = failure(replace(hosts[1], bastion=bastion), pinned, Unreachable)
     assert (
-        f"bastion {bastion}: it may not forward to 127.0.0.1:{hosts[1].port}. Set AllowTcpForwarding" in said
+        f"bastion {bastion}: it may not forward to 127.0.0.1:{hosts[1].port}. Set AllowTcpForwarding"
+        in output
     )
 
 

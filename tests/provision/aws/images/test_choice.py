@@ -19,7 +19,7 @@ VOLTA = DriverPlan(source="install", version="580")
 
 
 @pytest.mark.parametrize(
-    ("absent", "shape", "fields", "name", "driver", "said"),
+    ("absent", "shape", "fields", "name", "driver", "message"),
     [
         ([], "g5.12xlarge", {}, DEEP, IMAGE, "it brings the driver"),
         (
@@ -56,16 +56,16 @@ def test_offer_chooses_image_and_driver_by_shape_and_options(
     fields: dict[str, Any],
     name: str,
     driver: DriverPlan,
-    said: str,
+    message: str,
 ) -> None:
     fake.settings(absent_images=absent)
     offer = user.cloud.offer(a_cluster(shape, **fields))
     assert (offer.image_name, offer.driver, offer.terms) == (name, driver, None)
-    assert said in offer.image_why
+    assert message in offer.image_why
 
 
 @pytest.mark.parametrize(
-    ("shape", "image", "said"),
+    ("shape", "image", "message"),
     [
         ("g5.12xlarge", DEEP, "which brings a driver of its own"),
         ("g5.12xlarge", LINUX, "which is no Ubuntu"),
@@ -73,9 +73,9 @@ def test_offer_chooses_image_and_driver_by_shape_and_options(
     ],
 )
 def test_offer_refuses_a_driver_version_it_cannot_install(
-    user: User, shape: str, image: str | None, said: str
+    user: User, shape: str, image: str | None, message: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=message):
         user.cloud.offer(a_cluster(shape, image=image, driver="580"))
 
 
@@ -93,8 +93,8 @@ def test_offer_for_an_added_machine_keeps_the_image_of_the_others(user: User) ->
     offer = user.cloud.offer(a_cluster(boots_from=BootImage(id=machine.image_id)))
     assert (offer.image_name, offer.driver, offer.image_there) == (UBUNTU, INSTALL, True)
     assert offer.image_why == "the image of the machines that are there"
-    gone = BootImage(id="ami-0123456789abcdef0", name=DEEP)
-    offer = user.cloud.offer(a_cluster(boots_from=gone))
+    missing = BootImage(id="ami-0123456789abcdef0", name=DEEP)
+    offer = user.cloud.offer(a_cluster(boots_from=missing))
     assert (offer.image_name, offer.driver, offer.user, offer.image_there) == (DEEP, IMAGE, "ubuntu", False)
 
 

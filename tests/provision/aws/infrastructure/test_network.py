@@ -23,8 +23,8 @@ from tests.provision.aws.building import NEW, PUBLIC_KEY, User, a_cluster, opera
 
 def kinds(fake: FakeCloud) -> Counter[str]:
     """Count gpuctl's resources by kind, without those of instances."""
-    found = Counter(entry.get("kind", "instance") for entry in fake.owned())
-    return Counter({kind: n for kind, n in found.items() if kind not in ("volume", "network-interface")})
+    result = Counter(entry.get("kind", "instance") for entry in fake.owned())
+    return Counter({kind: n for kind, n in result.items() if kind not in ("volume", "network-interface")})
 
 
 INFRASTRUCTURE = Counter(
@@ -155,14 +155,14 @@ def test_preview_leaves_out_existing_resources(user: User) -> None:
     made = [resource.kind for resource in other.resources if resource.action == "create"]
     assert made == ["security-group", "key-pair", "placement-group"]
     elsewhere = replace(offer, zones=(Zone(name="us-east-1b"),))
-    there = user.cloud.preview(cluster, elsewhere, NEW, resources, cluster.ssh_cidrs)
-    made = [resource.kind for resource in there.resources if resource.action == "create"]
+    existing = user.cloud.preview(cluster, elsewhere, NEW, resources, cluster.ssh_cidrs)
+    made = [resource.kind for resource in existing.resources if resource.action == "create"]
     assert made == ["subnet", "placement-group"]
 
 
 def test_prepare_shares_the_vpc_between_clusters(user: User, fake: FakeCloud) -> None:
-    one, two = a_cluster(), a_cluster(name="other", id="ffffffffffffffff")
-    user.infrastructure(one, user.cloud.offer(one))
+    item, two = a_cluster(), a_cluster(name="other", id="ffffffffffffffff")
+    user.infrastructure(item, user.cloud.offer(item))
     user.infrastructure(two, user.cloud.offer(two), Zone(name="us-east-1b"))
     assert kinds(fake) == INFRASTRUCTURE + Counter(
         {"subnet": 1, "security-group": 1, "key-pair": 1, "placement-group": 1}
@@ -192,10 +192,10 @@ def test_prepare_sets_exactly_the_requested_ssh_rules(user: User) -> None:
     ec2 = boto3.client("ec2")
 
     def sources() -> set[str]:
-        (found,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+        (result,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
         return {
             f"{permission.get('FromPort', 'all')} {source.get('CidrIp') or source.get('GroupId')}"
-            for permission in found["IpPermissions"]
+            for permission in result["IpPermissions"]
             for source in [*permission["IpRanges"], *permission["UserIdGroupPairs"]]
         }
 
@@ -218,16 +218,16 @@ def test_prepare_replaces_rules_of_a_group_listed_late(user: User, fake: FakeClo
         """A list of groups that shows nothing at the first look."""
 
         def listing(self, operation: str, key: str, *which: Any, **more: Any) -> Listing:
-            listing, looks = super().listing(operation, key, *which, **more), itertools.count()
+            listing, polls = super().listing(operation, key, *which, **more), itertools.count()
             early = operation == "describe_security_groups"
-            return Listing(lambda: [] if early and not next(looks) else listing.read())
+            return Listing(lambda: [] if early and not next(polls) else listing.read())
 
     moved = replace(cluster, ssh_cidrs=("192.0.2.1/32",))
     late = Late(user.cloud.api, user.clock, 5.0, moved, user.ensure)
     infrastructure = network.prepare(late, offer, PUBLIC_KEY)
     assert infrastructure.ids["security_group"] == group
-    (found,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
-    ranges = [source["CidrIp"] for permission in found["IpPermissions"] for source in permission["IpRanges"]]
+    (result,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    ranges = [source["CidrIp"] for permission in result["IpPermissions"] for source in permission["IpRanges"]]
     assert ranges == ["192.0.2.1/32"]
 
 
@@ -238,8 +238,8 @@ def test_prepare_revokes_ssh_rules_despite_a_lost_reply(user: User, fake: FakeCl
     user.infrastructure(cluster, offer)
     fake.fault(operation="RevokeSecurityGroupIngress", kind="drop_after")
     group = user.infrastructure(a_cluster(), offer).ids["security_group"]
-    (found,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
-    ranges = [source["CidrIp"] for permission in found["IpPermissions"] for source in permission["IpRanges"]]
+    (result,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    ranges = [source["CidrIp"] for permission in result["IpPermissions"] for source in permission["IpRanges"]]
     assert ranges == ["198.51.100.7/32"]
 
 

@@ -41,9 +41,9 @@ def state_of(fake: FakeCloud, kind: str) -> list[str]:
 def tables(vpc_id: str) -> dict[str, Any]:
     """Return gpuctl's route tables by their subnet."""
     ours: Any = [{"Name": "vpc-id", "Values": [vpc_id]}, {"Name": "tag-key", "Values": ["gpuctl"]}]
-    found = boto3.client("ec2").describe_route_tables(Filters=ours)["RouteTables"]
+    result = boto3.client("ec2").describe_route_tables(Filters=ours)["RouteTables"]
     return {
-        link["SubnetId"]: table for table in found for link in table["Associations"] if "SubnetId" in link
+        link["SubnetId"]: table for table in result for link in table["Associations"] if "SubnetId" in link
     }
 
 
@@ -95,8 +95,8 @@ def test_private_preview_lists_exactly_the_calls_launch_makes(user: User, fake: 
 
 
 def test_private_clusters_in_two_zones_share_one_nat_gateway(user: User, fake: FakeCloud) -> None:
-    one, two = a_private(), a_private("other")
-    user.infrastructure(one, user.cloud.offer(one))
+    item, two = a_private(), a_private("other")
+    user.infrastructure(item, user.cloud.offer(item))
     before = kinds(fake)
     user.infrastructure(two, user.cloud.offer(two), Zone(name="us-east-1b"))
     new = Counter({"subnet": 1, "security-group": 1, "key-pair": 1, "placement-group": 1})
@@ -211,8 +211,8 @@ def test_prepare_takes_another_address_when_the_first_is_taken(
     cluster = a_private()
     theirs = a_cluster(name="ccc", id="c" * 16)
     infrastructure = user.infrastructure(theirs, user.cloud.offer(theirs))
-    said: list[str] = []
-    other = User(tmp_path / "other", user.cloud, say=said.append)
+    output: list[str] = []
+    other = User(tmp_path / "other", user.cloud, say=output.append)
     fake.fault(operation="CreateNatGateway", nth=1, kind="hold_before")
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(other.infrastructure, cluster, user.cloud.offer(cluster))
@@ -221,7 +221,7 @@ def test_prepare_takes_another_address_when_the_first_is_taken(
         elsewhere = a_gateway_elsewhere(address["AllocationId"])
         fake.release()
         assert coming.result(timeout=30).ids["vpc"] == infrastructure.ids["vpc"]
-    assert "took the address at the same time" in "".join(said)
+    assert "took the address at the same time" in "".join(output)
     assert {g["VpcId"] for g in usable_gateways()} == {elsewhere, infrastructure.ids["vpc"]}
     assert kinds(fake)["elastic-ip"] == 2
 
@@ -258,8 +258,8 @@ def test_prepare_by_two_users_at_once_keeps_one_nat_gateway(
     offer = user.cloud.offer(early)
     public = a_cluster(name="ccc", id="c" * 16)
     user.infrastructure(public, offer)
-    said: list[str] = []
-    other = User(tmp_path / "other", user.cloud, say=said.append)
+    output: list[str] = []
+    other = User(tmp_path / "other", user.cloud, say=output.append)
     fake.fault(operation="AllocateAddress", nth=1, kind="hold_before")
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(other.infrastructure, late, offer)
@@ -272,7 +272,7 @@ def test_prepare_by_two_users_at_once_keeps_one_nat_gateway(
     assert kinds(fake)["elastic-ip"] == 1, "the other one's address went with it"
     out = way_out_of(infrastructure)
     assert (out["NatGatewayId"], out["State"]) == (first["NatGatewayId"], "active")
-    assert "another NAT gateway was made at the same time" in said[-1]
+    assert "another NAT gateway was made at the same time" in output[-1]
     assert remove(user, early, late, public) == teardown.Removed(leftovers=())
     assert not fake.owned()
 
@@ -285,9 +285,9 @@ def test_nat_agree_keeps_the_lower_id_of_two_unused_gateways(user: User, fake: F
     a_second_gateway(first)
     user.wait(lambda: len(usable_gateways()) == 2)
     low, high = sorted(gateway["NatGatewayId"] for gateway in usable_gateways())
-    own = low if made == "lower" else high
+    local = low if made == "lower" else high
     maker, nats = a_maker(user, cluster)
-    assert nat.agree(maker, own, first["VpcId"], None, nats, made=True) == low
+    assert nat.agree(maker, local, first["VpcId"], None, nats, made=True) == low
     assert len(usable_gateways()) == kinds(fake)["elastic-ip"] == (2 if made == "lower" else 1)
 
 
@@ -329,8 +329,8 @@ def test_prepare_keeps_a_working_route_despite_a_lower_gateway_id(user: User, fa
 
 
 def test_nat_agree_warns_of_a_gateway_it_may_not_delete(fake: FakeCloud, tmp_path: Path) -> None:
-    said: list[str] = []
-    user = User(tmp_path / "one", say=said.append)
+    output: list[str] = []
+    user = User(tmp_path / "one", say=output.append)
     cluster = a_private()
     user.infrastructure(cluster, user.cloud.offer(cluster))
     (used,) = usable_gateways()
@@ -341,11 +341,11 @@ def test_nat_agree_warns_of_a_gateway_it_may_not_delete(fake: FakeCloud, tmp_pat
     vpc = used["VpcId"]
     table = {"Routes": [{"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": used["NatGatewayId"]}]}
     assert nat.agree(maker, made, vpc, table, nats, made=False) == used["NatGatewayId"]
-    assert said[1:] == []
-    found = nat.agree(maker, made, vpc, table, nats, made=True)
-    assert found == used["NatGatewayId"]
-    assert f"removing {made}" in said[-2]
-    assert "is billed until the last private cluster is removed" in said[-1]
+    assert output[1:] == []
+    result = nat.agree(maker, made, vpc, table, nats, made=True)
+    assert result == used["NatGatewayId"]
+    assert f"removing {made}" in output[-2]
+    assert "is billed until the last private cluster is removed" in output[-1]
 
 
 def test_prepare_creates_nat_gateway_in_the_next_available_zone(user: User, fake: FakeCloud) -> None:
@@ -442,9 +442,9 @@ def test_prepare_reports_and_replaces_a_failed_nat_gateway(user: User, fake: Fak
     fake.settings(nat_failure="InsufficientFreeAddressesInSubnet: Subnet has insufficient free addresses.")
     cluster = a_private()
     offer = user.cloud.offer(cluster)
-    with pytest.raises(errors.CloudError, match="did not come up: Subnet has insufficient free") as told:
+    with pytest.raises(errors.CloudError, match="did not come up: Subnet has insufficient free") as report:
         user.infrastructure(cluster, offer)
-    assert told.value.code == "InsufficientFreeAddressesInSubnet"
+    assert report.value.code == "InsufficientFreeAddressesInSubnet"
     fake.settings(nat_failure="")
     user.infrastructure(cluster, offer)
     assert sorted(state_of(fake, "natgateway")) == ["available", "failed"]
@@ -481,8 +481,8 @@ def test_wait_available_times_out_after_10_minutes(user: User) -> None:
 
 def test_wait_available_logs_progress(tmp_path: Path, account: AwsCloud) -> None:
     clock = StepClock()
-    said: list[str] = []
-    user = User(tmp_path / "teller", account, say=said.append)
+    output: list[str] = []
+    user = User(tmp_path / "teller", account, say=output.append)
     maker = ResourceMaker(account.api, clock, 5.0, a_private(), user.ensure)
 
     def read() -> list[dict[str, str]]:
@@ -491,7 +491,7 @@ def test_wait_available_logs_progress(tmp_path: Path, account: AwsCloud) -> None
 
     for _ in range(2):  # the second time it exists
         nat.wait_available(maker, "nat-1", "vpc-1", Listing(read))
-    first, *more = said
+    first, *more = output
     assert first == "waiting for the NAT gateway nat-1, which takes AWS one to three minutes …"
     assert len(more) == 3
     assert all(re.fullmatch(r"waiting for the NAT gateway nat-1 … \(\d+ s\)", line) for line in more)
@@ -501,11 +501,11 @@ def test_prepare_logs_the_wait_for_the_nat_gateway(
     tmp_path: Path, account: AwsCloud, fake: FakeCloud
 ) -> None:
     fake.settings(nat_ready_s=15)
-    said: list[str] = []
-    user = User(tmp_path / "teller", account, say=said.append)
+    output: list[str] = []
+    user = User(tmp_path / "teller", account, say=output.append)
     cluster = a_private()
     user.infrastructure(cluster, user.cloud.offer(cluster))
-    assert [line.partition(" nat-")[0] for line in said] == ["waiting for the NAT gateway"]
+    assert [line.partition(" nat-")[0] for line in output] == ["waiting for the NAT gateway"]
 
 
 def test_prepare_replaces_a_deleted_nat_gateway_and_its_route(user: User, fake: FakeCloud) -> None:
@@ -626,9 +626,9 @@ def test_delete_of_a_vpc_endpoint_twice_succeeds(user: User) -> None:
 
 def test_check_of_a_private_cluster_names_missing_nat_permissions(user: User, fake: FakeCloud) -> None:
     fake.settings(denied=["CreateNatGateway", "AllocateAddress", "DescribeAddresses"])
-    found = {finding.what: finding for finding in user.cloud.check(a_private(), 2)}
-    assert "Not allowed: ec2:AllocateAddress, ec2:CreateNatGateway." in found["permissions to change"].detail
-    assert "ec2:DescribeAddresses" in found["permissions to read"].fix
+    result = {finding.what: finding for finding in user.cloud.check(a_private(), 2)}
+    assert "Not allowed: ec2:AllocateAddress, ec2:CreateNatGateway." in result["permissions to change"].detail
+    assert "ec2:DescribeAddresses" in result["permissions to read"].fix
     public = {finding.what: finding for finding in user.cloud.check(a_cluster(), 2)}
     assert "Nat" not in public["permissions to change"].detail
 

@@ -32,7 +32,7 @@ POLICY = "Allow group <your group> to manage app-catalog-listing in tenancy"
 
 
 @pytest.mark.parametrize(
-    ("account", "fields", "name", "user", "driver", "said"),
+    ("account", "fields", "name", "user", "driver", "message"),
     [
         ({}, {"terms": True}, VMI, "ubuntu", IMAGE, ["it brings the driver"]),
         ({}, {}, ORACLE_9, "opc", IMAGE, ["brings the driver", "terms are not accepted", "--accept-terms"]),
@@ -122,12 +122,12 @@ def test_offer_chooses_image_and_driver_by_account_and_options(
     name: str,
     user: str,
     driver: DriverPlan,
-    said: list[str],
+    message: list[str],
 ) -> None:
     fake.settings(**account)
     offer = Builder(cloud, tmp_path, **fields).offer()
     assert (offer.image_name, offer.user, offer.driver) == (name, user, driver)
-    assert [words for words in said if words not in offer.image_why] == []
+    assert [words for words in message if words not in offer.image_why] == []
     assert bool(offer.terms) is (name in (VMI, CLUSTER))
     assert operations(fake, mutating=True) == []
 
@@ -176,9 +176,9 @@ def test_offer_of_a_marketplace_image_requires_accept_terms(
     with pytest.raises(InvalidInput, match=r"26\.04\.1.*https://.*--accept-terms"):
         Builder(cloud, tmp_path, image="marketplace:NVIDIA GPU-Optimized VMI").offer()
     fake.settings(refused_by_policy=["CreateAppCatalogSubscription"])
-    with pytest.raises(Denied, match="manage app-catalog-listing") as told:
+    with pytest.raises(Denied, match="manage app-catalog-listing") as report:
         Builder(cloud, tmp_path, image="marketplace:NVIDIA GPU-Optimized VMI", terms=True).infrastructure()
-    assert not isinstance(told.value, TermsRefused)
+    assert not isinstance(report.value, TermsRefused)
     assert operations(fake, mutating=True) == ["CreateAppCatalogSubscription"]
 
 
@@ -209,7 +209,7 @@ def test_prepare_refuses_terms_that_changed_since_shown(
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"image": "Oracle-Linux-9.6"}, "which brings a driver of its own"),
         ({"image": "Oracle-Linux-9-2026.06.30-0"}, "which is no Ubuntu"),
@@ -218,9 +218,9 @@ def test_prepare_refuses_terms_that_changed_since_shown(
     ],
 )
 def test_offer_refuses_a_driver_version_it_cannot_install(
-    cloud: OciCloud, tmp_path: Path, fields: dict[str, Any], said: str
+    cloud: OciCloud, tmp_path: Path, fields: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=message):
         Builder(cloud, tmp_path, driver="580", terms=True, **fields).offer()
 
 
@@ -234,8 +234,8 @@ def test_offer_for_an_added_machine_keeps_the_image_of_the_others(
     offer = Builder(cloud, tmp_path, terms=True, boots_from=had).offer()
     assert (offer.image_name, offer.terms, offer.image_there) == (ORACLE_9, None, True)
     assert offer.image_why == "the image of the machines that are there"
-    gone = BootImage(id="ocid1.image.oc1..none", name=ORACLE_8)
-    offer = Builder(cloud, tmp_path, boots_from=gone).offer()
+    missing = BootImage(id="ocid1.image.oc1..none", name=ORACLE_8)
+    offer = Builder(cloud, tmp_path, boots_from=missing).offer()
     assert (offer.image_name, offer.user, offer.image_there) == (ORACLE_8, "opc", False)
 
 
@@ -318,5 +318,5 @@ def test_builds_of_the_cluster_image_are_nvidias_with_the_newest_driver_first() 
     ]
     rows = [{"listingResourceVersion": name, "timePublished": name[-12:-2]} for name in versions]
     ordered = marketplace.in_order(CLUSTER_IMAGE, rows)
-    assert [one["listingResourceVersion"] for one in ordered] == [versions[3], versions[2], versions[0]]
+    assert [item["listingResourceVersion"] for item in ordered] == [versions[3], versions[2], versions[0]]
     assert marketplace.in_order("Another image", rows)[0]["listingResourceVersion"] == versions[4]

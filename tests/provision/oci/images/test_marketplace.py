@@ -73,7 +73,7 @@ def test_lost_subscription_reply_subscribes_once(up: Up, fake: FakeCloud, kind: 
     fake.fault(operation=SUBSCRIBE, kind=kind)
     (machine,) = up(accept_terms=True)
     assert machine.user == "ubuntu"
-    kinds = [one["kind"] for one in fake.state()["resources"]]
+    kinds = [item["kind"] for item in fake.state()["resources"]]
     assert kinds.count("appcatalogsubscription") == 1
 
 
@@ -117,8 +117,8 @@ def test_up_adds_machines_with_the_image_of_the_first(up: Up, fake: FakeCloud, r
 def test_plan_refuses_to_add_machines_when_their_image_is_gone(up: Up, fake: FakeCloud) -> None:
     up()
     fake.settings(absent_images=["Oracle-Linux-9*"])
-    kept = up.plan(1)
-    assert (kept.create, kept.image) == ((), ORACLE)
+    saved = up.plan(1)
+    assert (saved.create, saved.image) == ((), ORACLE)
     with pytest.raises(RefusedPlan, match=f"made from the image '{ORACLE}', which is not there any more"):
         up.plan(2)
     for machine in up.provider.find():

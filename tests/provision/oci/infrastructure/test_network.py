@@ -63,11 +63,11 @@ def test_prepare_private_shares_the_vcn_and_uses_its_own_subnet(
         "vcn",
     ]
     # A public cluster in the same account uses the same VCN, with a separate subnet.
-    beside = Builder(cloud, tmp_path, name="beside").infrastructure()
+    extra = Builder(cloud, tmp_path, name="beside").infrastructure()
     assert kinds(cloud).count("vcn") == 1
     assert kinds(cloud).count("subnet") == 2
     assert kinds(cloud).count("security-list") == 1
-    assert beside.ids["subnet"] != builder.infrastructure().ids["subnet"]
+    assert extra.ids["subnet"] != builder.infrastructure().ids["subnet"]
 
 
 def test_prepare_uses_a_given_subnet(
@@ -205,5 +205,7 @@ def test_prepare_and_delete_ignore_foreign_vcns(builder: Builder, cloud: OciClou
     assert builder.infrastructure().ids["vcn"] != stranger["id"]
     delete_all(cloud)
     assert [
-        one["id"] for one in fake.state()["resources"] if one["kind"] == "vcn" and one["state"] == "AVAILABLE"
+        item["id"]
+        for item in fake.state()["resources"]
+        if item["kind"] == "vcn" and item["state"] == "AVAILABLE"
     ] == [stranger["id"]]

@@ -56,25 +56,25 @@ def test_caller_cidrs_times_out_on_an_answer_sent_byte_by_byte(monkeypatch: pyte
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def drip() -> None:
-            there, _ = listener.accept()
-            with there:
-                there.sendall(b"HTTP/1.0 200 OK\r\n")
+            existing, _ = listener.accept()
+            with existing:
+                existing.sendall(b"HTTP/1.0 200 OK\r\n")
                 while not over.wait(0.05):
-                    there.sendall(b"x")
+                    existing.sendall(b"x")
 
         thread = threading.Thread(target=drip)
         thread.start()
         try:
-            said = refusal(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+            output = refusal(f"http://127.0.0.1:{listener.getsockname()[1]}/")
         finally:
             over.set()
             thread.join()
-    assert "did not answer within 0 s" in said
+    assert "did not answer within 0 s" in output
 
 
-@pytest.mark.parametrize("asked", ["0.0.0.0/0", "10.0.0.0/8", "2001:db8::/32"])
-def test_caller_cidrs_returns_the_given_cidr_unchanged(asked):
-    assert caller_cidrs(asked, url="http://127.0.0.1:1/") == (asked,)
+@pytest.mark.parametrize("cidr", ["0.0.0.0/0", "10.0.0.0/8", "2001:db8::/32"])
+def test_caller_cidrs_returns_the_given_cidr_unchanged(cidr):
+    assert caller_cidrs(cidr, url="http://127.0.0.1:1/") == (cidr,)
 
 
 @pytest.mark.parametrize(

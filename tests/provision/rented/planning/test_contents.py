@@ -47,8 +47,8 @@ def test_price_of_includes_machines_disks_addresses_and_network(
     cluster: CloudCluster, offer: Offer, each_usd: float | None, parts: tuple[float | None, ...]
 ) -> None:
     price = planned_resources.price_of(cluster, offer, 2, each_usd)
-    found = (price.machines_usd, price.disks_usd, price.addresses_usd, price.network_usd)
-    assert found == pytest.approx(parts)
+    result = (price.machines_usd, price.disks_usd, price.addresses_usd, price.network_usd)
+    assert result == pytest.approx(parts)
     known = None not in parts
     assert price.hourly_usd == (pytest.approx(sum(part or 0 for part in parts)) if known else None)
 
@@ -86,8 +86,8 @@ def test_resources_lists_machines_by_create_use_and_end() -> None:
         PlannedMachine(name="demo-2", rank=2, shape="VM.GPU.A10.2"),
     )
     price = PlanPrice(machines_usd=12.0, disks_usd=0.03)
-    found = planned_resources.resources(OCI, OFFER, price, create=create, keep=("i-0",), end=("i-9",))
-    assert [(one.action, one.kind, one.count, one.hourly_usd) for one in found] == [
+    result = planned_resources.resources(OCI, OFFER, price, create=create, keep=("i-0",), end=("i-9",))
+    assert [(item.action, item.kind, item.count, item.hourly_usd) for item in result] == [
         ("create", "instance", 2, pytest.approx(8.0)),
         ("create", "boot-volume", 2, pytest.approx(0.02)),
         ("create", "public-address", 2, 0.0),
@@ -96,12 +96,12 @@ def test_resources_lists_machines_by_create_use_and_end() -> None:
         ("use", "public-address", 1, 0.0),
         ("end", "instance", 1, 0.0),
     ]
-    assert found[0].detail == "VM.GPU.A10.2, 2 x A10 24 GB, for i-dead"
+    assert result[0].detail == "VM.GPU.A10.2, 2 x A10 24 GB, for i-dead"
     hidden = replace(OCI, public_ip=False)
-    found = planned_resources.resources(
+    result = planned_resources.resources(
         hidden, OFFER, PlanPrice(machines_usd=None), create=create[:1], keep=(), end=()
     )
-    assert [(one.kind, one.name, one.hourly_usd) for one in found] == [
+    assert [(item.kind, item.name, item.hourly_usd) for item in result] == [
         ("instance", "demo-1", None),
         ("boot-volume", "", 0.0),
     ]
@@ -112,9 +112,9 @@ def test_resources_lists_machines_by_create_use_and_end() -> None:
     [("aws", ["TerminateInstances"]), ("oci", ["TerminateInstance", "TerminateInstance"])],
 )
 def test_ending_requests_names_every_machine_to_end(provider: str, operations: list[str]) -> None:
-    found = planned_resources.ending_requests(provider, ("i-1", "i-2"))
-    assert [one.operation for one in found] == operations
-    assert all(any(machine in str(one.body) for one in found) for machine in ("i-1", "i-2"))
+    result = planned_resources.ending_requests(provider, ("i-1", "i-2"))
+    assert [item.operation for item in result] == operations
+    assert all(any(machine in str(item.body) for item in result) for machine in ("i-1", "i-2"))
     assert planned_resources.ending_requests(provider, ()) == ()
 
 
@@ -142,12 +142,12 @@ def test_disk_hourly_usd_is_none_for_a_region_without_price() -> None:
 
 def test_network_without_changes_is_what_is_used_and_billed() -> None:
     used = PlannedResource(action="use", kind="vpc", id="vpc-1")
-    gone = PlannedResource(action="create", kind="key-pair")
-    preview = Preview(requests=(), resources=(used, gone))
-    assert planned_resources.network(preview, OFFER, changes=True) == (used, gone)
+    missing = PlannedResource(action="create", kind="key-pair")
+    preview = Preview(requests=(), resources=(used, missing))
+    assert planned_resources.network(preview, OFFER, changes=True) == (used, missing)
     assert planned_resources.network(preview, OFFER, changes=False) == (used,)
     billed = planned_resources.network(preview, replace(OFFER, network_hourly_usd=0.05), changes=False)
-    assert [(one.kind, one.action, one.hourly_usd) for one in billed] == [
+    assert [(item.kind, item.action, item.hourly_usd) for item in billed] == [
         ("vpc", "use", 0.0),
         ("nat-gateway", "use", 0.05),
     ]
