@@ -91,7 +91,8 @@ def command(
 
     A script gets torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...), GPUCTL_RUN_ID, GPUCTL_RUN_DIR (files in
     its artifacts/ come back) and GPUCTL_METRICS (a file for JSON lines such as {"step": 10, "loss": 0.4,
-    "samples": 640}). It does not have to import anything of gpuctl.
+    "samples": 640, "time": 1700000000.5}: samples of this rank so far, and time.time()). It does not have to import
+    anything of gpuctl.
 
     GPUs are used if there are any. A machine whose GPUs do not work is refused, with the fix. --device cpu does not
     use GPUs: it starts one process on each node, unless --nproc-per-node says otherwise.

@@ -180,8 +180,8 @@ def steps_of(lines: Sequence[Line]) -> int | None:
 def samples_per_s_of(lines: Sequence[Line], written: Written | None) -> float | None:
     """Return the speed of a rank by its counts of samples: the median sample's, from one line to the next.
 
-    So slow first steps, evaluations and checkpoints change nothing if lines come more often. Times are taken from the
-    lines, otherwise from the writes of the file if the last line counts samples.
+    So slow first steps, evaluations and checkpoints change nothing if lines come more often. Without times in the
+    lines, the speed is that between the first write of the file and the last one, with everything in between.
     """
     points = [
         (samples, number(line.get("time")))
@@ -195,8 +195,8 @@ def samples_per_s_of(lines: Sequence[Line], written: Written | None) -> float | 
         return speed
     if written is None or written.seconds < LEAST_WRITTEN_S:
         return None
-    last = number(inner(lines[-1]).get("samples"))
-    return (last - written.samples) / written.seconds if last is not None and last > written.samples else None
+    last, _ = points[-1]
+    return (last - written.samples) / written.seconds if last > written.samples else None
 
 
 def _counts_none(lines: Sequence[Line]) -> bool:

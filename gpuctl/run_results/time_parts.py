@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from gpuctl import text
-from gpuctl.run_results.metric_names import Line, number
+from gpuctl.run_results.metric_names import Line, number, step_of
 from gpuctl.run_results.metrics import event, inner, steps
 from inventories.runs.run import FirstStepParts, TrainParts, TrainSummary
 
@@ -21,9 +21,10 @@ def first_step_of(
 ) -> tuple[float | None, FirstStepParts | None]:
     """Return the longest time of a rank from its launch to its first step, seconds, and its parts.
 
-    `launched`: rank → unix time of its node. `None`: not known.
+    `launched`: rank → unix time of its node. `None`: not known. A script whose first line is on a later step than 1,
+    such as one with a line every 10 steps, does not report its first step.
     """
-    first = {rank: next(steps(metrics.get(rank, ())), {}) for rank in launched}
+    first = {rank: _first_step_line(metrics.get(rank, ())) for rank in launched}
     seconds = {
         rank: at - launched[rank]
         for rank, line in first.items()
@@ -43,6 +44,13 @@ def first_step_of(
         step=round(seconds[last] - before, 3),
     )
     return round(seconds[last], 3), parts
+
+
+def _first_step_line(lines: Sequence[Line]) -> Line:
+    """Return the line on the first step. Empty: the rank did not report this step."""
+    line = next(steps(lines), {})
+    # The built-in job always reports its first step, whose number is higher after a resumption.
+    return line if event(lines, "start") or (step_of(line) or 0) <= 1 else {}
 
 
 def train_parts_of(lines: Sequence[Line], launched: float | None, ended: float | None) -> TrainParts | None:
@@ -65,11 +73,14 @@ def time_lines(train: TrainSummary) -> list[tuple[str, str]]:
     if train.parts is None:
         return []
     parts = asdict(train.parts)
+    first = asdict(train.first_step) if train.first_step else {}
+    starts = {name: first[name] for name in ("imports", *JOB_PARTS) if name in first}
+    if starts:  # of the slowest rank, as its parts in brackets
+        parts["start"] = sum(starts.values())
     total = sum(parts.values())
     if total <= 0 or parts["steps"] >= NEARLY_ALL * total:
         return []
-    first = asdict(train.first_step) if train.first_step else {}
-    start = _listed({name: first[name] for name in ("imports", *JOB_PARTS) if name in first}, total)
+    start = _listed(starts, total)
     shown = _listed(parts, total)
     return [
         ("train", shown.replace(",", f" ({start}),", 1) if start and shown.startswith("start") else shown)

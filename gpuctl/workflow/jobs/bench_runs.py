@@ -137,8 +137,8 @@ class _Runs:
             if timed.repetition is None:
                 raise Failed(
                     f"Run {timed.run.run} on {layout.name} told of no epochs, samples or steps, so there is nothing "
-                    'to measure. Have rank 0 write lines such as {"step": 10, "samples": 640} into the file '
-                    "$GPUCTL_METRICS."
+                    'to measure. Have rank 0 write lines such as {"step": 10, "samples": 640, "time": 1700000000.5} '
+                    "into the file $GPUCTL_METRICS."
                 )
             if number == 1:
                 measured.append(

@@ -36,6 +36,8 @@ METRICS_LOOK_S = 0.1
 """The pause between looks at a metrics file without samples."""
 METRICS_BYTES = 65536
 """Of the metrics file's end: no line of metrics is longer."""
+METRICS_LINES = 10
+"""Lines at the file's end that are searched for samples: lines of an evaluation may be without."""
 
 Samples = Tuple[Optional[float], Optional[float]]
 """Their time, Unix seconds, and number; both `None` without any."""
@@ -163,10 +165,10 @@ def _wait(
 
 
 def samples_at_end(path: Path) -> Samples:
-    """When the file was last written, and the samples in its last whole line.
+    """Return the time of the file's last write, and the samples in the last whole line that has a number of samples.
 
     Many lines may come with one write, from a script that does not flush each: earlier ones count as seen by then.
-    NO_SAMPLES for a line without samples, and while the file grows.
+    NO_SAMPLES without such a line near the file's end, and while the file grows.
     """
     try:
         if not path.stat().st_size:  # a pipe's, too, which must not be opened
@@ -174,16 +176,25 @@ def samples_at_end(path: Path) -> Samples:
         with path.open("rb") as file:
             before = os.fstat(file.fileno())
             file.seek(max(0, before.st_size - METRICS_BYTES))
-            lines = file.read(METRICS_BYTES).rsplit(b"\n", 2)
+            lines = file.read(METRICS_BYTES).rsplit(b"\n", METRICS_LINES)[:-1]
             after = os.fstat(file.fileno())
-        entry = json.loads(lines[-2].decode()) if len(lines) > 1 else None
-        samples = entry.get("samples") if isinstance(entry, dict) else None
-        if isinstance(samples, bool) or not isinstance(samples, (int, float)) or not math.isfinite(samples):
-            return NO_SAMPLES
-    except (OSError, ValueError, OverflowError, RecursionError):
+    except OSError:
         return NO_SAMPLES
+    samples = next((count for count in map(_samples_in, reversed(lines)) if count is not None), None)
     still = (before.st_size, before.st_mtime) == (after.st_size, after.st_mtime)
-    return (after.st_mtime, float(samples)) if still else NO_SAMPLES
+    return NO_SAMPLES if samples is None or not still else (after.st_mtime, samples)
+
+
+def _samples_in(line: bytes) -> Optional[float]:
+    """Return the samples in a line of metrics; `None` if it has no finite number of samples."""
+    try:
+        entry = json.loads(line.decode())
+        samples = entry.get("samples") if isinstance(entry, dict) else None
+        if isinstance(samples, (int, float)) and not isinstance(samples, bool) and math.isfinite(samples):
+            return float(samples)
+    except (ValueError, OverflowError, RecursionError):
+        pass
+    return None
 
 
 def _written_at(path: Path) -> Optional[float]:

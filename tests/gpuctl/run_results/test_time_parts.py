@@ -36,6 +36,16 @@ def test_first_step_is_that_of_the_slowest_rank(launched: dict[int, float], seco
     assert first_step_of(metrics, launched) == (seconds, None)
 
 
+@pytest.mark.parametrize(
+    ("start", "step", "seconds"), [([], 0, 5.0), ([], 5, None), ([START], 201, 5.0)], ids=str
+)
+def test_first_line_of_a_script_on_a_later_step_is_not_its_first_step(
+    start: Lines, step: int, seconds: float | None
+) -> None:
+    lines: Lines = [*start, {"step": step, "time": 101.0}, {"step": step + 5, "time": 102.0}]
+    assert first_step_of({0: lines}, {0: 96.0})[0] == seconds
+
+
 def test_first_step_is_accounted_for() -> None:
     seconds, parts = first_step_of({0: [START, *steps(102.5)]}, {0: 90.0})
     assert (seconds, parts) == (12.5, FIRST_STEP)
@@ -77,5 +87,8 @@ def test_table_tells_where_the_time_went_unless_steps_took_it() -> None:
             "evaluation 4.0 s, checkpoints 2.0 s, end 1.5 s",
         )
     ]
+    slower = FirstStepParts(imports=8.5, device=0.5, data=1.0, model=2.0, step=2.5)
+    [(_, row)] = time_lines(TrainSummary(parts=PARTS, first_step=slower))
+    assert row.startswith("start 12.0 s (imports 8.5 s, ")
     long = TrainParts(start=10.0, first_steps=6.0, steps=1800.0, evaluation=4.0, checkpoints=0.0, end=1.0)
     assert time_lines(TrainSummary(parts=long)) == time_lines(TrainSummary()) == []

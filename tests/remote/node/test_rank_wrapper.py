@@ -93,7 +93,8 @@ def test_rank_record_of_metrics_at_exit_begins_and_ends_then(tmp_path: Path) -> 
     [
         (b'{"samples": 64}\n', 64),
         (b'{"samples": 0.5}\n{"sam', 0.5),
-        (b'{"samples": 64}\n{"accuracy": 0.5}\n', None),
+        (b'{"samples": 64}\n{"accuracy": 0.5}\n', 64),
+        (b'{"samples": 64}\n{"samples": NaN}\n[]\nno JSON\n', 64),
         (b'{"samples": true}\n', None),
         (b'{"samples": "64"}\n', None),
         (b'{"samples": 64}', None),
@@ -109,7 +110,9 @@ def test_rank_record_of_metrics_at_exit_begins_and_ends_then(tmp_path: Path) -> 
         (b"", None),
     ],
 )
-def test_samples_at_end_reads_the_last_whole_line(tmp_path: Path, text: bytes, samples: float | None) -> None:
+def test_samples_at_end_reads_the_last_line_with_samples(
+    tmp_path: Path, text: bytes, samples: float | None
+) -> None:
     path = tmp_path / "rank-0.jsonl"
     path.write_bytes(text)
     result = samples_at_end(path)
