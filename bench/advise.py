@@ -7,6 +7,7 @@ strategy. Exits 1 if fewer than nine of ten measured steps are in their range, o
     sudo python bench/advise.py [NAME ...]
 """
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -79,10 +80,14 @@ CASES: Mapping[str, Case] = {
 
 def main() -> int:
     """Print the table, and return the exit status."""
+    parser = argparse.ArgumentParser(description="the ranges of gpuctl advise against measured steps")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"cases (default: all): {'; '.join(CASES)}")
+    names = parser.parse_args().names or list(CASES)
+    if unknown := set(names) - set(CASES):
+        parser.error(f"no case {'; '.join(sorted(unknown))}: give some of {'; '.join(CASES)}")
     if lacks := lacking():
         print(f"left out: planted machines need {lacks}")
         return 0
-    names = sys.argv[1:] or list(CASES)
     print(f"gpt-10m, sequences of {SEQ_LEN}; seconds of a step:")
     within = 0
     widest = 0.0

@@ -7,6 +7,7 @@ of the wall times and the parts of the last run; exits 1 above 1.2.
     python bench/start.py [ROUNDS]
 """
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -19,7 +20,9 @@ LIMIT = 1.2
 
 
 def main() -> int:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    parser = argparse.ArgumentParser(description="gpuctl train against a script under torchrun")
+    parser.add_argument("rounds", nargs="?", type=int, default=5, help="pairs of runs (default: 5)")
+    rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
         measured = measure_start(Path(folder), rounds)
     for number, (ours, hand) in enumerate(zip(measured["gpuctl_s"], measured["by_hand_s"], strict=True), 1):

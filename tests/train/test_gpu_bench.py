@@ -172,6 +172,7 @@ def sample():
         "driver": "580.1",
     }
     return {
+        "device": "cuda",
         "seconds": 12.0,
         "sizes": {"model": "resnet18", "batches": [64, 1024]},
         "checks": [{"section": "losses", "name": "alike", "ok": False, "said": "0.1 apart"}],
@@ -232,6 +233,23 @@ def test_gpu_bench_table_shows_loops_failed_checks_and_timeouts():
     assert "8.0 s; a script under torchrun: 7.4 s; until the first step: imports 3.00 s" in shown
     assert "FAILED  losses: alike: 0.1 apart" in shown
     assert "OUT OF TIME  profile: it took longer" in shown
+
+
+@pytest.mark.parametrize(("device", "state"), [("cuda", "ok"), ("cpu", "-")])
+def test_gpu_bench_table_of_a_cpu_begins_with_its_limits_and_shows_no_check_as_ok(device, state):
+    passed = {"section": "losses", "name": "graphs", "ok": True, "said": "equal"}
+    document = sample()
+    lines = text(document | {"device": device, "checks": [passed, *document["checks"]]}).splitlines()
+    assert lines[0].startswith("CPU miniature: ") == (device == "cpu")
+    assert f"  {state:6}  losses: graphs: equal" in lines
+    assert "  FAILED  losses: alike: 0.1 apart" in lines
+
+
+@pytest.mark.parametrize("program", ["start.py", "advise.py"])
+def test_bench_help_names_the_arguments(program):
+    words = [sys.executable, str(ROOT / "bench" / program), "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith(f"usage: {program} ")
 
 
 def test_gpu_bench_compiles_only_in_the_whole_program():
