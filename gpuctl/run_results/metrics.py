@@ -237,6 +237,8 @@ def summary(
     start, epochs, end = event(lines, "start"), events(lines, "epoch"), event(lines, "end")
     judged, judged_on = _judged(lines)
     curve = _losses(metrics)
+    steady = _samples_per_s(metrics, world_size=world_size, written={})
+    speed = _samples_per_s(metrics, world_size=world_size, written=written) if steady is None else steady
     return TrainSummary(
         model=words(start.get("model")),
         dataset=words(start.get("dataset")),
@@ -248,7 +250,8 @@ def summary(
         epochs=whole(start.get("epochs")),
         epochs_before=_epochs_before(lines),
         epoch_s=tuple(s for line in epochs if (s := number(line.get("epoch_s"))) is not None),
-        samples_per_s=_samples_per_s(metrics, world_size=world_size, written=written),
+        samples_per_s=speed,
+        samples_per_s_by="writes" if speed is not None and steady is None else None,
         loss=curve.losses,
         loss_at=curve.places,
         loss_by=curve.by,

@@ -54,7 +54,10 @@ def facts_table(result: Result) -> RenderableType | None:
             for name in metric_names(result)
         ),
         ("loss", _loss(train)),
-        ("samples/s", text.count(train.samples_per_s)),
+        (
+            "samples/s",
+            text.count(train.samples_per_s) + (" (of the whole run)" if train.samples_per_s_by else ""),
+        ),
         ("tokens/s", text.count(train.tokens_per_s)),
         ("MFU", text.percent(train.mfu)),
         ("step p50", text.milliseconds(step.p50)),

@@ -287,6 +287,8 @@ class TrainSummary:
     epoch_s: tuple[float, ...] = ()
     samples_per_s: float | None = None
     """Of all ranks together, in steady steps: not of first steps, evaluations and checkpoints."""
+    samples_per_s_by: Literal["writes"] | None = field(default=None, metadata=OMITTED)
+    """`writes`: lines have no time, so the speed is that of the run from the first write of metrics to the last."""
     loss: tuple[float, ...] = ()
     """Training loss an epoch, or by what `loss_by` says."""
     loss_at: tuple[int | float, ...] = ()

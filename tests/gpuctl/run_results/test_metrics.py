@@ -140,7 +140,14 @@ def test_summary_adds_up_the_ranks_that_count_their_samples() -> None:
 
 
 def test_summary_prefers_line_times_to_file_times() -> None:
-    assert summary({0: steps(11)}, written=grew(1000.0)).samples_per_s == pytest.approx(320)
+    train = summary({0: steps(11)}, written=grew(1000.0))
+    assert (train.samples_per_s, train.samples_per_s_by) == (pytest.approx(320), None)
+
+
+def test_summary_names_the_writes_as_the_source_of_a_speed_without_line_times() -> None:
+    train = summary({0: steps(11, time=None)}, written=grew(2.0))
+    assert (train.samples_per_s, train.samples_per_s_by) == (144.0, "writes")
+    assert summary({0: steps(11, time=None)}).samples_per_s_by is None
 
 
 def counts(*samples: object) -> list[dict[str, object]]:

@@ -259,6 +259,12 @@ def test_run_table_shows_time_to_first_step_if_known() -> None:
     assert "first step" not in drawn(draw_run(GOOD))
 
 
+def test_run_table_marks_a_speed_of_the_whole_run() -> None:
+    train = replace(TRAIN, samples_per_s=530.0, samples_per_s_by="writes")
+    assert "samples/s   530 (of the whole run)" in drawn(draw_run(replace(GOOD, train=train)))
+    assert "of the whole run" not in drawn(draw_run(GOOD))
+
+
 @pytest.mark.parametrize(
     ("before", "ran", "shown"),
     [
