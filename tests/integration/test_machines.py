@@ -21,9 +21,10 @@ def test_exec_runs_on_all_nodes_or_the_chosen_one(cluster: Gpuctl) -> None:
         "exec", "--rank", "default-1", "--", "head -c 30000 /dev/zero | tr '\\0' x; printf '1\\r2'"
     )
     assert long.out == "x" * 30_000 + "1\n2\n", "all of it; text mode reads a carriage return as a line's end"
-    unknown = cluster("exec", "--rank", "default-7", "--", "true")
-    assert unknown.status == 2
-    assert "0 (default-0), 1 (default-1)" in unknown.err
+    for name, hint in (("7", "0 (default-0), 1 (default-1)"), ("default-7", "did you mean 'default-0'?")):
+        unknown = cluster("exec", "--rank", name, "--", "true")
+        assert unknown.status == 2
+        assert hint in unknown.err
 
 
 def test_ssh_works_directly_and_with_printed_ssh_config(cluster: Gpuctl) -> None:
