@@ -12,12 +12,12 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from train.compilation import compile_in_parts, compiled_blocks, uncompiled, whole_batch_sizes
 from train.errors import BadOptions
 from train.loss import mean_loss
 from train.options import Options
 from train.reporting.timing import StepTimer
 from train.strategies.strategy import Strategy, weights_of
-from train.tuning import compile_in_parts, compiled_blocks, untuned, whole_batch_sizes
 
 
 class ModelWithLoss(nn.Module):
@@ -82,7 +82,7 @@ class TrainStep:
         """
         self.options = options
         self._micro_batch_size = micro_batch_size
-        self._tuned_sizes = whole_batch_sizes(batch_size, micro_batch_size)
+        self._compiled_sizes = whole_batch_sizes(batch_size, micro_batch_size)
         self.model = model
         self.optimizer = optimizer
         self.timer = timer
@@ -111,7 +111,7 @@ class TrainStep:
         batch = list(zip(*parts, strict=True))
 
         def compute(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-            with nullcontext() if len(targets) in self._tuned_sizes else untuned():
+            with nullcontext() if len(targets) in self._compiled_sizes else uncompiled():
                 with strategy.autocast(), _explain_single_image(self.options.model):
                     loss, logits = self.model(inputs, targets)
                     loss = loss * (len(targets) / len(labels)) if len(batch) > 1 else loss

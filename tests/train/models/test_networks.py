@@ -144,11 +144,12 @@ def test_googlenet_gives_one_output_in_training():
     assert model_of("googlenet")(torch.randn(2, 3, 32, 32)).shape == (2, 10)
 
 
-def test_mlp_and_cnn_do_not_import_torchvision():
+def test_job_with_mlp_or_cnn_imports_torch_alone():
     script = (
-        "import sys; from train.models.networks import build_model; from train.options import Options\n"
+        "import sys, train.job; from train.models.networks import build_model; from train.options import Options\n"
         "for name in ('mlp', 'cnn'): build_model(Options(model=name), (1, 28, 28), 10)\n"
-        "print([name for name in ('torchvision', 'PIL', 'sklearn') if name in sys.modules])"
+        "others = ('torchvision', 'PIL', 'sklearn', 'torchmetrics', 'tensorboard', 'torch._dynamo')\n"
+        "print([name for name in others if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True

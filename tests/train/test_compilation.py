@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from train.compilation import compiled_blocks, uncompiled, whole_batch_sizes
 from train.models.gpt import assemble
 from train.models.gpt_sizes import GPTSize
 from train.torchvision_import import import_torchvision
-from train.tuning import compiled_blocks, untuned, whole_batch_sizes
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,6 @@ def test_rare_shapes_use_no_compiled_code():
 
     part = Part()
     part.compile(backend="eager", dynamic=False)
-    with untuned():
+    with uncompiled():
         part(torch.zeros(2))
     assert calls == [False]

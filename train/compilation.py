@@ -1,4 +1,4 @@
-"""Tune for the shapes of a whole batch: compiled code.
+"""Compiled code for the shapes of a whole batch.
 
 Compiling takes seconds for each shape, too much for a few steps. Other shapes, such as the last batch of an epoch and
 evaluations, run without compiled code.
@@ -8,17 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import _dynamo, nn
+from torch import nn
 
 from train.strategies.wrapping import repeated_blocks
 
 MAX_GRAPHS = 64
-"""Maximum compiled versions of one function. Past torch's limit of 8 the function would run without them, for ever.
-"""
+"""Maximum compiled versions of one function. Past torch's limit of 8 a function runs without them, for ever."""
 
 
 @contextmanager
-def untuned() -> Iterator[None]:
+def uncompiled() -> Iterator[None]:
     """Compute without compiled code, forward and backward."""
     with torch.compiler.set_stance("force_eager"):
         yield
@@ -45,7 +44,8 @@ def compile_in_parts(model: nn.Module, blocks: list[nn.Module]) -> None:
 
     Otherwise a second shape makes torch compile a graph for any, which is slower, and use it for the first as well.
     """
-    config = _dynamo.config
+    from torch._dynamo import config  # importing it takes as long as torch itself
+
     config.cache_size_limit = MAX_GRAPHS
     # DistributedDataParallel averages a block's gradients while the block before it computes. For the same, torch
     # divides a network that is compiled whole along the buckets.
