@@ -1,6 +1,6 @@
 """Benchmark the built-in job on one GPU: speed against other loops, floors, waits, losses, start, advice, NCCL.
 
-    python bench/gpu.py [--out DIR] [--minutes 5.5] [--device auto|cuda|cpu] [--only SECTION]...
+    python bench/gpu.py [--out DIR] [--minutes 5] [--device auto|cuda|cpu] [--only SECTION]...
 
 Needs this checkout with its packages (`pip install -e ".[train]"`), torch 2.11 or newer, and no network. ResNet-18
 with torchvision's stem on synthetic images of 32 x 32, batches of 64 and 1024: the published loop
@@ -85,7 +85,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--out", help="folder for gpu.json, gpu.txt and gpu.log (default: a new temporary one)"
     )
-    parser.add_argument("--minutes", type=float, default=5.5, help="for all of it (default: 5.5)")
+    parser.add_argument("--minutes", type=float, default=5.0, help="for all of it (default: 5)")
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     parser.add_argument(
         "--only", action="append", default=[], metavar="SECTION", help="may be given several times"
