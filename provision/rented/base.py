@@ -4,6 +4,7 @@ The cluster's tags are the truth about its resources. The files here have the re
 interrupted calls.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -29,7 +30,7 @@ Account = TypeVar("Account")
 """One account in one region: a `Cloud`, or a `KubernetesService` of a cloud."""
 
 
-class RentedProvider(Generic[Account]):
+class RentedProvider(ABC, Generic[Account]):
     """The machines of one cluster in one region."""
 
     billed = True
@@ -85,18 +86,18 @@ class RentedProvider(Generic[Account]):
         )
         return (*findings, address)
 
-    def _cloud(self, account: Account) -> Cloud:
-        raise NotImplementedError
+    @abstractmethod
+    def _cloud(self, account: Account) -> Cloud: ...
 
-    def _sdk(self) -> Finding:
-        raise NotImplementedError
+    @abstractmethod
+    def _sdk(self) -> Finding: ...
 
-    def _findings(self, account: Account, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def _findings(self, account: Account, cluster: CloudCluster, count: int) -> tuple[Finding, ...]: ...
 
+    @abstractmethod
     def _watch_s(self, account: Account, cluster: CloudCluster) -> float:
         """Return how long resources may still come up that the cloud does not list yet."""
-        raise NotImplementedError
 
     def _before_teardown(self, account: Account, cluster: CloudCluster, say: Say) -> None:
         """Remove the contents of the machines that the cloud's own lists do not have."""
