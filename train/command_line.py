@@ -20,7 +20,7 @@ OTHER_NAMES = {
     "--clip": "--max-grad-norm",
     "--data": "--data-dir",
 }
-"""Other names of options: of the previous release, whose runs are resumed, and a short name for a text file."""
+"""Other names of options: earlier ones, and a short one for a text file."""
 FIRST_BUCKET_MB = 1
 """Size that torch.compile assumes for the first bucket of gradients, whatever DistributedDataParallel's setting."""
 

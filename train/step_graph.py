@@ -193,7 +193,8 @@ class GraphedStep:
         """The optimizer's learning rate. Another tensor: the optimizer has loaded another state since."""
         self._obstacle: str | None = None
         """Why the last step of the warm-up can't be recorded."""
-        self._replay: Callable[[], Outputs] | None = None
+        self._replay: Callable[[Tensor, Tensor], Outputs] | None = None
+        """Takes the step of a batch by the graph, and owns the graph's memory."""
         self._number = torch.zeros(1, device=self._strategy.device)
         self._collective: dist.Work | None = None
         """The last all-reduce that NCCL's watchdog sees: kept, as nothing waits for it."""
@@ -218,9 +219,7 @@ class GraphedStep:
             return self._step(images, labels)
         self._step.keeps_gradients = True
         self._step.timer.in_graph()
-        self._images.copy_(images)
-        self._labels.copy_(labels)
-        loss, logits = self._replay()
+        loss, logits = self._replay(images, labels)
         if self._strategy.env.world_size > 1 and self._steps % WATCHED_EVERY == 0:
             self._collective = dist.all_reduce(self._number, async_op=True)
         return loss.clone(), logits
@@ -259,11 +258,13 @@ class GraphedStep:
         )
         return step(images, labels)
 
-    def _record(self, recorder: Recorder, images: Tensor, labels: Tensor) -> Callable[[], Outputs] | None:
+    def _record(
+        self, recorder: Recorder, images: Tensor, labels: Tensor
+    ) -> Callable[[Tensor, Tensor], Outputs] | None:
         """Record the step on every rank.
 
         Returns:
-            The function that replays it. `None`: no rank has recorded it, and no later step is recorded.
+            The function that replays it with a batch. `None`: no rank has recorded it, and no later step is recorded.
         """
         step = self._step
         left = self._steps_left(len(labels))
@@ -276,11 +277,11 @@ class GraphedStep:
             return None
         replay, reason = None, self._obstacle
         if reason is None:
-            self._images, self._labels = images.clone(), labels.clone()
+            inputs = images.clone(), labels.clone()
             step.optimizer.zero_grad()
             step.timer.in_graph(recorded=True)
             try:
-                replay = recorder.record(lambda: step(self._images, self._labels))
+                replay = _with_inputs(inputs, recorder.record(lambda: step(*inputs)))
             except RuntimeError as error:
                 reason = _first_line(error)
         reason = _reason_of_any(reason, self._strategy)
@@ -295,6 +296,19 @@ class GraphedStep:
             "--graphs off it does not try."
         )
         return None
+
+
+def _with_inputs(
+    inputs: tuple[Tensor, Tensor], replay: Callable[[], Outputs]
+) -> Callable[[Tensor, Tensor], Outputs]:
+    """Return the function that copies a batch into the graph's inputs, and replays the graph."""
+
+    def replay_batch(images: Tensor, labels: Tensor) -> Outputs:
+        for value, batch in zip(inputs, (images, labels), strict=True):
+            value.copy_(batch)
+        return replay()
+
+    return replay_batch
 
 
 def _reason_of_any(reason: str | None, strategy: Strategy) -> str | None:

@@ -9,6 +9,7 @@ from bench.parts import job, plain_gpt
 from bench.parts.gpu_plan import Case
 from bench.parts.gpu_work import Run, Work, check_graphs
 from bench.parts.sections import NoTime
+from train.advice.data import VOCABULARY_OF_BYTES
 from train.advice.machines import Machines
 from train.advice.question import question_of
 from train.advice.rows import rows
@@ -22,7 +23,6 @@ OF_A_CPU = Peaks(tflops={"fp32": 0.1, "bf16": 0.1}, gb_s=20, link_gb_s=1)
 WITHOUT_FILES = ("--no-save", "--no-tensorboard", "--checkpoint-every", "0", "--epochs", "10")
 UNREAD = ("--tokenizer", "gpt2.json")
 """Of a file that does not exist, advise assumes GPT-2's tokens."""
-BYTES = 257
 
 
 def advise_run(case: Case) -> Run:
@@ -33,18 +33,11 @@ def advise_run(case: Case) -> Run:
         work.tell.value("case", "forecast", value=_forecast(case, work.device))
         options, dataset = _job(case, work)
         with job.dataset_of(dataset):
-            measured = job.measure(
-                options, work.device, work.folder, steps=replace(_steps(work), watched=0), until=work.until
-            )
+            measured = job.measure(options, work.device, work.folder, steps=_steps(work), until=work.until)
         work.tell.value("case", "measured", value=measured)
         check_graphs(work, case.words, options, measured)
 
     return run
-
-
-def gpt_run(words: str) -> Run:
-    """Return the section that measures the text model of the plainest loop."""
-    return advise_run(Case(words=words))
 
 
 def plain_gpt_section(work: Work) -> None:
@@ -94,7 +87,7 @@ def _forecast(case: Case, device: torch.device) -> dict[str, Any]:
     if case.images is not None:
         count = 1000, *case.images
         words += ["--dataset", "synthetic", "--synthetic", ",".join(map(str, count))]
-    elif case.vocabulary != BYTES:
+    elif case.vocabulary != VOCABULARY_OF_BYTES:
         words += UNREAD
     on_gpu = device.type == "cuda"
     machines = Machines(

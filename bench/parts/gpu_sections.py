@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from bench.parts import job
 from bench.parts.device import check_parsers, environment, measure_ceilings, synchronize, timed
-from bench.parts.gpu_models import advise_run, gpt_run, plain_gpt_section
+from bench.parts.gpu_models import advise_run, plain_gpt_section
 from bench.parts.gpu_plan import (
     GPT,
     LOOPS,
@@ -23,6 +23,7 @@ from bench.parts.gpu_plan import (
     LOOPS_OF_SMALL,
     PLAIN_GPT,
     PUBLISHED,
+    Case,
     Sizes,
     loop_section,
 )
@@ -87,7 +88,7 @@ def waits_section(work: Work) -> None:
             ok=bool(planted.places),
             details=f"{sum(planted.places.values())} of 1",
         )
-    clipped: dict[str, Any] = {"max_grad_norm": 1.0, "optimizer": "adamw"}
+    clipped: dict[str, Any] = {"max_grad_norm": 1.0, "optimizer": "adamw", "graphs": "on"}
     _check_waits(work, "fast clip adamw", {**clipped, "augmentation": "crop", "schedule": "cosine"})
     _check_waits(work, "fast fp16", {"precision": "fp16"})
 
@@ -363,7 +364,7 @@ def profile_section(work: Work) -> None:
     """Profile a step: kernels, the GPU's busy time, calls that wait."""
     batch = work.sizes.batches[0]
     for name, precision in (("fast", "fp32"), ("fast bf16", "bf16")):
-        options = _job(work, batch, images=(work.sizes.watched + 1) * batch, precision=precision)
+        options = _job(work, batch, images=(work.sizes.watched + 1) * batch, precision=precision, graphs="on")
         with job.trainer_of(options, work.device, work.folder) as trainer:
             trainer.train_epoch()
             work.tell.value("steps", name, value=_profiled(work, trainer))
@@ -416,7 +417,7 @@ def runs_of(sizes: Sizes) -> dict[str, Run]:
         "profile": profile_section,
         "start": start_section,
         "compiled graphs": compiled_graphs_section,
-        GPT: gpt_run(sizes.gpt),
+        GPT: advise_run(Case(words=sizes.gpt)),
         PLAIN_GPT: plain_gpt_section,
         **{f"advise: {name}": advise_run(case) for name, case in sizes.cases.items()},
         **{loop_section(batch, loop): loop_run(batch, loop) for batch, loop in loops},

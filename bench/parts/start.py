@@ -68,7 +68,7 @@ def _run(words: list[str], **variables: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run(
         words,
-        cwd=environment.get("GPUCTL_HOME"),
+        cwd=variables.get("GPUCTL_HOME"),
         env=environment,
         capture_output=True,
         text=True,

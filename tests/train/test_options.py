@@ -255,7 +255,7 @@ def test_parse_refuses_a_network_that_is_not_there_without_torch(name, meant, ca
     assert meant in sentence
 
 
-def test_parse_reads_the_option_names_in_records_of_the_release_before():
+def test_parse_reads_other_names_of_options():
     options = Options(gradient_accumulation_steps=4, max_grad_norm=0.5)
     assert parse(["--accumulate", "4", "--clip=0.5"]) == options
     assert parse(["--gradient-accumulation-steps", "4", "--max-grad-norm", "0.5"]) == options

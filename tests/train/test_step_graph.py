@@ -316,6 +316,7 @@ ONE, TWO = DistributedEnvironment(), DistributedEnvironment(world_size=2)
         ({"graphs": "off"}, Strategy, False),
         ({"loop": "plain"}, Strategy, False),
         ({"precision": "fp16"}, Strategy, False),
+        ({"precision": "fp64"}, Strategy, False),
         ({"compile": True}, Strategy, False),
         ({"activation_checkpointing": True}, Strategy, False),
         ({"compression": "half"}, DataParallel, False),
@@ -336,7 +337,7 @@ def test_several_ranks_have_graphs_on_request_only():
 
 
 def test_double_precision_and_cpus_have_no_graphs(monkeypatch):
-    options = Options(precision="fp64")
+    options = Options()
     monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float64)
     assert not allows_graphs(options, Strategy(options, DistributedEnvironment(), CPU))
     assert recorder_of(CPU) is None

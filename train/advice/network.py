@@ -6,6 +6,7 @@ checks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from train.models.gpt_sizes import GPTSize, head_rows
 from train.options import Precision
@@ -188,11 +189,8 @@ def text_network(
     `by_blocks`: whole blocks are sharded, not single matrices.
     """
     whole, computed = number_bytes(precision), computed_bytes(precision)
-    network, in_half = (
-        _text_network(size, vocabulary, length, *numbers, by_blocks=by_blocks, compiled=compiled)
-        for numbers in ((whole, computed), (HALF, HALF))
-    )
-    return replace(network, in_half=in_half if precision == "bf16" else None)
+    build = partial(_text_network, size, vocabulary, length, by_blocks=by_blocks, compiled=compiled)
+    return replace(build(whole, computed), in_half=build(HALF, HALF) if precision == "bf16" else None)
 
 
 def _text_network(
@@ -218,7 +216,7 @@ def _text_network(
     )
     head = Layer(
         weights=2 * width,
-        copied_weights=rows * width * computed // HALF if computed < whole or rows > vocabulary else 0,
+        copied_weights=rows * width if computed < whole or rows > vocabulary else 0,
         flops=head_flops * length,
         saved_bytes=length * width * (whole + computed),
     )

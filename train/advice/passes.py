@@ -190,7 +190,7 @@ def _count_saved(
 ) -> Iterator[None]:
     """Count the tensors saved for the backward pass, also by block, and the vectors into split layers.
 
-    `seen`: storages that are already counted.
+    `counted_storages`: are not counted again; the newly counted ones are added.
     """
     between = False
 

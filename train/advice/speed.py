@@ -47,8 +47,8 @@ def has_graphs(options: Options, sizes: Degrees, memory: Memory, gpu_memory_gb: 
 
     A graph keeps its memory, and the job does without if other batches would not have as much again.
     """
-    graphable = options.graphs == "on" and options.strategy == "ddp" and options.compression == "none"
-    graphable |= sizes.replicas == 1 and not sizes.split
+    averaged = options.graphs == "on" and options.strategy == "ddp" and options.compression == "none"
+    graphable = (sizes.replicas == 1 or averaged) and not sizes.split and options.strategy != "dp"
     of_graph = memory.activations + memory.outputs + memory.gradients
     room = memory.total + memory_beside(of_graph) <= gpu_memory_gb * 1e9
     return options.allows_graphs and graphable and room

@@ -60,7 +60,7 @@ class Writer:
 
 
 def open_writer(folder: Path, env: DistributedEnvironment, *, enabled: bool = True) -> Writer:
-    """Return a writer of a new event file in `folder` on rank 0; elsewhere, and if not `wanted`, without a file."""
+    """Return a writer of a new event file in `folder` on rank 0; elsewhere, and if not `enabled`, without a file."""
     if not enabled or env.rank != 0:
         return Writer(None)
     name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"

@@ -108,6 +108,15 @@ def test_steps_that_are_graphs_do_not_wait_for_the_host():
     )
 
 
+@pytest.mark.parametrize("divided", [["--strategy", "dp"], ["--tp", "2"], ["--pp", "2"]])
+def test_strategies_without_graphs_wait_for_the_host(divided):
+    words = [*TEXT, "--precision", "bf16", "--batch-size", "4", *divided]
+    h200 = machines(gpu="NVIDIA H200", gb=150.8, gpus=1 if "dp" in divided else 4)
+    requested, without = (ask(*words, "--graphs", graphs, among=[h200]) for graphs in ("on", "off"))
+    assert [row.step_s for row in requested] == [row.step_s for row in without]
+    assert requested
+
+
 def test_model_of_7b_on_one_a10_says_why_it_does_not_fit():
     [row] = ask("--model", "gpt-7b")
     assert not row.fits
