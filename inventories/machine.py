@@ -114,8 +114,8 @@ class Inventory:
     region: str | None = None
     shape: str | None = None
     hourly_usd: float | None = None
-    """All that the cluster is billed for by the hour, USD: machines, disks, addresses, network (the machines
-    alone in inventories of older releases). 0 where nothing is billed; `None`: not known."""
+    """All that the cluster is billed for by the hour, USD: machines, disks, addresses, network. 0 where
+    nothing is billed; `None`: not known."""
     created_at: str
     """ISO 8601, UTC."""
     machines: tuple[Machine, ...]

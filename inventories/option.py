@@ -82,7 +82,7 @@ class Option:
 def option(*flags: str, default: Any = None, **about: Any) -> Any:  # noqa: ANN401 - a field of any type
     """Declare an option of the command line as a field of a dataclass. `about`: fields of `Option`.
 
-    count: int | `None` = option("--count", metavar="N", help="Number of machines.")
+    count: int | None = option("--count", metavar="N", help="Number of machines.")
     """
     metadata = {"option": Option(flags=flags, **about)}
     if isinstance(default, dict):

@@ -45,6 +45,12 @@ def joined(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
 
 
+def first_of(words: Sequence[str], limit: int) -> str:
+    """`a, b and 3 more`: the first words, and the number of the others."""
+    more = len(words) - limit
+    return ", ".join(words[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
 def listed(words: list[str], limit: int = 4) -> str:
     """`a, b and c`, shortened: `a, b, c and 13 more`."""
     if len(words) > limit:

@@ -212,6 +212,15 @@ def installed(cloud: str) -> bool:
     return package is None or importlib.util.find_spec(package) is not None
 
 
+def refuse_missing(provider: str, package: str) -> None:
+    """Raise UnknownProvider if a provider's Python package can't be imported."""
+    if importlib.util.find_spec(package) is None:
+        raise UnknownProvider(
+            f"Provider {provider} needs the Python package '{package}'. Install it beside gpuctl: "
+            f"`pip install {package}`."
+        )
+
+
 def base_of(name: str) -> str:
     """Return the cloud whose account, network, shapes and regions a provider has: `aws` for `eks`, else itself."""
     return (describe(name).base or name) if name in KUBERNETES else name

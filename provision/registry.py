@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput
 from inventories.specs.spec import Spec
-from provision.clouds import CLOUDS, KUBERNETES, PROVIDERS, check_name, describe
-from provision.errors import UnknownProvider, UnknownShape
+from provision.clouds import CLOUDS, KUBERNETES, PROVIDERS, check_name, describe, refuse_missing
+from provision.errors import UnknownShape
 
 if TYPE_CHECKING:
     from provision.kubernetes.pods import Pods
@@ -28,18 +28,15 @@ def load(name: str, folder: ClusterFolder) -> "Provider":
 
     Example:
         provider = load("local", Store(home).cluster("default"))
-        machines = provider.create(provider.plan(Spec(count=2), `None`), folder.journal)
+        machines = provider.create(provider.plan(Spec(count=2), None), folder.journal)
     """
     check_name(name)
     if name in CLOUDS:
         from provision.rented.provider import CloudProvider
 
         return CloudProvider(name, folder)
-    if _in_pods(name) and importlib.util.find_spec("kubernetes") is None:
-        raise UnknownProvider(
-            f"Provider {name} needs the Python package 'kubernetes'. Install it beside gpuctl: "
-            "`pip install kubernetes`."
-        )
+    if _in_pods(name):
+        refuse_missing(name, "kubernetes")
     module = PROVIDERS[name][0] if name in PROVIDERS else describe(name).provider
     assert module is not None
     provider: Provider = importlib.import_module(module).provider(folder)

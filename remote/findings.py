@@ -68,7 +68,7 @@ def number_ranges(numbers: Iterable[int]) -> str:
 
 
 def not_the_first(values: Mapping[str, str], subject: str, fix: str, *, fatal: bool) -> list[Finding]:
-    """A finding for each node whose value is not the first one's: `{what} 2 here, and 1 on node-0`."""
+    """A finding for each node whose value is not the first one's: `{subject} 2 here, and 1 on node-0`."""
     first = next(iter(values), None)
     return [
         Finding(

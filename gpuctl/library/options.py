@@ -2,23 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuctl.errors import Usage
 from gpuctl.library.keywords import AdviseOptions, BenchOptions, TrainOptions, UpOptions
-from gpuctl.option_table.advise_options import AdviseSettings
 from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.option_table.up_options import UpSettings
 from gpuctl.option_table.values import min_nodes, read_options, refuse_unknown
-from gpuctl.workflow.clusters.up import HostKeys
-from gpuctl.workflow.jobs.advise import AdviseRequest
 from gpuctl.workflow.jobs.bench_request import BenchRequest
 from gpuctl.workflow.runs.outputs.earlier import check_earlier
 from gpuctl.workflow.runs.request.engine_config import with_config
 from gpuctl.workflow.runs.request.request import TrainRequest, check_together
 from inventories.specs.spec import DEFAULT_CLUSTER, Spec
 from inventories.specs.validate import check_limits, read_spec
+
+if TYPE_CHECKING:
+    from gpuctl.workflow.clusters.up import HostKeys
+    from gpuctl.workflow.jobs.advise import AdviseRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +29,9 @@ class UpRequest(UpSettings):
     spec: Spec
 
     @property
-    def host_keys(self) -> HostKeys:
+    def host_keys(self) -> "HostKeys":
         """The source of the host keys of machines that exist already."""
+        from gpuctl.workflow.clusters.up import HostKeys
         from remote.transport.known_hosts import USER_FILES
 
         files = USER_FILES if self.known_hosts is None else (self.known_hosts,)
@@ -88,7 +90,10 @@ def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
     return BenchRequest(**read_options(options, BenchSettings), job=train_request(words, job))
 
 
-def advise_request(words: Sequence[str], options: AdviseOptions) -> AdviseRequest:
+def advise_request(words: Sequence[str], options: AdviseOptions) -> "AdviseRequest":
     """Return the request of these options. `words`: the built-in job's options. Raises Usage for a wrong one."""
+    from gpuctl.option_table.advise_options import AdviseSettings  # only advise needs the catalogs
+    from gpuctl.workflow.jobs.advise import AdviseRequest
+
     refuse_unknown("advise", options, AdviseOptions)
     return AdviseRequest(**read_options(options, AdviseSettings), words=tuple(words))

@@ -1,4 +1,5 @@
-"""The options of `train`, `bench`, `tune` and `up`, each declared once (`inventories.option`), and their values.
+"""The options of `train`, `bench`, `tune`, `up` and `advise`, each declared once (`inventories.option`).
 
-Commands, library, gpuctl.yaml and the reference pages are made from these tables. They import nothing slow.
+Commands, library, gpuctl.yaml and the reference pages are made from these tables. Only the table of `advise` imports
+catalogs.
 """

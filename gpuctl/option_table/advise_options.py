@@ -25,7 +25,7 @@ def _tokens(value: float | str, *, flag: str) -> float:
 
 def _counts(values: Sequence[int | str]) -> tuple[int, ...]:
     """Read numbers of machines, each of them once."""
-    texts = dict.fromkeys(map(str, values))
+    texts = [str(value) for value in values]
     for text in texts:
         if not text.isdecimal() or not 1 <= int(text) <= MAX_COUNT:
             raise Usage(f"--count: {text!r} is no number of machines from 1 to {MAX_COUNT}, such as 1,2,4.")

@@ -16,7 +16,7 @@ MOST_ROWS = 20
 MOST_REASONS = 12
 
 
-def advice_table(rows: Sequence[AdviceRow], *, everything: bool, rented: bool = True) -> RenderableType:
+def advice_table(rows: Sequence[AdviceRow], *, everything: bool, rented: bool) -> RenderableType:
     """Return the command of the first row, the rows that fit, and why others don't.
 
     `rented`: machines are rented for the training. False: a cluster has them.

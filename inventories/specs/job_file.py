@@ -10,7 +10,7 @@ from inventories.errors import InvalidInput
 from inventories.specs.checks import check_cluster_name
 from inventories.specs.spec import DEFAULT_CLUSTER
 from inventories.specs.validate import CLUSTER, holds_job
-from inventories.yaml_source import read
+from inventories.yaml_source import Source, read
 
 NAME = "gpuctl.yaml"
 
@@ -45,7 +45,10 @@ def cluster_of(path: Path) -> str | None:
 
     Raises InvalidInput for a file without a readable name. Nothing else in the file is checked.
     """
-    source = read(path)
+    return _cluster_in(read(path))
+
+
+def _cluster_in(source: Source) -> str | None:
     keys: tuple[str, ...] = (CLUSTER,)
     name = source.data.get(CLUSTER) if isinstance(source.data, dict) else None
     if holds_job(source.data):
@@ -53,12 +56,13 @@ def cluster_of(path: Path) -> str | None:
     try:
         return None if name is None else check_cluster_name(name)
     except InvalidInput as error:
-        raise InvalidInput(f"{path}:{source.line(*keys)}: key '{'.'.join(keys)}': {error}") from error
+        raise InvalidInput(f"{source.path}:{source.line(*keys)}: key '{'.'.join(keys)}': {error}") from error
 
 
 def describes(path: Path, cluster: str) -> bool:
     """Return whether `gpuctl up` makes the cluster of this name from a job's file. False for an unreadable file."""
     try:
-        return holds_job(read(path).data) and (cluster_of(path) or DEFAULT_CLUSTER) == cluster
+        source = read(path)
+        return holds_job(source.data) and (_cluster_in(source) or DEFAULT_CLUSTER) == cluster
     except InvalidInput:
         return False

@@ -35,8 +35,11 @@ def check_limits(spec: Spec) -> Spec:
 
 def check_option(field: str, value: object) -> Any:  # noqa: ANN401 - a field's type is its own
     """Return the value of an option that sets a field of Spec, checked as in a spec file."""
-    check = next(option.read for option in options_of(Spec) if option.name == field)
-    return value if check is None else check(value)
+    return _checked(next(option for option in options_of(Spec) if option.name == field), value)
+
+
+def _checked(option: Option, value: object) -> Any:  # noqa: ANN401 - a field's type is its own
+    return value if option.read is None else option.read(value)
 
 
 def spec_keys() -> dict[str, Option]:
@@ -106,7 +109,7 @@ def _values(source: Source, at: Keys, within: Keys, problems: Problems) -> dict[
             values[_SETUP] = _setup(source, at, value, problems)
         elif key in known:
             try:
-                values[known[key].name] = check_option(known[key].name, value)
+                values[known[key].name] = _checked(known[key], value)
             except InvalidInput as error:
                 problems.add(line, f"key '{name}': {error}")
         else:

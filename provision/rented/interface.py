@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
-from provision.clouds import describe, installed
-from provision.errors import UnknownProvider
+from provision.clouds import describe, refuse_missing
 from provision.findings import Finding
 from provision.records import (
     CloudCluster,
@@ -220,9 +219,6 @@ def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offe
 
 def _control(cloud: str) -> ModuleType:
     description = describe(cloud)
-    if not installed(cloud):
-        raise UnknownProvider(
-            f"Provider {cloud} needs the Python package '{description.sdk}'. Install it beside gpuctl: "
-            f"`pip install {description.sdk}`."
-        )
+    if description.sdk is not None:
+        refuse_missing(cloud, description.sdk)
     return importlib.import_module(description.control)

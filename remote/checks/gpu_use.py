@@ -75,7 +75,7 @@ def _none_usable(name: str, fact: Facts, expected: int, env_names: Collection[st
             return None  # the ranks get a value of the user's own
         return Finding(
             node=name,
-            problem=f"{VISIBLE} is set there, and hides {_gpus(fact.driver.listed)}",
+            problem=f"{VISIBLE} is set there, and hides {plural(fact.driver.listed, 'NVIDIA GPU')}",
             fix=f"take it out of what sets it there (/etc/environment), or give your own: --env {VISIBLE}=0",
         )
     if problem := driver_problem(fact.driver):
@@ -84,7 +84,7 @@ def _none_usable(name: str, fact: Facts, expected: int, env_names: Collection[st
         output = f": {fact.driver.smi_said.splitlines()[0]}" if fact.driver.smi_said else ""
         return Finding(
             node=name,
-            problem=f"it should have {_gpus(expected)}, and none is on its bus{output}",
+            problem=f"it should have {plural(expected, 'NVIDIA GPU')}, and none is on its bus{output}",
             fix=f"{KERNEL_LOG} shows what the kernel says of them (lines with NVRM and Xid); reboot or "
             "replace the machine",
         )
@@ -99,7 +99,3 @@ def _on_local(finding: Finding) -> Finding:
         "as many local hosts as it has",
         fatal=False,
     )
-
-
-def _gpus(count: int) -> str:
-    return plural(count, "NVIDIA GPU")

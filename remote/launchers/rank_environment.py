@@ -47,10 +47,11 @@ def compiled_code(facts: Facts, name: str) -> dict[str, str]:
         torch keeps the code in /tmp.
     """
     environments = PurePosixPath(facts.home) / NODE_FOLDER / ENVIRONMENTS
-    python = PurePosixPath(facts.python)
-    if environments not in python.parents:
+    parents = PurePosixPath(facts.python).parents
+    environment = next((path for path in parents if path.parent == environments), None)
+    if environment is None:
         return {}
-    folder = environments / python.relative_to(environments).parts[0] / "compiled" / name
+    folder = environment / "compiled" / name
     return {
         variable: f"{folder}/{kind}"
         for variable, kind in COMPILED_CODE.items()

@@ -40,7 +40,7 @@ Record = TypeVar("Record", RankRecord, NodeRecord)
 
 
 def new_incoming(folder: RunFolder) -> Path:
-    """Make a folder of its own for received files: two commands, or two threads of one, may bring the same run's at
+    """Return a path of its own for received files: two commands, or two threads of one, may bring the same run's at
     once. The name holds the process it belongs to.
     """
     return folder.path / f"incoming-{os.getpid()}-{secrets.token_hex(4)}"
@@ -258,7 +258,7 @@ class RunFiles:
 
 
 def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode], incoming: Path) -> None:
-    """Move the nodes' files into `artifacts/`, and remove the rest, or of a process that is gone.
+    """Move the nodes' files into `artifacts/`, and remove `incoming`, and such folders of processes that are gone.
 
     A name that two nodes brought with different content is kept from the node of lower rank; the other's is
     put under `artifacts/<node's name>/`, or `<node's name>-2` where that is taken.
@@ -334,21 +334,16 @@ def read_hang_reports(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, 
 
 def read_dumps(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[int, RankActivity]:
     """Return the activity of each rank at a timeout of NCCL's collective, by rank, without unreadable ones."""
-    records = [
-        (name, rank_record) for name, some in read_rank_records(folder, nodes).items() for rank_record in some
-    ]
-    dumps = read_files(
-        {
-            rank_record.rank: folder.path / constants.RANK_DUMP.format(rank_record.rank)
-            for _, rank_record in records
-        }
-    )
+    by_node = read_rank_records(folder, nodes)
+    records = [(node, record) for node, some in by_node.items() for record in some]
+    paths = {record.rank: folder.path / constants.RANK_DUMP.format(record.rank) for _, record in records}
+    dumps = read_files(paths)
     by_rank = {}
-    for name, record in records:
+    for node, record in records:
         if (entries := dumps.get(record.rank)) is not None:
-            now = record.ended_at or max((rank_record["entered_at"] for rank_record in entries), default=0.0)
+            now = record.ended_at or max((entry["entered_at"] for entry in entries), default=0.0)
             by_rank[record.rank] = rank_activity(
-                name, {"rank": record.rank, "now": now, "collectives": entries}
+                node, {"rank": record.rank, "now": now, "collectives": entries}
             )
     return by_rank
 

@@ -399,6 +399,5 @@ def what_failed(result: Result) -> str:
     error = result.first_error
     if error is None:
         return "for no known reason"
-    place = f" ({error.place})" if error.place else ""
-    subject = error.node if error.rank is None else f"rank {error.rank} on {error.node}{place}"
+    subject = error.node if error.rank is None else rank_on_node(error)
     return ": ".join(filter(None, [subject, clean(error.message, 200)]))

@@ -67,12 +67,11 @@ def _training(
 ) -> list[list[str]]:
     """Return the commands that copy the job's files to the nodes, and the one that trains."""
     words, files = _on_the_nodes(job_words)
-    packages = [PACKAGES[option] for option in PACKAGES if value_of(words, option) is not None]
     pushes = [
         ["gpuctl", "push", *cluster, *(["--yes"] if str(file) in large else []), _as_typed(file)]
         for file in files
     ]
-    pip = [f"--pip={package}" for package in packages]
+    pip = [f"--pip={package}" for option, package in PACKAGES.items() if value_of(words, option) is not None]
     return [*pushes, ["gpuctl", "train", *cluster, *nnodes, *pip, "--", *words]]
 
 

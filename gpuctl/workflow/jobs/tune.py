@@ -132,6 +132,7 @@ def check(request: TrainRequest, tuning: TuneRequest) -> str:
         )
     if not tuning.params:
         raise Usage("There is nothing to search. Name what to search: --param 'lr=loguniform(1e-4,1e-1)'")
+    trials_of(tuning.params, tuning.trials)  # raises Usage for too many, before each value is checked
     if not request.built_in:
         if tuning.metric is None:
             root = root_of(request.folder) if request.root is None else request.root

@@ -252,7 +252,5 @@ def _connected(machine: Machine) -> Iterator["Node"]:
         trusted = ClusterFolder(Path(scratch))
         trusted.known_hosts_path.write_text(known_hosts.render([machine]))
         node = connect(machine, trusted, timeout_s=RESTORE_TIMEOUT_S)
-    try:
+    with node:
         yield node
-    finally:
-        node.close()

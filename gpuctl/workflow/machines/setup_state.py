@@ -9,6 +9,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Machine
 from inventories.specs.setup_steps import SetupStep, digest
+from inventories.text import first_of
 
 READY = "ready"
 """In the journal: machines that an `up` called ready, by id."""
@@ -73,7 +74,7 @@ def identity(machine: Machine) -> str:
 def check_set_up(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     """Raise Failed where a machine has not run the setup of its cluster."""
     if lacking := without_setup(folder, machines):
-        names = _some([machine.name for machine in lacking])
+        names = first_of([machine.name for machine in lacking], MAX_NAMED)
         raise Failed(
             f"The setup of the cluster has not ended well on {names}, and a run may need it. `gpuctl up` runs it "
             "again, `gpuctl up -f FILE` as the file has it now."
@@ -99,9 +100,6 @@ def unprepared_note(folder: ClusterFolder, machines: Sequence[Machine]) -> str:
     if not names:
         return ""
     are = "is" if len(names) == 1 else "are"
-    return for_cluster(f"{_some(names)} {are} not prepared yet: `gpuctl up` continues", folder.name)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return for_cluster(
+        f"{first_of(names, MAX_NAMED)} {are} not prepared yet: `gpuctl up` continues", folder.name
+    )

@@ -94,7 +94,7 @@ def prepare(
     done = values(fan_out(prepare_node, nodes))
     values(fan_out(lambda node: open_firewall(view, folder, inventory, node, facts[node.name]), active or {}))
     ready = {name: fact for name, (fact, _, _) in done.items()}
-    of_projects = [prepare_node for _, _, findings in done.values() for prepare_node in findings]
+    of_projects = [finding for _, _, findings in done.values() for finding in findings]
     for finding in alike_together([*of_projects, *compared.findings(ready)]):
         view.note(sentence(finding))
     sent = {name: synced for name, (_, synced, _) in done.items() if synced is not None}

@@ -3,6 +3,7 @@
 import contextlib
 from typing import Any
 
+from inventories.text import first_of
 from provision.aws.api import Answer, Api, Item
 from provision.aws.errors import translate
 from provision.aws.requests import filters
@@ -44,9 +45,8 @@ def delete(api: Api, clock: Clock, resource: Resource) -> None:
         holders = _blockers(api, kind, resource)
         if not holders:
             raise
-        more = f" and {len(holders) - MAX_NAMED} more" if len(holders) > MAX_NAMED else ""
         raise Blocked(
-            f"The {resource.kind} {resource.id} in {api.region} is used by {', '.join(holders[:MAX_NAMED])}{more}.",
+            f"The {resource.kind} {resource.id} in {api.region} is used by {first_of(holders, MAX_NAMED)}.",
             operation=error.operation,
             code=error.code,
         ) from error

@@ -4,6 +4,7 @@ A 404 alone is no proof of absence, as OCI gives the same answer without permiss
 too.
 """
 
+from inventories.text import first_of
 from provision.errors import Blocked, CloudError, Denied, Gone
 from provision.oci.api import Api, Json
 from provision.oci.errors import policy_for
@@ -79,9 +80,7 @@ def _must_be_unlisted(api: Api, resource: Resource) -> None:
 
 def _blocked(api: Api, resource: Resource, error: CloudError) -> Blocked:
     try:
-        users = _blockers(api, resource)
-        more = f" and {len(users) - MAX_NAMED} more" if len(users) > MAX_NAMED else ""
-        named = ", ".join(users[:MAX_NAMED]) + more
+        named = first_of(_blockers(api, resource), MAX_NAMED)
     except CloudError as other:
         named = f"something that can't be found out ({other})"
     message = f"The {resource.kind} {resource.id} is still used by {named}." if named else str(error)

@@ -84,7 +84,7 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
     `conda`: the environment file that one of conda's programs makes it of, in place of uv's commands, or `None`.
     `instead`: the last command, for where PyTorch's own index is not reached; `None`: no other index.
 
-    When the other side goes away the build ends. With `state_of` it only reports the state (`looked`).
+    When the other side goes away the build ends. With `look` it only reports the state (`looked`).
     """
     key = str(request["key"])
     if request.get("look"):

@@ -37,9 +37,8 @@ def main(arguments: List[str]) -> int:
     errors = importlib.import_module("torch.distributed.elastic.multiprocessing.errors")
     try:
         importlib.import_module("torch" if job[0] != JOB else JOB + ".job")
-        if not glob.glob(
-            GPUS
-        ):  # every optimizer of torch imports it; with a GPU, each rank while it opens that
+        # Every optimizer of torch imports it; with a GPU, each rank while it opens that.
+        if not glob.glob(GPUS):
             importlib.import_module("torch._dynamo")
         fresh = False
     except Exception as error:  # noqa: BLE001 - each rank tries by itself, and tells of it in its log

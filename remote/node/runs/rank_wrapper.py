@@ -176,7 +176,7 @@ def samples_at_end(path: Path) -> Samples:
         with path.open("rb") as file:
             before = os.fstat(file.fileno())
             file.seek(max(0, before.st_size - METRICS_BYTES))
-            lines = file.read(METRICS_BYTES).rsplit(b"\n", METRICS_LINES)[:-1]
+            lines = file.read(METRICS_BYTES).split(b"\n")[-METRICS_LINES - 1 : -1]
             after = os.fstat(file.fileno())
     except OSError:
         return NO_SAMPLES

@@ -162,9 +162,8 @@ def _end_run(run_dir: Path, end: ending.Ending, early: List[int]) -> None:
         ended_at = time.time()
         end.finish(wait=not not_ours)
         if not not_ours:  # a machine that goes down has no time for it
-            with contextlib.suppress(
-                OSError, RuntimeError
-            ):  # the run's end is more important, and is reported
+            # The run's end is more important, and is reported.
+            with contextlib.suppress(OSError, RuntimeError):
                 outputs.keep(run_dir)
     finally:
         process.kill_descendants(ending.KILLED_S)

@@ -25,8 +25,8 @@ REMOVED = ".removed-"
 """How names of folders begin that were about to be removed."""
 HERE_TOO = (constants.LOGS, constants.METRICS, constants.RANKS, constants.USAGE)
 """Folders of a run that are brought to the computer which started it, all of them."""
-OWN_FOLDERS = (
-    "torchrun", "runner.json", "exit.json", "stop", "reason.json", "failure", constants.PLACE, ".reserve",
+OWN_FILES = (
+    "torchrun", "runner.json", "exit.json", "stop", "reason.json", constants.PLACE, ".reserve",
     constants.CODE_RECORD, LISTING, constants.HANGS, constants.ENDING, constants.STOP_GRACE,
 )  # fmt: skip
 """Files of the launcher and of our own part next to them, useless after the run."""
@@ -259,7 +259,7 @@ def files_of_run(parts: List[Path]) -> Optional[List[Dict[str, Any]]]:
     """
     paths = []
     for part in parts:
-        for path in trees.walk(part, HERE_TOO + OWN_FOLDERS):
+        for path in trees.walk(part, HERE_TOO + OWN_FILES):
             try:
                 size = os.lstat(str(part / path)).st_size
             except OSError:

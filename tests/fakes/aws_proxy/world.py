@@ -49,11 +49,11 @@ class Extra:
     eks_group_failure: str = ""
     """`code: message` with which new node groups fail, whose machines run."""
     eks_drain_s: float = 0.2
-    """From a machine's end being asked for until it begins to end."""
-    eks_gone_s: float = 0.2
     """Delay from the request to end a machine until it begins to end."""
-    eks_endpoint: str = "https://127.0.0.1:1"
+    eks_gone_s: float = 0.2
     """Minimum time in which EKS removes a cluster or a node group."""
+    eks_endpoint: str = "https://127.0.0.1:1"
+    """The address of all API servers."""
     eks_authority: str = ""
     """Their certificate authority, PEM."""
     ebs_key: str = "alias/aws/ebs"

@@ -95,6 +95,8 @@ def test_rank_record_of_metrics_at_exit_begins_and_ends_then(tmp_path: Path) -> 
         (b'{"samples": 0.5}\n{"sam', 0.5),
         (b'{"samples": 64}\n{"accuracy": 0.5}\n', 64),
         (b'{"samples": 64}\n{"samples": NaN}\n[]\nno JSON\n', 64),
+        (b'{"a": 1}\n{"samples": 64}\n' + b'{"a": 1}\n' * 9, 64),
+        (b'{"a": 1}\n{"samples": 64}\n' + b'{"a": 1}\n' * 10, None),
         (b'{"samples": true}\n', None),
         (b'{"samples": "64"}\n', None),
         (b'{"samples": 64}', None),

@@ -203,8 +203,8 @@ def choose(app: App, policy: Policy, survey: Survey, runs: Sequence[LocalRun], n
         known = known_of(name, runs, latest, ours=host.ours, code=code_of(host.inventory, runs))
         busy = frozenset(
             (item.kind, item.name)
-            for node in same_home
-            for item in node.items
+            for left in same_home
+            for item in left.items
             if item.in_use or not item.over
         )
         remote += choose_on_node(node, leftovers, replace(known, busy=busy), policy)

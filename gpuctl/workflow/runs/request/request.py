@@ -1,4 +1,4 @@
-"""The request of `gpuctl train`, and its project: machines, script, files to send, packages to install."""
+"""The request of `gpuctl train`: its options, and the machines that can take part."""
 
 import itertools
 import subprocess
