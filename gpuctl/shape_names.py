@@ -78,8 +78,9 @@ def _by_word(word: str) -> Found:
 
 
 def _by_name(word: str) -> Found:
-    """Return the shape of that name; else the shapes of a GPU; else shapes with that beginning, or with it in the
-    name.
+    """Return the shape of that name; else the shapes of that GPU; else shapes whose names hold it.
+
+    Names that begin so come before names that hold it elsewhere.
     """
     folded = word.strip().casefold()
     if not folded:
@@ -105,10 +106,9 @@ def _by_name(word: str) -> Found:
 
 
 def by_gpu(gpu: str) -> Found:
-    """Return the shapes with the GPU of that name, in any case, and with its relatives: the A10G is listed with the
-    A10.
+    """Return the shapes with the GPU of that name, in any case, and with its relatives.
 
-    Without a GPU of that name, GPUs that begin so. Raises Usage for an unknown name.
+    The A10G is listed with the A10. Without a GPU of that name, GPUs that begin so. Raises Usage for an unknown name.
     """
     known = known_gpus()
     folded = gpu.strip().casefold()

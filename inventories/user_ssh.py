@@ -1,5 +1,7 @@
-"""The user's SSH configuration for a host, as OpenSSH resolves it: `ssh -G` answers, so aliases, `Include`, `Match`,
-`IgnoreUnknown` and the system's own file mean the same as for `ssh HOST`.
+"""The user's SSH configuration for a host, as OpenSSH resolves it.
+
+`ssh -G` answers, so aliases, `Include`, `Match`, `IgnoreUnknown` and the system's own file mean the same as for
+`ssh HOST`.
 """
 
 import getpass

@@ -217,8 +217,7 @@ def jobs_of(results: Sequence[Result]) -> list[list[Result]]:
 
 
 def loss_curve(runs: Sequence[Result]) -> tuple[dict[float, float], list[float]]:
-    """Return a job's losses by epoch, or by step if its last run has them so; and the points at which later runs
-    began.
+    """Return a job's losses by epoch, or by step as its last run has them; and where later runs began.
 
     Work that a run repeated counts as repeated.
     """

@@ -118,10 +118,10 @@ def checkpoints_in_parts(files: Sequence[OutputFile]) -> dict[str, list[OutputFi
 
 
 def groups_of(files: Sequence[OutputFile], in_parts: Collection[str] = ()) -> list[OutputGroup]:
-    """Return a node's outputs, grouped by tool and folder: first groups with files that are not here, then the
-    largest.
+    """Return a node's outputs, grouped by tool and folder.
 
-    `in_parts`: folders of checkpoints with parts on other nodes, too.
+    Groups with files that are not here come first, then the largest. `in_parts`: folders of checkpoints with
+    parts on other nodes, too.
     """
     together: dict[tuple[str | None, str], list[OutputFile]] = {}
     for file in files:

@@ -163,8 +163,9 @@ def _unused(metrics: UnusedMetrics) -> str:
 
 
 class _Head:
-    """`run ID  succeeded`, and its command, size and machines. A long command has a line of its own, shortened to the
-    width.
+    """Return the head: `run ID  succeeded`, and its command, size and machines.
+
+    A long command has a line of its own, shortened to the width.
     """
 
     def __init__(self, result: Result, args: Sequence[str]) -> None:

@@ -97,7 +97,7 @@ def _read_option(option: str, value: str) -> SshArgs:
 
 
 def _options(args: list[str]) -> Iterator[tuple[str, str]]:
-    """ssh's options: letter and value."""
+    """Options of ssh: letter and value."""
     left = iter(args)
     for arg in left:
         if not arg.startswith("-"):

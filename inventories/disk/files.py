@@ -76,7 +76,7 @@ def exists(path: Path) -> bool:
 
 @contextlib.contextmanager
 def sentence(what: str, path: Path) -> Iterator[None]:
-    """Turn an OSError of the body into NoAccess: `Can't <what> '<path>': <why>. <what to do>.`"""
+    """Turn an OSError of the body into NoAccess, as `Can't <what> '<path>': <why>. <what to do>.` reads."""
     try:
         yield
     except OSError as error:

@@ -234,7 +234,7 @@ def ensure_role(api: Api, cluster: CloudCluster, role: str, ensure: Ensure) -> s
 
 
 def partition_of(arn: str) -> str:
-    """Return the partition of an ARN: `aws`, `aws-cn`, …"""
+    """Return the partition of an ARN, such as `aws` or `aws-cn`."""
     return arn.split(":")[1]
 
 

@@ -67,8 +67,9 @@ def probed(
 
 
 def nccl_of(fact: Facts, health: Health | None) -> str | None:
-    """Return the version of NCCL that the node's ranks use: their environment's, else the one of the machine's own
-    Python. `None`: no NCCL, or not known.
+    """Return the version of NCCL that the node's ranks use. `None`: no NCCL, or not known.
+
+    The environment of the ranks has it, else the machine's own Python.
     """
     if fact.packages is None:
         return None if health is None else health.nccl

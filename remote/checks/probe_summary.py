@@ -147,8 +147,9 @@ def blamed(failure: Failure) -> tuple[str, ...]:
 
 
 def _on_the_way_out(failure: Failure) -> bool:
-    """Return whether the sources are at fault: they report it, or a single node fails to reach nodes that others
-    reach.
+    """Return whether the sources are at fault.
+
+    They report it, or a single node fails to reach nodes that others reach.
     """
     return failure.outcome == "denied" or (len(failure.sources) == 1 and len(failure.peers) > 1)
 

@@ -105,10 +105,10 @@ def start_end_timer(node: Node, unit: str) -> bool:
 def wait_for_cluster_network(
     node: Node, peers: tuple[str, ...], facts: Facts, *, deadline_s: float, say: Callable[[str], None]
 ) -> Facts:
-    """Block until the node's RDMA devices have their addresses, where it is one that should get some; at most
-    `deadline_s`. Returns facts that are as good as `facts`, or newer.
+    """Block until the node's RDMA devices have the addresses that they should get, at most `deadline_s`.
 
-    Never raises over them: such a machine works over TCP all the same, and the preflight reports it.
+    Returns `facts`, or newer ones. Never raises over RDMA: such a machine works over TCP all the same, and the
+    preflight reports it.
     """
     began, next_s, usable = awake_s(), QUIET_S, 0
     while len(peers) > 1:
@@ -210,8 +210,10 @@ def facts_after_reboot(
     say: Callable[[str], None],
     judged: bool = True,
 ) -> Facts:
-    """Return the facts of a machine after a reboot: its boot id is no longer `boot_id`, cloud-init has ended, and
-    the machine is on its cluster network, if any. `judged`: cloud-init has to have ended well.
+    """Return the facts of a machine after a reboot.
+
+    Its boot id is no longer `boot_id`, cloud-init has ended, and the machine is on its cluster network, if any.
+    `judged`: cloud-init has to have ended well.
 
     Raises NotReady if it did not boot again, as `wait_for_cloud_init` does, and the errors of `connect_booting` if
     it does not come back.

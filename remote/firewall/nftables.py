@@ -234,8 +234,9 @@ def live_step(bases: Sequence[Base], owner: str, peers: Sequence[Address]) -> Ru
 
 
 def _needed(base: Base, peers: Sequence[Address]) -> tuple[int, tuple[Networks, ...]]:
-    """Return the index at which the chain blocks a peer, and the networks to let in, a rule each; (0, ()) without a
-    block.
+    """Return the index at which the chain blocks a peer, and the networks to let in, a rule each.
+
+    (0, ()): the chain blocks no peer.
     """
     matching = [peer for peer in peers if peer.version in VERSIONS[base.family]]
     block = base.filter.without_ours().first_block(matching)

@@ -61,8 +61,9 @@ class Observed:
 
 
 def next_step(plan: DriverPlan, observed: Observed, limits: Limits) -> Step:
-    """Return the next step: at most one installation, one reboot before it and one after it, and waiting for a late
-    start.
+    """Return the next step.
+
+    At most one installation, one reboot before it and one after it, and waiting for a late start.
     """
     driver, state = observed.facts.driver, driver_state(observed.facts.driver)
     mismatch = MISMATCH in driver.smi_said.lower()
@@ -97,8 +98,9 @@ def in_use(facts: Facts) -> bool:
 
 
 def waits_for_reboot(state: Observed, *, before: str) -> bool:
-    """Return whether a machine still waits for its reboot: not if its driver works, unless it was installed in this
-    boot. `before`: its boot id at the decision.
+    """Return whether a machine still waits for its reboot. `before`: its boot id at the decision.
+
+    A machine whose driver works does not, unless the driver was installed in this boot.
     """
     return not works(state) or (state.installed and state.facts.boot_id == before and not in_use(state.facts))
 

@@ -220,8 +220,9 @@ def _no_python(path: Path) -> str:
 
 
 def _command_of_project(name: str, tree: Tree, folder: Path) -> str:
-    """Return `module:function` of a command that the nearest pyproject.toml defines; empty: it defines no such
-    command.
+    """Return `module:function` of a command that the nearest pyproject.toml defines.
+
+    Empty: it defines no such command.
     """
     scripts = read_toml(project_file(folder, tree.root)).get("project", {}).get("scripts", {})
     return str(scripts.get(name, ""))

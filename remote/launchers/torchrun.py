@@ -53,7 +53,7 @@ launcher = Torchrun()
 
 
 def argv(run: Run, node: RunNode, facts: Facts, script: Script, cwd: str) -> list[str]:
-    """torchrun's command line on one node, or that of our own torchrun which forks the built-in job's ranks.
+    """Return the command line of torchrun on one node, or of our own torchrun that forks the built-in job's ranks.
 
     A fixed number of nodes uses the static rendezvous at node 0's private address: it has no election that
     could hang, and gpuctl itself watches the nodes. Each rank is started through our `rank`, which

@@ -62,7 +62,7 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def settings(backend: str | None) -> tuple[list[str], dict[str, str]]:
-    """uv's arguments and environment for a backend; `None`: its own default, the build that PyPI has."""
+    """Return the arguments and environment of uv for a backend; `None`: PyPI's build, the default of uv."""
     if backend is None:
         return [], {}
     if backend.startswith(DRIVER):

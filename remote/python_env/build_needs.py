@@ -1,7 +1,7 @@
-"""Packages whose build imports others that they do not declare, such as flash-attn and torch: uv builds each in an
-environment of its own.
+"""Packages whose build imports others that they do not declare, such as flash-attn and torch.
 
-uv's remedy is a table of pyproject.toml. So a list of requirements is sent with that table of its project.
+uv builds each package in an environment of its own. uv's remedy is a table of pyproject.toml. So a list of
+requirements is sent with that table of its project.
 """
 
 import json

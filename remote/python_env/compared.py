@@ -1,5 +1,7 @@
-"""The environments that the ranks use, compared with each other and with the GPUs: differences that a run can live
-with. Pure. Torch and NCCL are not covered: the preflight refuses a run whose nodes have different ones.
+"""Comparison of the environments that the ranks use, with each other and with the GPUs.
+
+Differences that a run can live with; pure functions. Torch and NCCL are not covered: the preflight refuses a run
+whose nodes have different ones.
 """
 
 import re

@@ -133,8 +133,10 @@ def project_above(folder: Path, tree: Tree) -> LocalProject | None:
 def with_named(
     project: LocalProject | None, named: Sequence[NamedProject], tree: Tree
 ) -> LocalProject | None:
-    """Return the project, with the projects that a requirements file names; without one around the script the first
-    of them. Raises BadRequirements for one that is not sent, or has no build system.
+    """Return the project, with the projects that a requirements file names.
+
+    Without a project around the script, the first of them. Raises BadRequirements for one that is not sent, or
+    has no build system.
     """
     for folder, extras in named:
         project_in_folder = (

@@ -1,4 +1,6 @@
-"""A copy here of the newest checkpoints of an active run, so that they outlive their node. The copy here is
+"""A local copy of the newest checkpoints of an active run, so that they outlive their node.
+
+The copy is
 replaced as a whole or not at all, and never once the run's end is under way, which brings its own. Nothing that
 goes wrong here harms the run: it is noted once, and the next checkpoints are tried.
 """

@@ -109,7 +109,9 @@ class RunMonitor:
         nodes: Mapping[str, Node] | None = None,
         on_hang: Callable[[str, HangReport | None], None] = lambda *_: None,
     ) -> None:
-        """`on_hang` gets a node's name, and what its watch reports when its ranks make no progress, `None` when they
+        """Watch the nodes.
+
+        `on_hang` gets a node's name and the report of its watch when its ranks make no progress, `None` when they
         do; it may not block.
         """
         self._on_hang = on_hang
@@ -219,8 +221,9 @@ class RunMonitor:
             files.intake.close()
 
     def interrupt(self) -> None:
-        """Handle Ctrl-C in a signal handler: the first stops the run; a later one leaves, once all nodes have the
-        order.
+        """Handle Ctrl-C in a signal handler.
+
+        The first stops the run; a later one leaves, once all nodes have the order.
         """
         self.interrupts += 1
         self._events.put(_Event(kind="interrupted"))

@@ -40,8 +40,9 @@ Record = TypeVar("Record", RankRecord, NodeRecord)
 
 
 def new_incoming(folder: RunFolder) -> Path:
-    """Return a path of its own for received files: two commands, or two threads of one, may bring the same run's at
-    once. The name holds the process it belongs to.
+    """Return a new path for received files, with the process in its name.
+
+    Two commands, or two threads of one, may bring the files of one run at once.
     """
     return folder.path / f"incoming-{os.getpid()}-{secrets.token_hex(4)}"
 
@@ -105,8 +106,9 @@ def _differing(folder: RunFolder, other_folder: Path) -> list[str]:
 
 
 def written_parts(folder: RunFolder) -> dict[str, list[str]]:
-    """Return the names of the checkpoint files that a script's ranks wrote, by node; a node may not have reported
-    yet.
+    """Return the names of the checkpoint files that a script's ranks wrote, by node.
+
+    A node that has not reported yet is left out.
     """
     return {
         node: names

@@ -432,7 +432,8 @@ def _read_beside(
 
 
 def shell_command(words: tuple[str, ...]) -> str:
-    """Return the command line of the words that a person typed after `--`: one word is a shell command line,
-    several are an argv.
+    """Return the command line of the words that a person typed after `--`.
+
+    One word is a shell command line, several are an argv.
     """
     return words[0] if len(words) == 1 else shlex.join(words)

@@ -18,10 +18,11 @@ from remote.shared.files import is_regular, read_json, walk_files
 
 
 def files_in(folder: Path, whole: bool, newest: bool = False) -> List[Tuple[str, int]]:
-    """The files that count, relative to the folder, with their bytes; the newest last, empty without a folder.
-    `whole`: they are the built-in job's. Each file comes before the document that makes it count, so that a copy
-    that is cut off holds whole checkpoints, too. `newest`: the files needed to resume, of the newest checkpoint; of
-    a script's all, as nobody else knows which belong together.
+    """Return the files that count, relative to the folder, with their bytes; the newest last.
+
+    Empty: no such folder. `whole`: they are the built-in job's. Each file comes before the document that makes it
+    count, so that a copy that is cut off holds whole checkpoints, too. `newest`: the files needed to resume, of
+    the newest checkpoint; of a script's all, as nobody else knows which belong together.
     """
     if not whole:
         return [(name, size) for name, size in _plain_files(folder) if not is_torn(folder / name, size)]

@@ -1,5 +1,7 @@
-"""Names and numbers on which the client and the nodes' part agree. `train.constants` repeats the job's names. Paths
-are relative: NODE_FOLDER's to a node's home folder, paths of a run's files to the run's folder.
+"""Names and numbers on which the client and the nodes' part agree.
+
+`train.constants` repeats the job's names. Paths are relative: NODE_FOLDER's to a node's home folder, paths of a
+run's files to the run's folder.
 """
 
 FAILED = 90

@@ -1,8 +1,7 @@
-"""The keys that a login offers, in OpenSSH's order: given ones first and only, else the ones of the user's
-configuration and agent.
+"""The keys that a login offers, in OpenSSH's order.
 
-A key with a passphrase is used through the agent where the agent holds it. Else the passphrase is asked for once, on
-the terminal.
+Given keys are the only ones; else the user's configuration and agent have them. A key with a passphrase is used
+through the agent where the agent holds it. Else the passphrase is asked for once, on the terminal.
 """
 
 import base64

@@ -80,8 +80,9 @@ def _written(key: "paramiko.PKey") -> str:
 
 
 def _lines(text: str, host: str, *, mark: str | None = None) -> "Iterator[tuple[_By, paramiko.PKey]]":
-    """Yield the keys of the lines about a host that have this mark before the names, or no mark; and how each names
-    it.
+    """Yield the keys of the lines about a host that have this mark before the names, and how each names it.
+
+    Without a mark: lines that have no mark.
     """
     host = host.lower()
     for line in text.splitlines():

@@ -35,8 +35,9 @@ class Config(fabric.Config):  # type: ignore[misc] # Fabric has no types
     """Fabric's settings, without what Fabric reads from files of the system and the user."""
 
     def load_base_conf_files(self) -> None:
-        """Load no configuration: it could name another user, key or gateway, and a file that ends in .py would be
-        run.
+        """Load no configuration.
+
+        It could name another user, key or gateway, and a file that ends in .py would be run.
         """
 
 

@@ -41,11 +41,10 @@ _open: dict[Bastion, _Shared] = {}
 
 
 def open_tunnel(machine: Machine, timeout_s: float) -> "Tunnel | ProxyStream":
-    """A stream to the machine's SSH port by its proxy command, or over its bastion, which is connected to where
-    nobody is yet.
+    """Return a stream to the machine's SSH port by its proxy command, or over its bastion.
 
-    Raises what `connect_bastion` raises, and Unreachable where the bastion can't reach the machine, each
-    with the machine's name and the bastion's.
+    Connects to the bastion if needed. Raises the errors of `connect_bastion`, and Unreachable if the bastion
+    can't reach the machine, each with the machine's name and the bastion's.
     """
     if machine.proxy_command is not None:
         return ProxyStream(machine.name, machine.proxy_command)

@@ -78,8 +78,9 @@ def _set_up_rank(run: str, variables: dict[str, str]) -> None:
 
 
 def _tell_of_hangs(hook: dict[str, str] | None, rank: str) -> None:
-    """Run gpuctl's hook, which torchrun's ranks have from their start: it reports this rank's stacks if the run
-    hangs.
+    """Run gpuctl's hook, which torchrun's ranks have from their start.
+
+    The hook reports this rank's stacks if the run hangs.
     """
     import importlib.util
 

@@ -70,10 +70,10 @@ def ends(text: str) -> bool | None:
 
 
 def script_thread(text: str, code: str) -> list[Frame]:
-    """Return the frames of the thread that runs the script: the main one, unless another has frames in the files
-    sent.
+    """Return the frames of the thread that runs the script.
 
-    Ray and some trainers run the script in a thread of its own.
+    It is the main one, unless another has frames in the files sent: Ray and some trainers run the script in a
+    thread of its own.
     """
     main = main_thread(text)
     sent = f"{code}/"

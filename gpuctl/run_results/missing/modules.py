@@ -152,8 +152,9 @@ class _Install:
         )
 
     def _optional(self, package: str) -> str:
-        """Return the sentence on a package of an extra or a dependency group. Empty: it is in neither, or pip fits
-        better.
+        """Return the sentence on a package of an extra or a dependency group.
+
+        Empty: it is in neither, or pip fits better.
         """
         assert self.options.project is not None
         folder = Path(self.options.project)

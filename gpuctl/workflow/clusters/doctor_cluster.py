@@ -104,8 +104,7 @@ def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[Row]]":
 def _with_environment(
     nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]"
 ) -> "tuple[dict[str, Facts], list[Row]]":
-    """Return the facts with the interpreters that a run would use, and a row for each reason to doubt that all have
-    torch.
+    """Return the facts with the interpreters that a run would use, and a row for each that may lack torch.
 
     A machine without an interpreter of its own gets the newest environment that all such machines have.
     """

@@ -245,10 +245,10 @@ def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Invento
 
 
 def ending_of(folder: ClusterFolder, provider: str, guards: Sequence[EndGuard] | None = None) -> str | None:
-    """Return the time at which the bill of the machines ends, ISO 8601, UTC. `None`: nothing ends it, or not for
-    sure.
+    """Return the time at which the bill of the machines ends, ISO 8601, UTC.
 
-    `guards`: the mechanisms as the cloud describes them. Empty or `None`: nobody asked, so it is the planned time.
+    `None`: nothing ends it, or not for sure. `guards`: the mechanisms as the cloud describes them. Empty or
+    `None`: nobody asked, so it is the planned time.
     """
     record = CloudState(folder).load() if provider in RENTED else None
     if record is None:

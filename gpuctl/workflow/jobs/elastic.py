@@ -221,8 +221,7 @@ class ElasticScaler:
         return [machine for machine in spare if machine.name in chosen]
 
     def _remaining(self, inventory: Inventory, working: Sequence[Machine]) -> list[Machine]:
-        """Return the active machines without deleted ones and, now and then, without ones that report themselves
-        idle.
+        """Return the active machines without deleted ones and, now and then, without idle ones.
 
         A machine that does not answer may be active.
         """

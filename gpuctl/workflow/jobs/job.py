@@ -311,11 +311,10 @@ def repeats_failure(before: Result, left_before: ResumePoint, now: Result, left:
 
 
 def _failed_alike(before: Result, now: Result) -> bool:
-    """Return whether the same rank or node failed for the same reason. Of ranks that fail together any may be the
-    first.
+    """Return whether the same rank or node failed for the same reason.
 
-    Of ranks that waited for a hung rank, chance decides which times out first, and with what message and status. So
-    the awaited ranks are compared.
+    Of ranks that fail together any may be the first. Of ranks that waited for a hung rank, chance decides which
+    times out first, and with what message and status. So the awaited ranks are compared.
     """
     then, error = before.first_error, now.first_error
     if then is None or error is None or then.waited_for != error.waited_for:

@@ -155,10 +155,9 @@ def _restore_all(
     *,
     spare_runs: bool,
 ) -> list[Leftover]:
-    """Close the open rules on all machines at once; return the rules that may remain. `known`: the machines' current
-    addresses.
+    """Close the open rules on all machines at once; return the rules that may remain.
 
-    `spare_runs`: skip a machine with an active run.
+    `known`: the machines' current addresses. `spare_runs`: skip a machine with an active run.
     """
     from remote.fanout import fan_out
 

@@ -291,11 +291,10 @@ def _failure(
     problems: Mapping[str, str],
     boot: Boot,
 ) -> "RemoteError":
-    """Return the error for machines that did not come up, with the last lines of their consoles. Takes a minute at
-    most.
+    """Return the error for machines that did not come up, with the last lines of their consoles.
 
-    The consoles are kept in the cluster's folder. `machines`: all of the cluster, by name; `failed`: the machines
-    with a known error; `problems`: driver problems of others.
+    Takes a minute at most. The consoles are kept in the cluster's folder. `machines`: all of the cluster, by
+    name; `failed`: the machines with a known error; `problems`: driver problems of others.
     """
     from provision.parallel import run_all
     from remote.errors import SomeNodesFailed

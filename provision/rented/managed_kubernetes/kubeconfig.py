@@ -45,7 +45,6 @@ def render(name: str, server: ApiServer, command: Sequence[str]) -> bytes:
 
 def credential(token: str, ends_at: datetime) -> dict[str, Any]:
     """Return a token as a credential plug-in prints it."""
-
     ends = ends_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": API_VERSION,

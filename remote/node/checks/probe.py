@@ -100,8 +100,9 @@ def rank_address(address: str, master: str) -> str:
 def listen(
     address: str, rendezvous_port: Optional[int], high_ports: int
 ) -> Tuple[List[socket.socket], List[Dict[str, Any]]]:
-    """Return sockets bound to the rendezvous port and to ports that the system picks, and the ports that could not
-    be bound.
+    """Return sockets bound to the rendezvous port and to ports that the system picks.
+
+    The second value has the ports that could not be bound.
     """
     sockets, busy = [], []
     ports = [0] * high_ports if rendezvous_port is None else [rendezvous_port] + [0] * high_ports

@@ -78,8 +78,9 @@ def mark_used(key: str) -> None:
 
 
 def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
-    """`environment`: key, files, wheels, commands, instead, env, indexes, deadline_s. Says how it goes (`progress`),
-    and in the end `environment` with its record, or `failed` with the step and uv's last words.
+    """Answer `environment`: key, files, wheels, commands, instead, env, indexes, deadline_s.
+
+    Sends `progress`, and at the end `environment` with its record, or `failed` with the step and uv's last lines.
 
     `conda`: the environment file that one of conda's programs makes it of, in place of uv's commands, or `None`.
     `instead`: the last command, for where PyTorch's own index is not reached; `None`: no other index.

@@ -50,9 +50,11 @@ OWN_METADATA = "Metadata-Version: 2.1\nSummary: written by gpuctl for the time o
 
 
 def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
-    """`project`: key, name, python (of the environment below), root (of the sent files), folder, source, beside,
-    extras, backend, backend_path, build_requires, not_from_index, version (of git, or `None`), variables (that give
-    it to the build), dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment`.
+    """Answer `project` as `environment` is answered.
+
+    Fields: key, name, python (of the environment below), root (of the sent files), folder, source, beside, extras,
+    backend, backend_path, build_requires, not_from_index, version (of git, or `None`), variables (that give it to
+    the build), dependencies (`install` or `tell`), indexes, deadline_s.
 
     Its record has the `problem` that kept the project from being installed, or `None`, and its state `lacking` now.
     An environment with a problem is made anew the next time, and so is one whose requirements the environment below
@@ -179,8 +181,9 @@ def _as_sdists(folders: List[str], version: Optional[str]) -> Iterator[None]:
 
 
 def _note_built(root: str, began_ns: int, caller: build_lock.Caller) -> List[str]:
-    """Record the files that were written within the root since then, such as extension modules, so that they do not
-    count as a run's; returns their paths.
+    """Record the files written within the root since then, such as extension modules; return their paths.
+
+    Recorded files do not count as a run's.
     """
     with sync_lock.alone(root, lambda: caller.check("waiting for a sync")):
         built = {}
@@ -215,10 +218,10 @@ def _overlay(home: Path, below: str, environment: Dict[str, str], caller: build_
 def _installer(
     home: Path, request: Dict[str, Any], environment: Dict[str, str], caller: build_lock.Caller
 ) -> Tuple[List[str], List[str]]:
-    """The command that installs, and its flags for the project: pip of the interpreter below, else uv; uv, where it
-    is there, for indexes that are set for it alone.
+    """Return the command that installs, and its flags for the project.
 
-    Where the project's build system is there, too, no index is asked for it. Over an environment that was made of
+    pip of the interpreter below, else uv; uv first for indexes that are set for it alone. If the project's build
+    system is installed, no index is asked for it. Over an environment that was made of
     wheels nothing comes from an index.
     """
     python = str(home / "venv" / "bin" / "python")
@@ -246,8 +249,9 @@ def _add(
     environment: Dict[str, str],
     caller: build_lock.Caller,
 ) -> Optional[List[str]]:
-    """Install the project's requirements that the environment below lacks; returns the installer's output if it
-    failed, else `None`.
+    """Install the project's requirements that the environment below lacks.
+
+    Returns the installer's output if it failed, else `None`.
     """
     caller.progress("installing {}".format(", ".join(lacking)))
     additions = []

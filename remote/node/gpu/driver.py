@@ -42,8 +42,10 @@ LOOK_S = 0.2
 
 
 def command_driver(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`driver`: attempt, version, mirror_s, lock_s, follow_s. Begins the installation, unless one is active or this
-    attempt has ended already; reports its phases and beats, for `follow_s`; then reports its end.
+    """Answer `driver`: attempt, version, mirror_s, lock_s, follow_s.
+
+    Begins the installation, unless one is active or this attempt has ended already; reports its phases and beats,
+    for `follow_s`; then reports its end.
     """
     FOLDER.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(str(FOLDER / "lock"), "wb") as lock:

@@ -84,8 +84,10 @@ def kinds(gpus: Sequence[int]) -> List[str]:
 
 
 def tracks(kernel: str, installed: AbstractSet[str]) -> List[str]:
-    """The names under which Ubuntu may follow a kernel, the most fitting first: the kernels of its installed
-    images, as `oracle` or `generic-hwe-22.04`, and the kernel of its series, `oracle-6.8`.
+    """Return the names under which Ubuntu may follow a kernel, the most fitting first.
+
+    The kernels of its installed images, as `oracle` or `generic-hwe-22.04`, and the kernel of its series,
+    `oracle-6.8`.
     """
     match = KERNEL.fullmatch(kernel)
     if match is None:

@@ -243,8 +243,9 @@ def handles_signal(pid: int) -> bool:
 
 
 def holds_open(pid: int, path: str) -> bool:
-    """Return whether a process still has the file open: a script may close a file of ours, and open others in its
-    place.
+    """Return whether a process still has the file open.
+
+    A script may close a file of ours, and open others in its place.
     """
     folder = "/proc/{}/fd".format(pid)
     try:
@@ -273,10 +274,10 @@ def send(pid: int) -> Optional[int]:
 
 
 def is_handled(pid: int, thread: int) -> bool:
-    """Return whether a thread has handled the signal: it is neither pending nor blocked, as it is while its handler
-    runs.
+    """Return whether a thread has handled the signal.
 
-    A handler that calls the user's own is not blocked while it runs.
+    While its handler runs, the signal is blocked; before, it is pending. A handler that calls the user's own is
+    not blocked while it runs.
     """
     status = read_of(pid, "task/{}/status".format(thread))
     return not any(_has(status, mask) for mask in ("SigBlk:", "SigPnd:", "ShdPnd:"))

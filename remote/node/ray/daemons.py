@@ -199,8 +199,9 @@ def last_words(folder: Path) -> str:
 
 
 def last_lines(log: str) -> List[str]:
-    """Return the lines in the log of `ray start --block` that show its end: those after the start of its daemons,
-    if any.
+    """Return the lines in the log of `ray start --block` that show its end.
+
+    The lines after the start of its daemons, if any.
     """
     text = _TAIL.sub("", _STYLE.sub("", log))
     _, started, after = text.rpartition(STARTED)

@@ -122,8 +122,9 @@ def memory_group(pid: int) -> Optional[Path]:
 
 
 def kill_count(group: Path) -> Optional[int]:
-    """Return how many of a group's processes the kernel has killed for lack of memory; `None` if it does not report
-    that.
+    """Return how many of a group's processes the kernel has killed for lack of memory.
+
+    `None`: the kernel does not report that.
     """
     counts = kills_in(group / "memory.events")
     return kills_in(group / "memory.oom_control") if counts is None else counts
@@ -171,8 +172,9 @@ def limits(pid: int) -> Dict[str, int]:
 
 
 def shared_memory(pid: int) -> Optional[Tuple[int, int]]:
-    """Return the size of /dev/shm as a process sees it, and its free bytes; `None` without one, or for an ended
-    process.
+    """Return the size of /dev/shm as a process sees it, and its free bytes.
+
+    `None`: the process has no /dev/shm, or has ended.
     """
     try:
         disk = os.statvfs(str(PROC / str(pid) / "root" / SHM))

@@ -23,7 +23,8 @@ MOST_INTERFACES, MOST_WARNING = 8, 300
 
 
 def transports(log: bytes) -> List[str]:
-    """`NET/Socket`, `NET/IB/GDRDMA`, `NET/AWS Libfabric`, `P2P`, `SHM`: the ones in use, in order of the alphabet.
+    """Return the transports in use, sorted: `NET/Socket`, `NET/IB/GDRDMA`, `NET/AWS Libfabric`, `P2P`, `SHM`.
+
     Channels are the best source. Before channels exist, the plan of NCCL between nodes counts.
     """
     names = set()

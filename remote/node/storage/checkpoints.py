@@ -75,8 +75,9 @@ def _written(first_folder: Path) -> Dict[str, Path]:
 
 
 def _of_script(first_folder: Path) -> Dict[str, Path]:
-    """Return all files of a script's checkpoints on this machine, each with its folder; files of the run replace
-    placed ones.
+    """Return all files of a script's checkpoints on this machine, each with its folder.
+
+    Files of the run replace placed ones.
     """
     return dict({name: first_folder for name, _ in files_in(first_folder, False)}, **_written(first_folder))
 
@@ -159,12 +160,11 @@ def _part_sizes(run: str, node: str, whole: bool) -> Dict[str, int]:
 
 
 def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`place`: the checkpoints of a run (`source`: [id, node, whole, ranks]) for the one that is to be launched in
-    `run_dir`.
+    """Answer `place`: put the checkpoints of a run into `run_dir`, where another run is to be launched.
 
-    The built-in job never writes into a checkpoint that is there, so that its files may be linked; a script might,
-    and gets copies. Sends a beat now and then while it copies. Half a set is never left, nor one of which nobody
-    hears.
+    `source`: [id, node, whole, ranks] of the run. The built-in job never writes into an existing checkpoint, so its
+    files may be linked; a script might, and gets copies. Sends a beat now and then while it copies. Half a set is
+    never left, nor a set that was not reported.
     """
     run, node, whole, _ = request["source"]
     target = placed_for(Path(request["run_dir"]))
@@ -201,8 +201,9 @@ def _link(source: Path, target: Path) -> bool:
 
 
 def command_send_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
-    """Answer `send_checkpoints`: a run's checkpoints (`source`: [id, node, whole, ranks]), or the ones to resume
-    from (`newest`). `names`: parts that other nodes lack and this node has.
+    """Answer `send_checkpoints`: send a run's checkpoints, or the ones to resume from (`newest`).
+
+    `source`: [id, node, whole, ranks] of the run. `names`: parts that other nodes lack and this node has.
     """
     run, node, whole, _ = request["source"]
     if request["names"]:
@@ -224,11 +225,10 @@ def command_discard(request: Dict[str, Any], output: BinaryIO) -> None:
 def send_if_small(
     run_dir: Path, output: BinaryIO, *, whole: bool, max_bytes: int, failed: bool, parts: bool = False
 ) -> None:
-    """Send a run's checkpoints with the files that come back at its end; where it `failed`, tell if they are too
-    large.
+    """Send a run's checkpoints with the files that come back at its end.
 
-    `parts`: this is not the first node, and what its ranks wrote of them is sent. Of a script, the names of all files
-    that its ranks wrote come before.
+    If it `failed`, report checkpoints that are too large. `parts`: this is not the first node, and what its ranks
+    wrote of them is sent. Of a script, the names of all files that its ranks wrote come before.
     """
     folder = run_dir / CHECKPOINTS
     written = {} if whole else written_in(folder)

@@ -38,8 +38,9 @@ class Aside:
         self.count = 0
 
     def take(self, paths: Iterable[str]) -> None:
-        """Move these files and folders of the project into the backup, each with its path; existing ones stay as
-        they are.
+        """Move these files and folders of the project into the backup, each with its path.
+
+        Existing ones stay as they are.
         """
         for path in paths:
             target = self._place_of(path)
@@ -86,11 +87,10 @@ def not_as_sent(root: str, sent: Dict[str, Any], paths: Iterable[str]) -> Iterat
 def not_sent(
     root: str, sent: Dict[str, Any], pushed: Dict[str, Any], made: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Return all files that no sync has brought, or that were changed since, except caches; a folder with only such
-    files as one.
+    """Return all files that no sync has brought, or that were changed since, except caches.
 
-    Files of `pushed` are left alone, as no sync brings them again; the same holds for a link on their way. `made`:
-    folders that a sync makes without any file.
+    A folder with only such files is one item. Files of `pushed` are left alone, as no sync brings them again; the
+    same holds for a link on their way. `made`: folders that a sync makes without any file.
     """
     folders = {"", *made, *folders_of([*sent, *pushed, *made])}
     device, mounts, pending = device_of(root), mount_points(), [""]

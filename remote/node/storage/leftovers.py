@@ -190,7 +190,7 @@ class Survey:
         return sum(files.values()) if files else None
 
     def uv_cache(self) -> Optional[Item]:
-        """uv's own cache, which is everybody's on this node and never removed: its `path` and size."""
+        """Return `path` and size of the cache of uv, which all users of this node share and gpuctl never removes."""
         chosen, usual = (os.environ.get(name) for name in UV_CACHES)
         path = Path(chosen or os.path.join(usual or os.path.expanduser("~/.cache"), "uv"))
         return dict(self._sizes.of(path), path=str(path)) if is_folder(path) else None
@@ -271,8 +271,10 @@ def files_of_run(parts: List[Path]) -> Optional[List[Dict[str, Any]]]:
 
 
 def names_in_use(proc: Path = listening.PROC) -> Set[Tuple[Optional[str], str]]:
-    """Return folder and name of each item that a process of this user runs from, works in, has mapped, or has in a
-    variable. Also of items in use by runs of other machines with this home.
+    """Return folder and name of each item in use.
+
+    A process of this user runs from it, works in it, has it mapped, or has it in a variable; or a run of another
+    machine with this home uses it.
     """
     names: Set[Tuple[Optional[str], str]] = set()
     for pid in listening.pids(proc):

@@ -1,5 +1,6 @@
-"""Records next to a project's folder: the sent files, and the files that were pushed into it or built by its
-installation. Pushed or built files are not sent again by a sync and not written by a run: nothing but a person
+"""Records next to a project's folder: its sent files, and files pushed into it or built by its installation.
+
+Pushed or built files are not sent again by a sync and not written by a run: nothing but a person
 removes it.
 """
 
@@ -35,8 +36,9 @@ def pushed_into(project: str, root: str) -> Dict[str, Any]:
 
 
 def brought(project: str) -> Dict[str, Any]:
-    """Return the manifest of all files that were sent to a project's folder, pushed or built there; sent ones count
-    first.
+    """Return the manifest of all files that were sent to a project's folder, pushed or built there.
+
+    Sent ones count first.
     """
     return dict(pushed(project), **sent(project))
 

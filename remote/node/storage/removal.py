@@ -1,5 +1,6 @@
-"""Removal of gpuctl's leftovers on a node: named items, examined again, and nothing else. An item first gets a
-hidden name, so that nobody takes a half for the whole; no link is followed.
+"""Removal of gpuctl's leftovers on a node: named items, examined again, and nothing else.
+
+An item first gets a hidden name, so that nobody takes a half for the whole; no link is followed.
 """
 
 import contextlib
@@ -26,9 +27,9 @@ class Skipped(Exception):
 
 
 def command_clean(request: Dict[str, Any], output: BinaryIO) -> None:
-    """Answer `clean`: remove `items` ([kind, name]). The answer is `cleaned` with the bytes `freed`, the `removed`
-    items, and the `kept` ones ([kind, name, why]).
+    """Answer `clean`: remove `items` ([kind, name]).
 
+    The answer is `cleaned` with the bytes `freed`, the `removed` items, and the `kept` ones ([kind, name, why]).
     `digests`: name of a run → path in its folder → SHA-256 of its copy, of several any will do. A run
     of which a file is another is kept.
 
@@ -134,8 +135,7 @@ def _path_of(kind: str, name: str) -> Path:
 
 
 def _remove_files(name: str, *, sent: bool, heartbeat: Heartbeat) -> Tuple[int, Optional[str]]:
-    """Remove the sent files of a project's folder, or the files that runs have written, and folders that are then
-    empty.
+    """Remove the sent files of a project's folder, or the files of its runs, and folders that are then empty.
 
     Returns the bytes that are free, and why something is left: one file that stays does not keep the others.
     """

@@ -70,7 +70,6 @@ def command_send(request: Dict[str, Any], output: BinaryIO) -> None:
 
 def command_describe(request: Dict[str, Any], output: BinaryIO) -> None:
     """`describe`: the size of each file that `send` would send, or the SHA-256 of each file in `digests`."""
-
     root, files = _files_at(_source(request))
     heartbeat, digests = Heartbeat(output), set(request["digests"])
     for name, status in files:

@@ -1,9 +1,8 @@
-"""The staging folder, in which files grow until they are whole: hidden in the target folder, and removed with its
-sync.
+"""The staging folder, in which files grow until they are whole.
 
-Within it, as a rename is only atomic on one disk. A process that was killed leaves its folder behind; the next one
-sees by its lock that nobody is using it, and removes it. Folders of syncs that go on, from another node with the same
-disk too, are left alone.
+Hidden in the target folder, and removed with its sync. Within it, as a rename is only atomic on one disk. A
+process that was killed leaves its folder behind; the next one sees by its lock that nobody is using it, and
+removes it. Folders of syncs that go on, from another node with the same disk too, are left alone.
 """
 
 import contextlib

@@ -108,10 +108,9 @@ def began_at(run_id: str) -> datetime | None:
 
 
 def latest_checkpoints(runs: Sequence[LocalRun], on_nodes: Collection[str]) -> dict[str, str]:
-    """Return the runs whose checkpoints `train --resume` would take, id → reason: the latest of each script of a
-    cluster.
+    """Return the runs whose checkpoints `train --resume` would take, id → reason.
 
-    `runs`: oldest first. `on_nodes`: ids of runs with checkpoints on a node.
+    The latest of each script of a cluster. `runs`: oldest first. `on_nodes`: ids of runs with checkpoints on a node.
     """
     newest: dict[tuple[str | None, str], str] = {}
     for run in runs:

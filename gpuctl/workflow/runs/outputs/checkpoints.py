@@ -93,10 +93,10 @@ class CheckpointSurvey:
         )
 
     def wrote(self) -> frozenset[str]:
-        """Return the ids of the runs that wrote checkpoints themselves; others only have copies of the run they
-        resumed.
+        """Return the ids of the runs that wrote checkpoints themselves.
 
-        A run counts as writing if its earlier run is not in the survey, or a silent node may have more files.
+        Others only have copies of the run that they resumed. A run counts as writing if its earlier run is not in
+        the survey, or a silent node may have more files.
         """
         runs = {run.run: at for at, run in enumerate(self.runs)}
         idle = set()
@@ -110,10 +110,9 @@ class CheckpointSurvey:
         return frozenset(runs).difference(idle)
 
     def _on_nodes(self, at: int) -> dict[str, Checkpoints]:
-        """Return key → a run's checkpoints on the machine, if whole or completed by other machines; whole ones come
-        first.
+        """Return key → a run's checkpoints on the machine, if whole or completed by other machines.
 
-        Checkpoints that all machines together can't complete are left out.
+        Whole ones come first. Checkpoints that all machines together can't complete are left out.
         """
         keys = _first_node_first(self.by_machine, self.runs[at])
         answers = {key: checkpoints for key in keys if (checkpoints := self.by_machine[key][at]) is not None}

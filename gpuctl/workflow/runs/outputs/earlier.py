@@ -221,10 +221,9 @@ def _place(checkpoint: PartedCheckpoint) -> str:
 def rewritten_sentence(
     outputs: Sequence[OutputFile], nodes: Sequence[str], earlier: Mapping[str, EarlierFiles]
 ) -> str:
-    """Return the sentence on shared weights that a run rewrote on some nodes only. Empty: it rewrote no shared
-    weights.
+    """Return the sentence on shared weights that a run rewrote on some nodes only.
 
-    `nodes`: the run's nodes. `earlier`: the files of earlier runs.
+    Empty: it rewrote no shared weights. `nodes`: the run's nodes. `earlier`: the files of earlier runs.
     """
     shared = {path for left in earlier.values() for path in left.files if path.endswith(WEIGHTS)}
     shared = shared.difference(*sets_in(shared).values())

@@ -128,10 +128,9 @@ def _packages(
 def _not_installed(
     listed: "Requirements", machine: Machine, project: "LocalProject | None", *, same_machine: bool
 ) -> str:
-    """Return the note on listed packages that are not installed because a machine's own Python is used. Empty: all
-    are.
+    """Return the note on listed packages that are not installed because a machine's own Python is used.
 
-    `project`: the project that is installed over that Python, with its requirements.
+    Empty: all are. `project`: the project that is installed over that Python, with its requirements.
     """
     if project is not None and listed.kind == "project" and listed.files[0] in project.files:
         return ""
