@@ -15,8 +15,8 @@ from urllib3.connection import HTTPSConnection
 from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.util.ssl_ import create_urllib3_context
 
-from inventories.deadline import within
 from inventories.kube_plugin import WITHOUT_TERMINAL_S, PluginFailed, credentials
+from inventories.threads import within
 
 KEPT_S = 60.0
 """Tokens hold for minutes at least, and the program that gives them out may take a second."""

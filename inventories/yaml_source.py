@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 from yaml.reader import ReaderError
 
-from inventories import deadline
 from inventories.errors import InvalidInput
 from inventories.shown import Foreign, shown
+from inventories.threads import read_file
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
@@ -99,7 +99,7 @@ def read(path: Path, *, foreign_tags: bool = False) -> Source:
 
 def _text(path: Path) -> str:
     try:
-        data = deadline.read(path, MAX_BYTES + 1)
+        data = read_file(path, MAX_BYTES + 1)
     except OSError as error:
         raise InvalidInput(f"Can't read '{path}': {error.strerror or error}.") from error
     if len(data) > MAX_BYTES:

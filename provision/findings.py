@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from provision.parallel import run_all
+from inventories.threads import run_all
 
 
 @dataclass(frozen=True, kw_only=True)

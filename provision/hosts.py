@@ -1,7 +1,6 @@
 """Provider `hosts`: existing machines from an inventory file, which it only uses."""
 
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from inventories.ansible.inventory import read_hosts_file
@@ -10,6 +9,7 @@ from inventories.errors import InvalidInput
 from inventories.machine import Inventory, Machine
 from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan, unknown_branch
 from inventories.specs.spec import Spec
+from inventories.threads import run_all, values
 from inventories.user_programs import without_secrets
 from provision.errors import RefusedPlan
 from provision.findings import Finding
@@ -19,7 +19,6 @@ from provision.unsupported_options import refuse_unsupported, taken_by
 from provision.waiting import Say, quiet
 
 CONNECT_TIMEOUT_S = 2.0
-MAX_WORKERS = 32
 INSTALLS = "; where its GPUs have no driver, install Ubuntu's and reboot it once"
 
 
@@ -108,10 +107,7 @@ class HostsProvider:
         say: Say = quiet,  # noqa: ARG002
     ) -> tuple[Machine, ...]:
         """Return the plan's machines with their states, after at most 2 s."""
-        if not plan.keep:
-            return ()
-        with ThreadPoolExecutor(max_workers=min(MAX_WORKERS, len(plan.keep))) as pool:
-            return tuple(pool.map(self.refresh, plan.keep))
+        return tuple(values(run_all(self.refresh, plan.keep)))
 
     def find(self) -> tuple[Machine, ...]:
         """Return the inventory's machines, as no service lists them."""

@@ -6,7 +6,7 @@ import socket
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from inventories.deadline import within
+from inventories.threads import within
 from provision.errors import NoAnswer, Unclear
 
 RESOLVE_S = 4.0

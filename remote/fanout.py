@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import Lock, Semaphore, Thread
 from typing import Generic, TypeVar
 
+from inventories.threads import MAX_AT_ONCE, Calls
+from inventories.threads import values as all_values
 from remote.errors import RemoteError, SomeNodesFailed
 from remote.findings import named
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-
-MAX_AT_ONCE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,46 +34,23 @@ def fan_out(
     The threads are daemons: an interrupt does not wait for hosts that do not answer. What has not begun then never
     begins; `discard` gets each unused value, also later ones.
     """
-    outcomes: dict[str, Outcome[Value]] = {}
-    unexpected: list[Exception] = []
-    places, lock, given_up = Semaphore(at_once), Lock(), False
 
-    def run_item(name: str) -> None:
+    def attempt(name: str) -> Outcome[Value]:
         try:
-            with places:
-                if given_up:
-                    return
-                outcome = Outcome(node=name, value=work(items[name]))
+            return Outcome(node=name, value=work(items[name]))
         except RemoteError as error:
-            outcome = Outcome(node=name, error=error)
-        except Exception as error:  # noqa: BLE001 - raised again below, in the caller's thread
-            unexpected.append(error)
-            return
-        with lock:
-            outcomes[name] = outcome
-            late = given_up
-        if late and outcome.value is not None:
+            return Outcome(node=name, error=error)
+
+    def discard_value(outcome: Outcome[Value]) -> None:
+        if outcome.value is not None:
             discard(outcome.value)
 
-    threads = [
-        Thread(target=run_item, args=(name,), daemon=True, name=f"fan out to {name}") for name in items
-    ]
+    calls = Calls(attempt, list(items), at_once=at_once, discard=discard_value)
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if unexpected:
-            raise unexpected[0]
+        return all_values(calls.begin().outcomes())
     except BaseException:
-        with lock:
-            given_up = True
-            arrived = list(outcomes.values())
-        for outcome in arrived:
-            if outcome.value is not None:
-                discard(outcome.value)
+        calls.cancel()
         raise
-    return [outcomes[name] for name in items]
 
 
 def values(outcomes: list[Outcome[Value]]) -> dict[str, Value]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inventories.errors import InvalidInput
+from inventories.threads import run_all
 from provision.aws import disk_key, instances, quotas, requests, shapes
 from provision.aws.api import Api, versions
 from provision.aws.requests import filters, tags_in
@@ -23,7 +24,6 @@ from provision.errors import (
     Unclear,
 )
 from provision.findings import Finding, run_checks
-from provision.parallel import run_all
 from provision.records import CloudCluster, Infrastructure, NewMachine, Offer
 from provision.rented import tags
 

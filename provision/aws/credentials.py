@@ -14,9 +14,9 @@ import botocore.session
 from botocore import exceptions as sdk
 from botocore.config import Config
 
-from inventories.deadline import within
 from inventories.errors import InvalidInput
 from inventories.text import did_you_mean
+from inventories.threads import within
 from provision.aws.errors import HINTS, translate
 from provision.errors import BadCredentials, CloudError, UnknownProfile
 from provision.ini_files import no_ini

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from inventories.threads import first_error, run_all
 from provision.aws import quotas
 from provision.aws.api import Api
 from provision.aws.requests import ours, tagged, tags_in
 from provision.errors import CloudError, Gone, Quota
-from provision.parallel import first_error, run_all
 from provision.records import Instance, InstanceState, Zone
 from provision.rented import tags
 from provision.rented.serial_console import end_of, with_short_retry

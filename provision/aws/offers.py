@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 from inventories.errors import InvalidInput
+from inventories.threads import run_all, values
 from provision.aws import preview, requests, shapes
 from provision.aws.api import Api
 from provision.aws.images import choice, lookup
 from provision.errors import CloudError, Gone, UnknownShape
-from provision.parallel import run_all, values
 from provision.records import CloudCluster, Offer, Zone
 from provision.rented.planning.drivers import driver_plan
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from inventories.threads import run_all, values
 from provision.aws.api import Api
 from provision.aws.requests import filters, ours, tags_in
 from provision.eks import names
@@ -20,7 +21,6 @@ from provision.eks.names import (
     TEMPLATE,
 )
 from provision.errors import Gone
-from provision.parallel import run_all, values
 from provision.records import Resource
 from provision.rented import tags
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from inventories.threads import run_all, values
 from provision.aws.api import Api
 from provision.aws.errors import KEY_REFUSED, key_hint
 from provision.aws.infrastructure.find_or_create import named
@@ -33,7 +34,6 @@ from provision.errors import (
     Gone,
     Quota,
 )
-from provision.parallel import run_all, values
 from provision.records import CloudCluster, EndGuard, Resource
 from provision.rented import tags
 from provision.rented.interface import Ensure

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from inventories.errors import InvalidInput
 from inventories.specs.gpu_driver import DriverPlan
+from inventories.threads import together
 from provision.aws import quotas, requests, shapes
 from provision.aws.api import Api
 from provision.aws.requests import filters
 from provision.eks.requests import GPU_AMI
 from provision.eks.traits import DISK_GB, IMAGE_WHY, efa_in_pods, efa_notes
 from provision.errors import NoCapacity, UnknownShape
-from provision.parallel import together
 from provision.records import CloudCluster, Offer, Zone
 
 NO_CONTROL_PLANE = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})

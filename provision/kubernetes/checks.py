@@ -5,13 +5,13 @@ from contextlib import suppress
 from typing import Any
 
 from inventories.errors import InvalidInput
+from inventories.threads import run_all, values
 from provision.errors import CloudError, Denied, Gone
 from provision.findings import Finding
 from provision.kubernetes import objects
 from provision.kubernetes.api import ACCESS_REVIEW, CRD, NODE, POD, QUOTA, RAY_CLUSTER, Api, Kind
 from provision.kubernetes.capacity import NodeRoom, gpus_each, rooms, that_fit, with_room
 from provision.kubernetes.images import full_name
-from provision.parallel import run_all, values
 from provision.pricing.catalog import gpus_of
 
 KUBERAY = "1.7"

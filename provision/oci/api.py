@@ -13,10 +13,10 @@ import oci
 from oci.base_client import OCIHTTPAdapter
 
 from inventories.errors import InvalidInput
+from inventories.threads import MAX_AT_ONCE
 from provision.errors import Blocked, CloudError, Gone, Unclear
 from provision.oci.credentials import Credentials
 from provision.oci.errors import translate
-from provision.parallel import MAX_WORKERS
 from provision.reachable import resolve
 from provision.waiting import CONNECT_TIMEOUT_S, FIRST_READ_S, Clock, Retry, retry_while
 
@@ -188,7 +188,7 @@ class Api:
             **endpoint,
         )
         for scheme in ("http://", "https://"):
-            client.base_client.session.mount(scheme, OCIHTTPAdapter(pool_maxsize=MAX_WORKERS))
+            client.base_client.session.mount(scheme, OCIHTTPAdapter(pool_maxsize=MAX_AT_ONCE))
         return client
 
     def _renew(self, signed_with: int | None) -> bool:

@@ -6,10 +6,10 @@ A user who ends a machine in the console may keep its volume, which costs money 
 from collections.abc import Sequence
 from functools import partial
 
+from inventories.threads import run_all, together, values
 from provision.errors import Blocked, Denied, Gone
 from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import is_live, list_kind, tags_of
-from provision.parallel import run_all, together, values
 from provision.records import Instance
 from provision.rented import tags
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import oci
 
 from inventories.errors import InvalidInput
+from inventories.threads import run_all
 from provision.errors import BadCredentials, CloudError, Denied, ProvisionError
 from provision.findings import Finding
 from provision.oci import offers, rights
@@ -21,7 +22,6 @@ from provision.oci.description import has_autoscaling, may_join_pool
 from provision.oci.errors import STOPPED_COUNT, policy_for, statement
 from provision.oci.quotas import available, machine_limit, units
 from provision.oci.resources.resource_types import KINDS
-from provision.parallel import run_all
 from provision.records import CloudCluster, Offer
 
 MAX_SKEW_S = 300.0

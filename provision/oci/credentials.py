@@ -14,9 +14,9 @@ from typing import Any
 import oci
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from inventories.deadline import within
 from inventories.errors import InvalidInput
 from inventories.text import did_you_mean
+from inventories.threads import within
 from provision.errors import BadCredentials, UnknownProfile
 from provision.ini_files import no_ini
 from provision.records import Target

@@ -5,13 +5,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from inventories.threads import first_error, run_all, together, values
 from provision.errors import Blocked, CloudError, Denied, Gone, Quota
 from provision.oci import boot_volumes, quotas
 from provision.oci.api import Api, Json
 from provision.oci.errors import from_message, policy_for
 from provision.oci.instance_pool import end_members
 from provision.oci.resources.resource_types import ENDED, ENDING, tags_of
-from provision.parallel import first_error, run_all, together, values
 from provision.records import Instance, InstanceState, Zone
 from provision.rented import tags
 from provision.waiting import poll

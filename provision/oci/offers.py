@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from inventories.errors import InvalidInput
+from inventories.threads import run_all, together, values
 from provision.errors import BadCredentials, CloudError, Gone, UnknownShape
 from provision.oci import requests, shapes
 from provision.oci.api import Api, Json
@@ -16,7 +17,6 @@ from provision.oci.catalog import last_driver_branch
 from provision.oci.images import choice, lookup
 from provision.oci.infrastructure.network import check_subnet
 from provision.oci.quotas import available, machine_limit
-from provision.parallel import run_all, together, values
 from provision.pricing.catalog import nvidia_by_name
 from provision.records import CloudCluster, Offer, Zone
 from provision.rented.planning.drivers import driver_plan

@@ -6,9 +6,9 @@ OCI counts the limits of machines with GPUs by availability domain; its refusal 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from inventories.threads import run_all
 from provision.errors import BadCredentials, Capacity, CloudError, Quota
 from provision.oci.api import Api
-from provision.parallel import run_all
 from provision.records import Offer, Zone
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from inventories.errors import InvalidInput
 from inventories.specs.gpu_driver import DriverPlan
+from inventories.threads import together
 from provision.errors import CloudError, NoCapacity, UnknownShape
 from provision.oci import quotas, shapes
 from provision.oci.api import Api, Json
@@ -13,7 +14,6 @@ from provision.oci.errors import STOPPED_COUNT
 from provision.oci.offers import find_domains, ordered_zones
 from provision.oke import requests
 from provision.oke.traits import DISK_GB
-from provision.parallel import together
 from provision.pricing.catalog import SHAPES, nvidia_by_name
 from provision.records import CloudCluster, Offer
 

@@ -11,10 +11,10 @@ from typing import Generic, TypeVar
 
 from inventories.disk.store import ClusterFolder, Journal
 from inventories.specs.spec import Spec
+from inventories.threads import together
 from provision.clouds import describe
 from provision.errors import BadCredentials, OtherAccount
 from provision.findings import Finding
-from provision.parallel import together
 from provision.provider import Leftover
 from provision.records import CloudCluster, Target
 from provision.rented import teardown

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from inventories.errors import InvalidInput
+from inventories.threads import run_all, values
 from provision.clouds import CLOUDS, KUBERNETES, base_of, describe, installed
 from provision.errors import BadCredentials, CloudError, Denied, Gone, NoAnswer
-from provision.parallel import run_all, values
 from provision.records import Target
 from provision.rented.interface import Cloud, configured, connect
 from provision.rented.tagged_clusters import Price, RegionContents, list_clusters

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+from inventories.threads import run_all
 from provision.errors import BadCredentials, Blocked, CloudError, LeftBehind, Throttled, Unclear
-from provision.parallel import run_all
 from provision.provider import Leftover
 from provision.records import Instance, Resource
 from provision.rented import tags

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from inventories import deadline
+from inventories.threads import read_file
 from remote.errors import RemoteError
 
 
@@ -61,7 +61,7 @@ def read_text(path: Path) -> str:
     Raises BadRequirements.
     """
     try:
-        content = deadline.read(path)
+        content = read_file(path)
         text = content.decode("utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
         return text.replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -8,7 +8,8 @@ from fabric.exceptions import GroupException
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from remote.fanout import MAX_AT_ONCE, fan_out
+from inventories.threads import MAX_AT_ONCE
+from remote.fanout import fan_out
 from remote.transport.pinned_connection import PinnedConnection
 
 

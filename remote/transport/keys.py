@@ -20,7 +20,7 @@ import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.pkey import UnknownKeyType
 
-from inventories.deadline import READ_S, within
+from inventories.threads import READ_S, within
 from inventories.user_ssh import SshSettings
 from remote.errors import AuthenticationFailed
 from remote.transport.ssh_agent import Agent, open_agent

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from inventories import deadline
 from inventories.machine import Machine
+from inventories.threads import read_file
 from inventories.user_ssh import SshSettings
 from remote.errors import HostKeyRejected
 
@@ -42,7 +42,7 @@ def read(files: Sequence[Path]) -> str:
     """Read all existing known_hosts files as one, as OpenSSH does."""
     existing = [file for file in map(Path.expanduser, files) if file.exists() and not file.is_dir()]
     try:
-        return "\n".join(deadline.read(file).decode(errors="replace") for file in existing)
+        return "\n".join(read_file(file).decode(errors="replace") for file in existing)
     except TimeoutError as error:
         named = ", ".join(map(str, existing))
         raise HostKeyRejected(

@@ -57,7 +57,8 @@ def test_watch_and_retry_tell_nothing_of_a_process_that_always_ran() -> None:
 
 CHILD = """
 import threading, time
-from inventories import clocks, deadline
+from inventories import clocks
+from inventories.threads import within
 began, passed, calls, late = clocks.awake_s(), clocks.passed_s(), [], []
 clocks.Timer(3.0, lambda: late.append(clocks.awake_s() - began)).start()
 def connect():
@@ -70,7 +71,7 @@ def connect():
 clocks.retry_if_away(connect, OSError)
 assert len(calls) == 2, calls
 try:
-    deadline.within(1.0, threading.Event().wait, what="nobody came")
+    within(1.0, threading.Event().wait, what="nobody came")
     raise AssertionError
 except TimeoutError:
     pass

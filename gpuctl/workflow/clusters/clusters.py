@@ -13,12 +13,12 @@ from gpuctl.workflow.clusters import status
 from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.status import ending_of, inventory_now
 from gpuctl.workflow.machines.connect import load_inventory
-from gpuctl.workflow.machines.until_deadline import Asking
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.text import plural
+from inventories.threads import Calls, Late, values
 from provision.clouds import RENTED
 from provision.records import EndGuard
 
@@ -49,15 +49,13 @@ def every_cluster(app: App) -> list[ClusterSummary]:
         folders = [folder for folder in folders if folder.name == app.options.cluster]
         if not folders:
             load_inventory(app.store.cluster(app.options.cluster), empty=True)
-    by_name = {folder.name: folder for folder in folders}
-    queries = Asking(look_at, by_name, at_once=AT_ONCE, deadline_s=ANSWER_DEADLINE_S)
+    queries = Calls(look_at, folders, at_once=AT_ONCE, deadline_s=ANSWER_DEADLINE_S).begin()
     runs = runs_by_cluster(app, app.options.cluster if app.cluster_named else None) if folders else {}
     now = datetime.now(UTC)
     summaries = []
     silent = LiveState(problem=f"its provider did not answer within {ANSWER_DEADLINE_S:.0f} s")
-    answers = queries.answers()
-    for folder in folders:
-        live = answers.get(folder.name, silent)
+    states = values([silent if isinstance(state, Late) else state for state in queries.outcomes()])
+    for folder, live in zip(folders, states, strict=True):
         for note in live.notes:
             app.output.say(f"note: {note}")
         summary = describe(folder, live, runs.get(folder.name, ()), now)
@@ -184,9 +182,9 @@ def totals(clusters: Sequence[ClusterSummary]) -> str:
     billed = [cluster for cluster in clusters if cluster.billed]
     hourly = [cluster.hourly_usd for cluster in billed]
     cost = [cluster.cost_usd for cluster in billed]
-    for values, unit in ((hourly, "an hour"), (cost, "so far")):
-        known = [value for value in values if value is not None]
+    for amounts, unit in ((hourly, "an hour"), (cost, "so far")):
+        known = [value for value in amounts if value is not None]
         if any(known):
-            prefix = "at least " if len(known) < len(values) else ""
+            prefix = "at least " if len(known) < len(amounts) else ""
             parts.append(f"{prefix}{dollars(sum(known))} {unit}")
     return ", ".join(parts)

@@ -11,13 +11,12 @@ from gpuctl.json_documents import LeftOnNode
 from gpuctl.workflow.clusters.clean.clean import Host, Survey, choose, remove, report_freed
 from gpuctl.workflow.clusters.clean.this_computer import runs_here
 from gpuctl.workflow.clusters.clean.what_to_clean import NAMES, Choice, Policy, loss_clause
-from gpuctl.workflow.machines.until_deadline import Asking
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Machine
 from inventories.text import human_bytes
+from inventories.threads import Calls, Late, values
 from remote.errors import RemoteError
-from remote.fanout import MAX_AT_ONCE
 from remote.files.leftovers import Leftovers, find_leftovers
 from remote.sessions.connect import connect
 from remote.shared.constants import NODE_FOLDER
@@ -49,8 +48,9 @@ def _survey_and_offer(app: App, folder: ClusterFolder, machines: Sequence[Machin
     def examine(host: Host) -> Leftovers | None:
         return _examine(host, built_in)
 
-    answers = Asking(examine, hosts, at_once=MAX_AT_ONCE, deadline_s=ANSWER_S).answers()
-    leftovers = {name: answers.get(name) for name in hosts}
+    outcomes = Calls(examine, list(hosts.values()), deadline_s=ANSWER_S).begin().outcomes()
+    answers = values([None if isinstance(outcome, Late) else outcome for outcome in outcomes])
+    leftovers = dict(zip(hosts, answers, strict=True))
     answered = {name: left for name, left in leftovers.items() if left is not None}
     silent = [name for name, left in leftovers.items() if left is None]
     if silent:

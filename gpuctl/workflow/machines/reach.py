@@ -72,7 +72,8 @@ def reach(
     it. `limits`: how long that is waited for; `None`: the usual ones. Raises the one machine's error, or
     SomeNodesFailed; of rented machines with the ends of their consoles.
     """
-    from remote.fanout import MAX_AT_ONCE, fan_out, values
+    from inventories.threads import MAX_AT_ONCE
+    from remote.fanout import fan_out, values
     from remote.gpu_driver.decision import Limits
 
     app.output.say(f"connecting to {plural(len(machines), 'machine')} …")
@@ -296,7 +297,7 @@ def _failure(
     Takes a minute at most. The consoles are kept in the cluster's folder. `machines`: all of the cluster, by
     name; `failed`: the machines with a known error; `problems`: driver problems of others.
     """
-    from provision.parallel import run_all
+    from inventories.threads import run_all
     from remote.errors import SomeNodesFailed
 
     unreached = [name for name, error in failed.items() if _may_show_on_console(error)]

@@ -7,6 +7,7 @@ one after the other.
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from inventories.threads import run_all, values
 from provision.aws import requests
 from provision.aws.api import Item
 from provision.aws.infrastructure.find_or_create import Listing, ResourceMaker, lowest, named
@@ -22,7 +23,6 @@ from provision.aws.infrastructure.security_group import ensure_group, ensure_key
 from provision.aws.infrastructure.subnets import associate, ensure_subnet, ensure_table, leads_to, route
 from provision.aws.requests import filters, gateway_field, tagged
 from provision.errors import CloudError, Exists
-from provision.parallel import run_all, values
 from provision.records import Infrastructure, Offer, Zone
 from provision.rented import tags
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from inventories.threads import run_all, values
 from provision.aws import instances
 from provision.aws.api import Api, Item
 from provision.aws.requests import ours, tags_in
 from provision.aws.resources.resource_types import KINDS, Kind
-from provision.parallel import run_all, values
 from provision.records import Resource
 from provision.rented import tags
 

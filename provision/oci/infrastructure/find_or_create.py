@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from inventories.threads import run_all, values
 from provision.errors import Blocked, Gone
 from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import KINDS, is_live, list_kind, tags_of
-from provision.parallel import run_all, values
 from provision.rented import tags
 from provision.waiting import poll
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from inventories.errors import InvalidInput
+from inventories.threads import together
 from provision.errors import CloudError
 from provision.oci import requests
 from provision.oci.api import Api, Json
 from provision.oci.infrastructure.find_or_create import ExistingResources
 from provision.oci.infrastructure.security_group import ensure_group, ssh_cidrs
 from provision.oci.resources.resource_types import KINDS, tags_of
-from provision.parallel import together
 from provision.records import CloudCluster, Infrastructure
 from provision.rented import tags
 from provision.rented.interface import Ensure

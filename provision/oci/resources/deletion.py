@@ -5,11 +5,11 @@ too.
 """
 
 from inventories.text import first_of
+from inventories.threads import run_all, values
 from provision.errors import Blocked, CloudError, Denied, Gone
 from provision.oci.api import Api, Json
 from provision.oci.errors import policy_for
 from provision.oci.resources.resource_types import ENDED, ENDING, KINDS, is_live, kind_of, list_kind
-from provision.parallel import run_all, values
 from provision.records import Resource
 from provision.rented import tags
 from provision.waiting import poll

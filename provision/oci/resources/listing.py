@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from inventories.threads import run_all, values
 from provision.errors import Denied
 from provision.oci.api import Api
 from provision.oci.resources.resource_types import (
@@ -12,7 +13,6 @@ from provision.oci.resources.resource_types import (
     list_kind,
     tags_of,
 )
-from provision.parallel import run_all, values
 from provision.records import Resource
 from provision.rented import tags
 

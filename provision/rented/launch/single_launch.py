@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from inventories.disk.store import Journal
+from inventories.threads import run_all
 from provision.errors import (
     BadCredentials,
     Capacity,
@@ -16,7 +17,6 @@ from provision.errors import (
     Throttled,
     Unclear,
 )
-from provision.parallel import run_all
 from provision.records import CloudCluster, Instance, Offer
 from provision.rented.interface import Cloud
 from provision.rented.state import CloudState, Launch

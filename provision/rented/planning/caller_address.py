@@ -6,8 +6,8 @@ import os
 import urllib.error
 import urllib.request
 
-from inventories.deadline import within
 from inventories.errors import InvalidInput
+from inventories.threads import within
 from provision.findings import Finding
 
 ADDRESS_URL = "https://checkip.amazonaws.com"

@@ -8,11 +8,11 @@ import boto3
 import pytest
 
 from inventories.errors import InvalidInput
+from inventories.threads import run_all
 from provision import errors
 from provision.aws import credentials, requests
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud, connect
-from provision.parallel import run_all
 from provision.records import NewMachine, Resource, Target, Zone
 from provision.rented.interface import Cloud
 from provision.waiting import SystemClock

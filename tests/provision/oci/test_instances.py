@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from inventories.threads import run_all, values
 from provision.errors import Blocked, Capacity, CloudError, Denied, Gone, Quota
 from provision.oci import instances
 from provision.oci.cloud import OciCloud
-from provision.parallel import run_all, values
 from provision.records import Zone
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import AD, Builder, delete_all, operations

@@ -3,7 +3,6 @@
 import io
 import json
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +17,6 @@ from gpuctl.json_documents import ClusterSummary
 from gpuctl.output import Output
 from gpuctl.tables.clusters import clusters_table
 from gpuctl.workflow.clusters.clusters import LiveState, describe, state_of, totals
-from gpuctl.workflow.machines.until_deadline import Asking
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine, MachineInfo, MachineState
 from provision.records import CloudCluster, Target
@@ -149,18 +147,6 @@ def test_clusters_table_of_free_clusters_omits_end_column(monkeypatch: pytest.Mo
         "\n"
         "1 cluster, 2 machines\n"
     )
-
-
-def test_asking_returns_answers_without_the_slow_one() -> None:
-    began = time.monotonic()
-
-    def work(seconds: float) -> str:
-        time.sleep(seconds)
-        return "said"
-
-    asking = Asking(work, {"slow": 5.0, "quick": 0.0, "next": 0.0}, at_once=2, deadline_s=0.5)
-    assert asking.answers() == {"quick": "said", "next": "said"}
-    assert time.monotonic() - began < 4
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import boto3
 import pytest
 
 from inventories.errors import InvalidInput
+from inventories.threads import run_all, values
 from provision import errors
 from provision.aws import requests
 from provision.aws.infrastructure import network, subnets
 from provision.aws.infrastructure.find_or_create import Listing, ResourceMaker
-from provision.parallel import run_all, values
 from provision.records import CloudCluster, Infrastructure, Zone
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import NEW, PUBLIC_KEY, User, a_cluster, operations, running

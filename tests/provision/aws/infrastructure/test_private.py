@@ -10,12 +10,12 @@ import boto3
 import pytest
 from clocks import StepClock
 
+from inventories.threads import run_all, values
 from provision import errors
 from provision.aws.cloud import AwsCloud
 from provision.aws.infrastructure import nat
 from provision.aws.infrastructure.find_or_create import Listing, ResourceMaker
 from provision.aws.resources.resource_types import KINDS
-from provision.parallel import run_all, values
 from provision.records import CloudCluster, Infrastructure, Zone
 from provision.rented import teardown
 from provision.rented.state import NETWORK_LOCK_WAIT_S
