@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from inventories import money
+from inventories.text import dollars as amount
 
 _ESCAPES = re.compile(
     r"\x1b(\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(\x07|\x1b\\|$)|[@-Z\\^_]?)|\x9b[0-?]*[ -/]*[@-~]"
@@ -124,7 +124,7 @@ def dollars(usd: float | None) -> str:
         return UNKNOWN
     if usd == 0:
         return "free"
-    return "less than a cent" if usd < 0.01 else money.dollars(usd)
+    return "less than a cent" if usd < 0.01 else amount(usd)
 
 
 def spent(usd: float | None) -> str:
@@ -134,7 +134,7 @@ def spent(usd: float | None) -> str:
 
 def nothing_ends(day_usd: float | None, advice: str) -> str:
     """Return the note on rented machines without a time limit. `day_usd`: the price of a day. `None`: not known."""
-    price = "what a day costs is not known" if day_usd is None else f"a day costs {money.dollars(day_usd)}"
+    price = "what a day costs is not known" if day_usd is None else f"a day costs {amount(day_usd)}"
     return f"nothing ends these machines: {price}{advice}"
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from inventories.bastion import read_bastion
+from inventories.address import read_bastion
 
 MachineState = Literal["pending", "running", "stopped", "gone", "unknown"]
 """`gone`: it existed and does not any more. `unknown`: the provider could not be asked."""
@@ -27,7 +27,7 @@ class Machine:
     context: str | None = None
     """Of the user's kubeconfig, where the machine is a pod. `None`: the current one."""
     bastion: str | None = None
-    """Host over which this computer gets there, as `inventories.bastion` reads it. `None`: directly."""
+    """Host over which this computer gets there, as `inventories.address` reads it. `None`: directly."""
     private_ip: str
     """Address that the machine's peers connect to."""
     gpus: int | None

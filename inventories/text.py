@@ -1,7 +1,25 @@
-"""Text for people: counts, sizes, lists, and the nearest of the allowed words."""
+"""Text for people: values, counts, sizes, money, lists, and the nearest of the allowed words."""
 
 import difflib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A value with a tag that isn't ours to understand, such as Ansible's `!vault`."""
+
+    tag: str
+
+
+def shown(value: object) -> str:
+    """Return a value in one line, for a message: shortened."""
+    import json  # only messages need it, not the options of a command
+
+    if isinstance(value, Foreign):
+        return f"a value with the tag {value.tag}"
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=shown)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def nearest(word: str, choices: Iterable[str], *, limit: int = 3, cutoff: float = 0.6) -> list[str]:
@@ -32,6 +50,13 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def dollars(usd: float) -> str:
+    """`$1,234.50`; of less than ten cents, two figures: `$0.0042`."""
+    if usd == 0 or usd >= 0.0995:
+        return f"${usd:,.2f}"
+    return f"${usd:.2g}" if usd >= 0.0001 else "< $0.0001"
 
 
 def plural(number: int, noun: str) -> str:

@@ -13,7 +13,7 @@ import yaml
 from yaml.reader import ReaderError
 
 from inventories.errors import InvalidInput
-from inventories.shown import Foreign, shown
+from inventories.text import Foreign, shown
 from inventories.threads import read_file
 
 MAX_BYTES = 1 << 20

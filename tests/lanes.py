@@ -125,10 +125,10 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "tests/fakes/",
     ),
     "integration/test_bastion.py": (
-        "remote/transport/bastion.py",
+        "remote/transport/tunnel.py",
         "remote/sessions/connect.py",
         "remote/transport/login.py",
-        "inventories/bastion.py",
+        "inventories/address.py",
     ),
     "integration/test_first_lines.py": (
         "gpuctl/run_results/",

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from inventories.machine import MachineInfo
     from inventories.runs.hang import Hang
     from inventories.runs.run import Result
-    from remote.transport.connection_group import PinnedGroup
-    from remote.transport.pinned_connection import PinnedConnection
+    from remote.transport.pinned_connection import PinnedConnection, PinnedGroup
 
 
 class Cluster:
@@ -287,7 +286,7 @@ class Cluster:
 
     def group(self) -> "PinnedGroup":
         """Return a `fabric.Group` of all nodes, by rank. Closed as a `connection` is."""
-        from remote.transport.connection_group import PinnedGroup
+        from remote.transport.pinned_connection import PinnedGroup
 
         group = PinnedGroup(access.with_ssh(access.chosen(self._app, None)), self._folder)
         self._opened.append(group)

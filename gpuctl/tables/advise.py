@@ -8,8 +8,7 @@ from rich.text import Text
 from gpuctl import text
 from gpuctl.json_documents import AdviceRow
 from gpuctl.tables.layout import FittedTable
-from inventories.money import dollars
-from inventories.text import plural
+from inventories.text import dollars, plural
 
 MOST_ROWS = 20
 """That fit, and are shown: more of them are one strategy each for a shape and count."""

@@ -15,8 +15,7 @@ from gpuctl.scaling.bottleneck import bottleneck, comparable, contradicting, dou
 from gpuctl.scaling.forecast import Forecast, Outlook, Range
 from gpuctl.scaling.measurements import Measured, title_of
 from gpuctl.tables.layout import FittedTable
-from inventories import money
-from inventories.text import plural
+from inventories.text import dollars, plural
 
 Row = TypeVar("Row")
 
@@ -199,4 +198,4 @@ def usd(value: float | None) -> str:
     """`free`, `$0.0042`, `$1.25`: an epoch may cost less than a cent."""
     if value is None or value == 0 or value >= 1:
         return text.dollars(value)
-    return money.dollars(value)
+    return dollars(value)

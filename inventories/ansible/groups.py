@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inventories.ansible.ssh_args import is_ipv6, read_address
-from inventories.shown import shown
-from inventories.text import did_you_mean
+from inventories.address import is_ipv6, read_address
+from inventories.text import did_you_mean, shown
 from inventories.yaml_source import Keys, Problems, Source
 
 _SECTIONS = ("hosts", "vars", "children")

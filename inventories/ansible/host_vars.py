@@ -11,18 +11,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
+from inventories.address import read_address, read_bastion
 from inventories.ansible.groups import Host, Var
 from inventories.ansible.ssh_args import (
     SshArgs,
     proxy_of_hops,
-    read_address,
     read_args,
     refuse_connection,
 )
 from inventories.errors import InvalidInput
 from inventories.machine import Machine, MachineState
-from inventories.shown import Foreign, shown
-from inventories.text import nearest
+from inventories.text import Foreign, nearest, shown
 from inventories.user_ssh import expand_tokens, read_settings
 from inventories.yaml_source import Problems
 
@@ -327,8 +326,6 @@ def _word(value: object) -> str:
 
 
 def _bastion(value: object) -> str:
-    from inventories.bastion import read_bastion  # few machines have one
-
     try:
         return str(read_bastion(value))
     except InvalidInput as error:

@@ -16,7 +16,7 @@ from inventories.ansible.groups import read_hosts
 from inventories.ansible.host_vars import machines_of
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine
-from inventories.shown import shown
+from inventories.text import shown
 from inventories.yaml_source import Problems
 
 _HEADER = "# An Ansible inventory, written by gpuctl; `gpuctl up` and `gpuctl down` replace it.\n"

@@ -1,36 +1,17 @@
 """Read the settings of an inventory for SSH: `user@host:port`, arguments of ssh, kinds of connection."""
 
-import ipaddress
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from inventories.bastion import read_bastion
+from inventories.address import read_bastion
 from inventories.user_ssh import login_words
 
 SSH_CONNECTIONS = ("ssh", "smart", "paramiko", "paramiko_ssh")
-_ADDRESS = re.compile(
-    r"((?P<user>[^@\s]+)@)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^@\s\[\]]+?)(:(?P<port>[0-9]{1,5}))?"
-)
 _WITH_VALUE = "BbcDEeFIiJLlmOoPpQRSWw"
 """Options of ssh that take a value."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Address:
-    """An address with the login and the port that may be written with it."""
-
-    host: str
-    user: str | None = None
-    port: int | None = None
-
-    @property
-    def name(self) -> str:
-        """A host's name for a written address."""
-        host = re.sub(r"[^A-Za-z0-9._-]", "-", self.host).strip("-")
-        return host if self.port is None else f"{host}-{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +35,6 @@ class SshArgs:
             port=self.port or other.port,
             key_file=self.key_file or other.key_file,
         )
-
-
-def read_address(text: str) -> Address:
-    """Return the parts of `host`, `user@host`, `host:port`, `[IPv6]:port`. A text of another form is all host."""
-    bare = text.rpartition("@")[2]
-    user = text[: -len(bare) - 1] or None if "@" in text else None
-    if is_ipv6(bare):
-        return Address(host=bare, user=user)
-    match = _ADDRESS.fullmatch(text)
-    if match is None:
-        return Address(host=text)
-    port = None if match["port"] is None else int(match["port"])
-    host = match["host"].strip("[]")
-    return Address(host=host, user=match["user"], port=port)
 
 
 @cache
@@ -138,11 +105,3 @@ def refuse_connection(kind: str) -> str | None:
         "psrp": "machines need Linux and an SSH server",
     }.get(short, "give the machine an SSH server, and leave out the variable")
     return f"ansible_connection '{kind}' is not supported, as gpuctl reaches machines by SSH; {other}."
-
-
-def is_ipv6(text: str) -> bool:
-    """Return whether a text is an IPv6 address, without brackets."""
-    try:
-        return ipaddress.ip_address(text).version == 6
-    except ValueError:
-        return False

@@ -9,7 +9,6 @@ gpuctl is refused with the way to rebuild it.
 """
 
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from inventories import codec
 from inventories.ansible.inventory import read_inventory, write_inventory
 from inventories.disk import files, lock
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.disk.journal import Journal
 from inventories.errors import CorruptFile, NewerFormat, NoAccess, NotFound
 from inventories.machine import Inventory
@@ -38,15 +38,8 @@ LEAST_OF_AN_END = 3
 
 
 @dataclass(frozen=True)
-class ClusterFolder:
+class ClusterFolder(ClusterFiles):
     """The folder of a cluster, which may not exist yet. `remove` is the last action under its lock."""
-
-    path: Path
-
-    @property
-    def name(self) -> str:
-        """The cluster's name."""
-        return self.path.name
 
     @property
     def journal(self) -> Journal:
@@ -57,38 +50,6 @@ class ClusterFolder:
     def inventory_path(self) -> Path:
         """The Ansible inventory."""
         return self.path / "inventory.yaml"
-
-    @property
-    def key_path(self) -> Path:
-        """The cluster's private key."""
-        return self.path / "keys" / "id_ed25519"
-
-    @property
-    def known_hosts_path(self) -> Path:
-        """The pinned host keys of the cluster's machines."""
-        return self.path / "known_hosts"
-
-    @property
-    def ssh_config_path(self) -> Path:
-        """The configuration with which plain `ssh` reaches the machines."""
-        return self.path / "ssh_config"
-
-    @property
-    def kubeconfig_path(self) -> Path:
-        """Return the kubeconfig of the cluster's own Kubernetes, for clusters whose provider made it."""
-        return self.path / "kubeconfig"
-
-    @property
-    def ray_token_path(self) -> Path:
-        """The token of the cluster's Ray, once it was started."""
-        return self.path / "keys" / "ray_token"
-
-    def ray_token(self) -> str:
-        """The token that a client of the cluster's Ray needs, made the first time. Only under the lock."""
-        if not self.ray_token_path.exists():
-            self.make()
-            files.write_atomic(self.ray_token_path, secrets.token_hex(32).encode())
-        return self.ray_token_path.read_text()
 
     def exists(self) -> bool:
         """Return whether an inventory exists, readable or not."""
@@ -115,11 +76,6 @@ class ClusterFolder:
         self.make()
         text = write_inventory(inventory, known_hosts=self.known_hosts_path)
         files.write_atomic(self.inventory_path, text.encode())
-
-    def make(self) -> None:
-        """Make the folder and its `keys/`. Idempotent."""
-        files.private_dir(self.path)
-        files.private_dir(self.key_path.parent)
 
     def lock(
         self, command: str, *, wait_s: float = 10.0, on_wait: Callable[[str], None] | None = None

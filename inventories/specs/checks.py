@@ -9,9 +9,9 @@ import re
 from os import PathLike
 from pathlib import Path
 
-from inventories.bastion import read_bastion
+from inventories.address import read_bastion
 from inventories.errors import InvalidInput
-from inventories.shown import shown
+from inventories.text import shown
 
 MAX_COUNT = 1000
 MAX_DISK_GB = 1_000_000

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inventories.errors import InvalidInput
-from inventories.shown import shown
+from inventories.text import shown
 
 DriverSource = Literal["none", "image", "install"]
 """`none`: nobody looks after it; `image`: the image brings one; `install`: gpuctl installs Ubuntu's packages."""

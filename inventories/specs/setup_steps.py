@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from inventories.shown import shown
+from inventories.text import shown
 
 Kind = Literal["run", "fab"]
 NO_STEP = "it should be a shell line, in quotes where it has ': ', or fab: TASK ARGS, without quotes."

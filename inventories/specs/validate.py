@@ -7,10 +7,9 @@ from typing import Any
 
 from inventories.errors import InvalidInput
 from inventories.option import Option, options_of
-from inventories.shown import shown
 from inventories.specs.setup_steps import SetupStep, read_setup
 from inventories.specs.spec import DEFAULT_CLUSTER, Spec
-from inventories.text import did_you_mean
+from inventories.text import did_you_mean, shown
 from inventories.yaml_source import Keys, Problems, Source, read
 
 CLUSTER = "cluster"

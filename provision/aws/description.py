@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from inventories.money import dollars
 from inventories.specs.gpu_driver import DriverPlan
+from inventories.text import dollars
 from provision.aws.catalog import ADDRESS_HOURLY_USD, GP3_USD_PER_GB_MONTH, PRICE_REGION, SHAPES
 from provision.clouds import CloudDescription, PublicPrices
 from provision.pricing.spending import reap_command

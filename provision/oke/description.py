@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from inventories.money import dollars
+from inventories.text import dollars
 from provision.oci.description import DESCRIPTION as OCI
 from provision.pricing.spending import reap_command
 from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from inventories.errors import InvalidInput
-from inventories.money import dollars
 from inventories.specs.checks import MIN_TTL_S
+from inventories.text import dollars
 from provision.clouds import refresh_command
 from provision.errors import RefusedPlan
 from provision.records import Target, read_time

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from inventories.clocks import awake_s
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
 from inventories.text import plural
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, NotReady
@@ -202,7 +202,7 @@ def reboot(node: Node) -> None:
 
 def facts_after_reboot(
     machine: Machine,
-    cluster: ClusterFolder,
+    cluster: ClusterFiles,
     peers: tuple[str, ...],
     *,
     boot_id: str,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inventories.clocks import awake_s
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
 from inventories.specs.gpu_driver import DriverPlan
 from remote.checks import readiness
@@ -36,7 +36,7 @@ class DriverOutcome:
 
 def see_to_driver(
     machine: Machine,
-    cluster: ClusterFolder,
+    cluster: ClusterFiles,
     peers: tuple[str, ...],
     facts: Facts,
     *,
@@ -69,7 +69,7 @@ class _Task:
     def __init__(
         self,
         machine: Machine,
-        cluster: ClusterFolder,
+        cluster: ClusterFiles,
         peers: tuple[str, ...],
         *,
         plan: DriverPlan,

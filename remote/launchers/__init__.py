@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from remote.errors import UnknownLauncher
 
 if TYPE_CHECKING:
-    from inventories.disk.store import ClusterFolder
+    from inventories.disk.cluster_files import ClusterFiles
     from inventories.machine import Machine
     from inventories.runs.run import Run, RunNode
     from remote.facts import Facts
@@ -98,7 +98,7 @@ class Launcher(ABC):
         self,
         nodes: "Mapping[str, Node]",
         facts: "Mapping[str, Facts]",
-        cluster: "ClusterFolder",
+        cluster: "ClusterFiles",
         say: Say,
         *,
         most: int,
@@ -127,7 +127,7 @@ class Launcher(ABC):
         """Return whether a run that drives itself can use a node."""
         return True
 
-    def may_have_daemons(self, cluster: "ClusterFolder", machine: "Machine") -> bool:
+    def may_have_daemons(self, cluster: "ClusterFiles", machine: "Machine") -> bool:
         """Return whether it may have left daemons on a machine of the cluster, kept for the next run."""
         return False
 

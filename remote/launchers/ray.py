@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
 from inventories.ray_in_pods import RAY_VERSION
 from inventories.runs.run import Run, RunNode
@@ -57,7 +57,7 @@ class Ray(Launcher):
         self,
         nodes: Mapping[str, Node],
         facts: Mapping[str, Facts],
-        cluster: ClusterFolder,
+        cluster: ClusterFiles,
         say: Say,
         *,
         most: int,
@@ -98,7 +98,7 @@ class Ray(Launcher):
             return kuberay.counts_in(node)
         return ray_cluster.runs_on(node)
 
-    def may_have_daemons(self, cluster: ClusterFolder, machine: Machine) -> bool:
+    def may_have_daemons(self, cluster: ClusterFiles, machine: Machine) -> bool:
         """Return whether Ray was ever started on the cluster: then it has a token. In pods KubeRay starts it."""
         return cluster.ray_token_path.exists() and not kuberay.keeps_ray([machine])
 

@@ -12,7 +12,8 @@ from threading import Event, Lock, Thread
 from typing import Any, Literal
 
 from inventories.clocks import awake_s, back_for_s, passed_s
-from inventories.disk.store import ClusterFolder, RunFolder
+from inventories.disk.cluster_files import ClusterFiles
+from inventories.disk.store import RunFolder
 from inventories.machine import Machine
 from inventories.runs.end_reasons import Ended, Reason
 from inventories.runs.run import NodeEnding, NodeRecord, RankRecord, Run
@@ -101,7 +102,7 @@ class RunMonitor:
         run: Run,
         folder: RunFolder,
         machines: Mapping[str, Machine],
-        cluster: ClusterFolder,
+        cluster: ClusterFiles,
         observer: Observer,
         *,
         gang: bool,

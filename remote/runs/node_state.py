@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inventories.codec import from_json
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
 from inventories.runs.end_reasons import STOPS, Ended, Reason
@@ -180,7 +180,7 @@ def _grace(node: Node, header: Mapping[str, Any]) -> float:
 def stop_everywhere(
     run: Run,
     machines: Mapping[str, Machine],
-    cluster: ClusterFolder,
+    cluster: ClusterFiles,
     grace_s: float | None = None,
     *,
     interrupted: bool = False,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from inventories.codec import from_json
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
 from inventories.runs.run import RankRecord, Run, RunNode
@@ -122,7 +122,7 @@ def hang_report(node: str, body: bytes) -> HangReport:
         raise BadAnswer(f"{node}: {error}") from error
 
 
-def ask_nodes(run: Run, machines: Mapping[str, Machine], cluster: ClusterFolder) -> list[NodeActivity]:
+def ask_nodes(run: Run, machines: Mapping[str, Machine], cluster: ClusterFiles) -> list[NodeActivity]:
     """Ask all nodes of a run what their ranks are doing."""
 
     def ask_part(part: RunNode) -> tuple[RankActivity, ...]:

@@ -7,7 +7,7 @@ from threading import Event, Lock, Thread
 from typing import Any, Literal, Self
 
 from inventories.clocks import awake_s
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError, Unreachable
 from remote.fanout import fan_out
@@ -144,7 +144,7 @@ def _watch(
 
 
 def read_once(
-    machines: Sequence[Machine], all_machines: Sequence[Machine], cluster: ClusterFolder
+    machines: Sequence[Machine], all_machines: Sequence[Machine], cluster: ClusterFiles
 ) -> list[Reading]:
     """Take one sample of every machine, all at once; unreachable ones are `lost`."""
 
@@ -180,7 +180,7 @@ class Watching:
         self,
         machines: Sequence[Machine],
         all_machines: Sequence[Machine],
-        cluster: ClusterFolder,
+        cluster: ClusterFiles,
         *,
         every_s: float,
     ) -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from inventories.clocks import awake_s, retry_if_away
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
 from remote.errors import MachineGone, Unreachable
 from remote.fanout import Outcome, fan_out
@@ -16,7 +16,7 @@ CONNECT_TIMEOUT_S = 15.0
 MAX_OFFLINE_S = 3600.0
 
 
-def connect(machine: Machine, cluster: ClusterFolder, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Node:
+def connect(machine: Machine, cluster: ClusterFiles, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Node:
     """Open the connection to a machine of the cluster.
 
     Raises Unreachable with the stage that failed, HostKeyRejected before anything was sent, AuthenticationFailed.
@@ -24,7 +24,7 @@ def connect(machine: Machine, cluster: ClusterFolder, *, timeout_s: float = CONN
     return Node(machine, retry_if_away(lambda: open_transport(machine, cluster, timeout_s), Unreachable))
 
 
-def connect_all(machines: Iterable[Machine], cluster: ClusterFolder) -> list[Outcome[Node]]:
+def connect_all(machines: Iterable[Machine], cluster: ClusterFiles) -> list[Outcome[Node]]:
     """Connect to machines at once; the open connections, to be closed, and the errors, in their order."""
     return fan_out(
         lambda machine: connect(machine, cluster),
@@ -35,7 +35,7 @@ def connect_all(machines: Iterable[Machine], cluster: ClusterFolder) -> list[Out
 
 def reconnect(
     machine: Machine,
-    cluster: ClusterFolder,
+    cluster: ClusterFiles,
     *,
     deadline_s: float,
     wanted: Callable[[], bool] = lambda: True,

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from inventories.clocks import awake_s
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, MachineGone, Unreachable
 from remote.sessions.connect import connect
@@ -21,7 +21,7 @@ QUIET_S = 10.0
 
 
 def connect_booting(
-    machine: Machine, cluster: ClusterFolder, *, deadline_s: float, say: Callable[[str], None] | None = None
+    machine: Machine, cluster: ClusterFiles, *, deadline_s: float, say: Callable[[str], None] | None = None
 ) -> Node:
     """Open the connection as soon as the machine takes it.
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
 from remote.errors import UnknownTransport
 
@@ -92,12 +92,12 @@ class Transport(Protocol):
 class Connector(Protocol):
     """The functions of a transport's module."""
 
-    def connect(self, machine: Machine, cluster: ClusterFolder, timeout_s: float) -> Transport:
+    def connect(self, machine: Machine, cluster: ClusterFiles, timeout_s: float) -> Transport:
         """Open a connection to the machine. `cluster`: the folder of trusted keys."""
         ...
 
 
-def open_transport(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> Transport:
+def open_transport(machine: Machine, cluster: ClusterFiles, timeout_s: float) -> Transport:
     """Open the machine's own kind of transport. Raises UnknownTransport: an inventory may be of a newer gpuctl."""
     if machine.transport not in TRANSPORTS:
         raise UnknownTransport(

@@ -14,8 +14,7 @@ from remote.transport.known_hosts import (
     read,
     revoked_keys,
 )
-from remote.transport.paramiko_errors import hung_up, incompatible
-from remote.transport.retry import HungUp, retry_hang_ups
+from remote.transport.paramiko_errors import HungUp, hung_up, incompatible, retry_hang_ups
 
 ASK_S = 10.0
 

@@ -14,8 +14,7 @@ from inventories.user_ssh import SshSettings, read_settings
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
 from remote.transport.keys import KeyLogin, NoKey, Offer, SecondFactor, TooManyKeys, offer_of, unlock
 from remote.transport.known_hosts import find_keys, host_pattern
-from remote.transport.paramiko_errors import hung_up, incompatible, no_pinned_key
-from remote.transport.retry import HungUp
+from remote.transport.paramiko_errors import HungUp, hung_up, incompatible, no_pinned_key
 from remote.transport.ssh_agent import complaint
 
 if TYPE_CHECKING:

@@ -1,9 +1,10 @@
-"""A machine as a `fabric.Connection` that trusts its pinned host key and nothing else.
+"""A machine as a `fabric.Connection` that trusts its pinned host key and nothing else, and machines as a group.
 
 `run`, `sudo`, `put`, `get`, `local` and `forward_local` are Fabric's own. Our part is the way it is opened: by
 `log_in`, over our sockets and tunnels. Files of settings for Fabric, Invoke or OpenSSH are not read for it.
 """
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 import fabric
 import paramiko
 from cryptography.exceptions import InvalidTag
+from fabric.exceptions import GroupException
 from paramiko.config import SSHConfig
 
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
+from inventories.threads import MAX_AT_ONCE
 from remote.errors import Unreachable
+from remote.fanout import fan_out
 from remote.transport.login import log_in, offer_for
-from remote.transport.retry import retry_hang_ups
+from remote.transport.paramiko_errors import retry_hang_ups
 from remote.transport.tcp import open_tcp
 
 if TYPE_CHECKING:
@@ -60,7 +64,7 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
 
     # As class attributes they are no settings: Fabric takes every other attribute for one.
     machine: Machine = None  # type: ignore[assignment]
-    cluster: ClusterFolder = None  # type: ignore[assignment]
+    cluster: ClusterFiles = None  # type: ignore[assignment]
     open_timeout_s = OPEN_TIMEOUT_S
     _opening: Any = None
     _offer: Any = None
@@ -68,7 +72,7 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
     def __init__(
         self,
         machine: Machine,
-        cluster: ClusterFolder,
+        cluster: ClusterFiles,
         *,
         timeout_s: float = OPEN_TIMEOUT_S,
         config: Config | None = None,
@@ -140,6 +144,56 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
 
     def __repr__(self) -> str:
         return f"<PinnedConnection {self.machine.name}>"
+
+
+class PinnedGroup(fabric.Group):  # type: ignore[misc] # Fabric has no types
+    """A connection to each machine, with the concurrency of every other fan-out.
+
+    A method raises GroupException where it failed on one, with every outcome.
+    """
+
+    def __init__(
+        self,
+        machines: Sequence[Machine] = (),
+        cluster: ClusterFiles | None = None,
+        *,
+        at_once: int = MAX_AT_ONCE,
+    ) -> None:
+        super().__init__()
+        self.at_once = at_once
+        if cluster is not None:
+            self.extend(PinnedConnection(machine, cluster) for machine in machines)
+
+    def get(self, *args: Any, **kwargs: Any) -> fabric.GroupResult:  # noqa: ANN401 - Fabric's own
+        """Get a file of each machine, into a folder of the machine's name unless another place is given."""
+        if len(args) < 2 and "local" not in kwargs:
+            return self.map(lambda box: box.get(*args, local=f"{box.machine.name}/", **kwargs))
+        return self.map(lambda box: box.get(*args, **kwargs))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.map(lambda box: box.close())
+
+    def _do(self, method: str, *args: Any, **kwargs: Any) -> fabric.GroupResult:  # noqa: ANN401 - Fabric's own
+        return self.map(lambda box: getattr(box, method)(*args, **kwargs))
+
+    def map(self, work: Callable[[PinnedConnection], Any]) -> fabric.GroupResult:
+        """Call `work` with each connection, in threads. Raises GroupException with every outcome where one failed."""
+
+        def call(box: PinnedConnection) -> Any:  # noqa: ANN401 - what the method returns
+            try:
+                return work(box)
+            except Exception as error:  # noqa: BLE001 - a group's result holds the errors
+                return error
+
+        boxes = {str(number): box for number, box in enumerate(self)}
+        outcomes = fan_out(call, boxes, at_once=self.at_once)
+        results = fabric.GroupResult(
+            (box, outcome.value) for box, outcome in zip(boxes.values(), outcomes, strict=True)
+        )
+        if results.failed:
+            raise GroupException(results)
+        return results
 
 
 def _failure_of(stream: object, error: Unreachable) -> Unreachable:

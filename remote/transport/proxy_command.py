@@ -12,13 +12,13 @@ import tempfile
 from contextlib import ExitStack, suppress
 from threading import Lock
 
-from inventories.bastion import Bastion
+from inventories.address import Address
 from inventories.clocks import awake_s
 from inventories.machine import Machine
 from inventories.user_programs import last_line, signal_group, without_secrets
 from inventories.user_ssh import login_words, ssh_argv
 from remote.errors import Unreachable
-from remote.transport.retry import HungUp
+from remote.transport.paramiko_errors import HungUp
 
 END_S = 5.0
 """For a program to exit after it has closed its output, or after SIGTERM."""
@@ -155,7 +155,7 @@ def failure_of(stream: object, error: Unreachable) -> Unreachable:
     return failure if isinstance(error, HungUp) or not stream.answered else Unreachable(str(failure))
 
 
-def command_over_bastion(bastion: Bastion, machine: Machine) -> str:
+def command_over_bastion(bastion: Address, machine: Machine) -> str:
     """Return the program that reaches a machine over a bastion as the user's own ssh does.
 
     As in gpuctl's own connections, the bastion's host key has to be known.

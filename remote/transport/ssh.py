@@ -8,14 +8,14 @@ import paramiko
 
 from inventories import clocks
 from inventories.clocks import retry_if_away
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
 from remote.errors import ConnectionLost
 from remote.transport import LOOPBACK
 from remote.transport.pinned_connection import BROKEN, OPEN_TIMEOUT_S, PinnedConnection
 
 
-def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "SshTransport":
+def connect(machine: Machine, cluster: ClusterFiles, timeout_s: float) -> "SshTransport":
     """Log in to a machine whose host key the cluster has pinned, over its bastion if it has one.
 
     A server that hangs up before its banner is tried again for `timeout_s`. Raises Unreachable with the stage that

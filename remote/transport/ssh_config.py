@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from inventories.bastion import read_bastion
+from inventories.address import read_bastion
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
 from inventories.user_ssh import CONFIG, read_settings

@@ -9,8 +9,7 @@ from support import Gpuctl
 
 from inventories.disk.store import Store
 from remote.transport import known_hosts
-from remote.transport.connection_group import PinnedGroup
-from remote.transport.pinned_connection import PinnedConnection
+from remote.transport.pinned_connection import PinnedConnection, PinnedGroup
 
 pytestmark = pytest.mark.slow
 

@@ -21,10 +21,9 @@ from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, HostKeyRejected
 from remote.sessions.connect import connect
-from remote.transport.connection_group import PinnedGroup
 from remote.transport.host_keys import pin
 from remote.transport.known_hosts import render
-from remote.transport.pinned_connection import PinnedConnection
+from remote.transport.pinned_connection import PinnedConnection, PinnedGroup
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 

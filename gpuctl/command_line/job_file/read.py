@@ -15,12 +15,11 @@ from gpuctl.environment_variables import variable
 from gpuctl.errors import GpuctlError
 from inventories.errors import InvalidInput
 from inventories.option import Option
-from inventories.shown import shown
 from inventories.specs.checks import check_cluster_name
 from inventories.specs.job_file import repository_above
 from inventories.specs.spec import Spec
 from inventories.specs.validate import CLUSTER, spec_at, spec_keys
-from inventories.text import did_you_mean
+from inventories.text import did_you_mean, shown
 from inventories.yaml_source import Keys, Problems, Source, read
 
 NO_LIST = "it should be a list, each item after '- '."

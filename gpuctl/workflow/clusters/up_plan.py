@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from gpuctl.json_documents import SetupPlan, SshAccess, UpPlan
 from gpuctl.text import clean, nothing_ends
 from gpuctl.workflow.machines.setup import NO_SETUP, Setup
-from inventories.money import dollars
 from inventories.specs.gpu_driver import DriverPlan
-from inventories.text import plural
+from inventories.text import dollars, plural
 from provision.clouds import KUBERNETES, RENTED, refresh_command
 from provision.provider import DAY_S, Plan
 from provision.records import PlannedResource, Terms

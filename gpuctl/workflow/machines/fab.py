@@ -21,8 +21,7 @@ from inventories.text import plural
 if TYPE_CHECKING:
     from inventories.machine import Machine
     from remote.fabfile import Fabfile, Listed, Step
-    from remote.transport.connection_group import PinnedGroup
-    from remote.transport.pinned_connection import PinnedConnection
+    from remote.transport.pinned_connection import PinnedConnection, PinnedGroup
 
 Stream = Literal["stdout", "stderr"]
 ShowLine = Callable[[Stream, str], None]
@@ -53,7 +52,7 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
         return _help(app, next(task for task in fabfile.tasks() if helped in (task.name, *task.aliases)))
     folder = app.store.cluster(app.options.cluster)
     machines = with_ssh(chosen(app, rank))
-    from remote.transport.connection_group import PinnedGroup
+    from remote.transport.pinned_connection import PinnedGroup
 
     for step in steps:
         if step.hosts:

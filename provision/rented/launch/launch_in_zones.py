@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from inventories.money import dollars
+from inventories.text import dollars
 from provision.errors import (
     Capacity,
     CloudError,

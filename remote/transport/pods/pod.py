@@ -21,7 +21,7 @@ import websocket
 from kubernetes import client
 
 from inventories.clocks import retry_if_away
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.kube_context import (
     UNREADABLE,
     KubeContext,
@@ -59,7 +59,7 @@ ANOTHER = "KubeRay puts another in its place: `gpuctl up` takes it in, and so do
 BROKEN = (OSError, websocket.WebSocketException)
 
 
-def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodTransport":
+def connect(machine: Machine, cluster: ClusterFiles, timeout_s: float) -> "PodTransport":
     """Ask the API server for the pod.
 
     Raises Unreachable where it does not run, MachineGone where it will not any more, AuthenticationFailed.

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import IO, TYPE_CHECKING
 
-from inventories.disk.store import ClusterFolder
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
 from remote.errors import ConnectionLost
 from remote.transport import NO_STATUS
@@ -29,7 +29,7 @@ NOBODY_READS = 141
 LOGIN = "cd; exec $(command -v bash || command -v sh) -l"
 
 
-def run(machine: Machine, cluster: ClusterFolder, command: str) -> int:
+def run(machine: Machine, cluster: ClusterFiles, command: str) -> int:
     """Run a command, or where it is empty a shell, as ssh does; its exit status, 255 for a broken connection.
 
     A shell has a terminal where this process has one. Raises Unreachable, AuthenticationFailed, ConnectionLost.

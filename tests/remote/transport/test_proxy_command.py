@@ -14,8 +14,8 @@ from inventories.user_programs import without_secrets
 from remote.errors import Unreachable
 from remote.sessions.login_shell import typed_ssh
 from remote.transport import proxy_command
+from remote.transport.paramiko_errors import HungUp
 from remote.transport.proxy_command import ProxyStream, failure_of
-from remote.transport.retry import HungUp
 
 IGNORES = "trap '' TERM; sleep 300"
 

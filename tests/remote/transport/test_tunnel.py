@@ -17,7 +17,7 @@ import psutil
 import pytest
 from support import wait_for
 
-from inventories.bastion import read_bastion
+from inventories.address import read_bastion
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
 from inventories.specs.spec import Spec
@@ -27,7 +27,7 @@ from provision.ssh_keys import make_key
 from remote.errors import AuthenticationFailed, ConnectionLost, HostKeyRejected, RemoteError, Unreachable
 from remote.fanout import fan_out, values
 from remote.sessions.connect import connect, reconnect
-from remote.transport import bastion, host_keys, known_hosts, ssh_config, tunnel
+from remote.transport import host_keys, known_hosts, ssh_config, tunnel
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
@@ -347,7 +347,7 @@ def test_read_way_resolves_the_users_configuration_as_ssh_does(home: Path, tmp_p
     )
 
     def way(text: str) -> SshSettings:
-        return bastion.read_way(read_bastion(text))
+        return tunnel.read_way(read_bastion(text))
 
     gate = way("gate")
     assert (gate.host, gate.port, gate.user, gate.only_these_keys) == ("192.0.2.7", 2200, "opc", True)

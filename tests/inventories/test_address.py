@@ -1,17 +1,17 @@
 import pytest
 
-from inventories.bastion import Bastion, read_bastion
+from inventories.address import Address, read_bastion
 from inventories.errors import InvalidInput
 
 
 @pytest.mark.parametrize(
     ("text", "bastion"),
     [
-        ("opc@203.0.113.7", Bastion(user="opc", host="203.0.113.7", port=None)),
-        ("opc@b.example:2222", Bastion(user="opc", host="b.example", port=2222)),
-        ("opc@[2001:db8::7]:22", Bastion(user="opc", host="2001:db8::7", port=22)),
-        ("[::1]", Bastion(user=None, host="::1", port=None)),
-        ("work", Bastion(user=None, host="work", port=None)),
+        ("opc@203.0.113.7", Address(user="opc", host="203.0.113.7", port=None)),
+        ("opc@b.example:2222", Address(user="opc", host="b.example", port=2222)),
+        ("opc@[2001:db8::7]:22", Address(user="opc", host="2001:db8::7", port=22)),
+        ("[::1]", Address(user=None, host="::1", port=None)),
+        ("work", Address(user=None, host="work", port=None)),
     ],
 )
 def test_read_bastion_parses_user_host_and_port(text, bastion):

@@ -5,8 +5,7 @@ import itertools
 import pytest
 
 from remote.errors import Unreachable
-from remote.transport.paramiko_errors import hung_up
-from remote.transport.retry import HungUp, pauses, retry_hang_ups
+from remote.transport.paramiko_errors import HungUp, hung_up, pauses, retry_hang_ups
 
 
 def test_pauses_grow_to_a_limit() -> None:
