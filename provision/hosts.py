@@ -15,7 +15,7 @@ from provision.errors import RefusedPlan
 from provision.findings import Finding
 from provision.provider import Leftover, Plan
 from provision.records import PlannedRequest, PlannedResource
-from provision.unsupported_options import refuse_unsupported, taken_by
+from provision.unsupported_options import refuse_unsupported
 from provision.waiting import Say, quiet
 
 CONNECT_TIMEOUT_S = 2.0
@@ -42,12 +42,7 @@ class HostsProvider:
 
         Raises RefusedPlan if the file has fewer machines or the cluster more, and InvalidInput for an unusable file.
         """
-        refuse_unsupported(
-            spec,
-            self.name,
-            honoured=taken_by("hosts"),
-            because="its machines exist already, and gpuctl makes none",
-        )
+        refuse_unsupported(spec, self.name, because="its machines exist already, and gpuctl makes none")
         machines = self._machines(spec, current)
         count = len(machines) if spec.count is None else spec.count
         if count > len(machines):

@@ -1,25 +1,23 @@
 """The refusal of options that a provider does not support, which are never ignored."""
 
-from collections.abc import Collection
-
 from inventories.errors import InvalidInput
 from inventories.option import options_of
 from inventories.specs.spec import Spec
+from provision.clouds import CLOUDS, describe
 
 OPTIONS = {option.name: option.setting for option in options_of(Spec) if option.providers}
 """Fields of Spec that only some providers support, and their options, or keys of a spec file."""
 
 
-def taken_by(provider: str) -> frozenset[str]:
-    """Return the fields in OPTIONS that a provider takes. `clouds`: clouds of virtual machines."""
-    return frozenset(option.name for option in options_of(Spec) if provider in option.providers.split())
-
-
-def refuse_unsupported(spec: Spec, provider: str, *, honoured: Collection[str], because: str) -> None:
-    """Raise InvalidInput for a spec that sets a field of OPTIONS which is not `honoured`.
+def refuse_unsupported(spec: Spec, provider: str, *, because: str) -> None:
+    """Raise InvalidInput for a spec that sets a field which the provider does not take.
 
     `because`: a clause with the provider's reason.
     """
+    name = "clouds" if provider in CLOUDS else provider
+    honoured = {option.name for option in options_of(Spec) if name in option.providers.split()}
+    if provider in CLOUDS:
+        honoured -= describe(provider).unsupported
     empty = Spec()
     options = [
         option

@@ -12,6 +12,6 @@ import click
 def command(name: str, region: str, profile: str | None) -> None:
     """Print a credential for a cluster of EKS: `client.authentication.k8s.io` has its form."""
     from provision.eks import tokens
-    from provision.rented.managed_kubernetes import kubeconfig
+    from provision.rented.managed_kubernetes.api_server import credential
 
-    click.echo(json.dumps(kubeconfig.credential(*tokens.make(name, region, profile))))
+    click.echo(json.dumps(credential(*tokens.make(name, region, profile))))

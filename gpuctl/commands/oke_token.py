@@ -14,7 +14,7 @@ def command(cluster_id: str, region: str, profile: str | None) -> None:
     from provision.oci import credentials
     from provision.oke import tokens
     from provision.records import Target
-    from provision.rented.managed_kubernetes import kubeconfig
+    from provision.rented.managed_kubernetes.api_server import credential
 
     found = credentials.find(Target(provider="oke", region=region, profile=profile))
-    click.echo(json.dumps(kubeconfig.credential(*tokens.make(found, cluster_id))))
+    click.echo(json.dumps(credential(*tokens.make(found, cluster_id))))

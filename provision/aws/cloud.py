@@ -6,9 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from provision.aws import checks, credentials, offers, preview, requests
+from provision.aws import checks, offers, preview, requests
 from provision.aws import instances as machines
 from provision.aws.api import Api
+from provision.aws.checks import sdk
+from provision.aws.credentials import configured
 from provision.aws.errors import of_state_reason
 from provision.aws.infrastructure import network
 from provision.aws.infrastructure.find_or_create import ResourceMaker
@@ -28,6 +30,8 @@ from provision.records import (
 from provision.rented.interface import Cloud, Ensure
 from provision.waiting import Clock
 
+__all__ = ["AwsCloud", "configured", "connect", "outline", "sdk"]
+
 CONSISTENCY_S = 60.0
 
 
@@ -37,16 +41,6 @@ def connect(target: Target, *, clock: Clock) -> Cloud:
     Raises BadCredentials, and InvalidInput without a region.
     """
     return AwsCloud(target, clock=clock)
-
-
-def configured() -> bool:
-    """Return whether files, variables or the machine's role have credentials, profiles or a region."""
-    return credentials.configured()
-
-
-def sdk() -> Finding:
-    """Return the finding on the SDK's version."""
-    return checks.sdk()
 
 
 def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offer, Preview]:

@@ -1,12 +1,11 @@
 """The offer of AWS for a cluster, before anything is made: instance type, image, zones."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from inventories.errors import InvalidInput
-from inventories.threads import run_all, values
+from inventories.threads import together
 from provision.aws import preview, requests, shapes
 from provision.aws.api import Api
 from provision.aws.images import choice, lookup
@@ -17,13 +16,11 @@ from provision.rented.planning.drivers import driver_plan
 
 def find(api: Api, cluster: CloudCluster) -> Offer:
     """Return the offer: see `Cloud.offer`. No image here has terms."""
-    reads: list[Callable[[], Any]] = [
+    described, offered, (states, subnet) = together(
         partial(shapes.describe, api, cluster.shape),
         partial(shapes.zones, api, cluster.shape),
-        partial(shapes.zone_states, api),
-        partial(_subnet, api, cluster.subnet_id),
-    ]
-    described, offered, states, subnet = values(run_all(lambda read: read(), reads))
+        lambda: together(partial(shapes.zone_states, api), partial(_subnet, api, cluster.subnet_id)),
+    )
     shapes.refuse_unusable(described, cluster)
     image, why, exists = choice.find(api, cluster, described)
     driver = driver_plan(

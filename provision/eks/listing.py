@@ -3,8 +3,8 @@
 Controllers use tags of their own, with the Kubernetes cluster's name, which nobody else's cluster has.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from inventories.threads import run_all, values
@@ -46,15 +46,8 @@ MAX_DESCRIBED = 20
 
 def resources(api: Api) -> tuple[Resource, ...]:
     """Return all resources in the region."""
-    reads: list[Callable[[], Sequence[Resource]]] = [
-        partial(clusters, api),
-        partial(_roles, api),
-        partial(_templates, api),
-        partial(_log_groups, api),
-        partial(_load_balancers, api),
-        partial(_by_controllers, api),
-    ]
-    return tuple(resource for listed in values(run_all(lambda read: read(), reads)) for resource in listed)
+    reads = (clusters, _roles, _templates, _log_groups, _load_balancers, _by_controllers)
+    return tuple(chain.from_iterable(values(run_all(lambda read: read(api), reads))))
 
 
 def clusters(api: Api) -> list[Resource]:

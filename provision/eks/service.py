@@ -1,9 +1,9 @@
 """Provider `eks`: Kubernetes on Amazon's EKS, created and removed. A `KubernetesService`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from inventories.disk.store import ClusterFolder
 from provision.aws.cloud import sdk
 from provision.eks import checks, names, network, offers, requests, tokens
 from provision.eks.cloud import EksCloud
@@ -15,7 +15,7 @@ from provision.findings import Finding
 from provision.records import CloudCluster, EndGuard, Infrastructure, Offer, Target
 from provision.rented.managed_kubernetes.api_server import ApiServer
 from provision.rented.managed_kubernetes.provider import ManagedKubernetes
-from provision.rented.managed_kubernetes.service import CreateContext, KubernetesService
+from provision.rented.managed_kubernetes.service import CreateContext
 from provision.rented.managed_kubernetes.zones import end_machines, in_first_zone
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
 from provision.waiting import Clock, quiet
@@ -26,8 +26,6 @@ COMMAND = "eks-token"
 
 class EksService:
     """One account in one region."""
-
-    traits = TRAITS
 
     def __init__(self, cloud: EksCloud, clock: Clock) -> None:
         self.cloud = cloud
@@ -224,11 +222,5 @@ def connect(target: Target, clock: Clock) -> EksService:
     return EksService(EksCloud(target, clock=clock), clock)
 
 
-def provider(
-    folder: ClusterFolder,
-    *,
-    clock: Clock | None = None,
-    connect: Callable[[Target, Clock], KubernetesService] = connect,
-) -> ManagedKubernetes:
-    """Return the provider for one cluster."""
-    return ManagedKubernetes(TRAITS, folder, sdk, connect, clock=clock)
+provider = partial(ManagedKubernetes, traits=TRAITS, sdk=sdk, connect=connect)
+"""Returns the provider for one cluster."""

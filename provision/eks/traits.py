@@ -14,7 +14,6 @@ from provision.records import CloudCluster, Offer, PlannedRequest, PlannedResour
 from provision.rented import tags
 from provision.rented.managed_kubernetes.plan import use_or_create
 from provision.rented.managed_kubernetes.service import FixedCosts
-from provision.unsupported_options import taken_by
 
 DISK_GB = 200
 IMAGE_WHY = "EKS's image with NVIDIA's driver, of the control plane's version"
@@ -27,7 +26,6 @@ class EksTraits:
     """A `ServiceTraits`."""
 
     name = names.PROVIDER
-    honoured = taken_by(names.PROVIDER)
     cluster_kind = names.CLUSTER
     nodes_kind = names.NODE_GROUP
     own_plugin = True

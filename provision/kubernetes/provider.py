@@ -24,7 +24,7 @@ from provision.pricing.catalog import gpus_of
 from provision.pricing.plan_price import FREE, PlanPrice
 from provision.provider import Leftover, Plan, PlannedMachine
 from provision.records import PlannedRequest, PlannedResource, ResourceAction
-from provision.unsupported_options import refuse_unsupported, taken_by
+from provision.unsupported_options import refuse_unsupported
 from provision.waiting import Clock, Say, SystemClock, quiet
 
 CPU_NOTE = (
@@ -68,12 +68,7 @@ class KubernetesProvider:
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
         """Plan with the cluster's pods and nodes. Raises Denied, NoCapacity, RefusedPlan and InvalidInput."""
-        refuse_unsupported(
-            spec,
-            self.name,
-            honoured=taken_by("kubernetes"),
-            because="its machines are pods on nodes that are somebody's",
-        )
+        refuse_unsupported(spec, self.name, because="its machines are pods on nodes that are somebody's")
         if spec.image is not None:
             full_name(spec.image)
         record = load(self._folder)

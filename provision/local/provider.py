@@ -27,7 +27,7 @@ from provision.local.state import HostFolder, HostRecord
 from provision.provider import Leftover, Plan, PlannedMachine
 from provision.records import PlannedRequest, PlannedResource
 from provision.ssh_keys import ensure_key, make_key
-from provision.unsupported_options import refuse_unsupported, taken_by
+from provision.unsupported_options import refuse_unsupported
 from provision.waiting import Say, quiet
 
 MAX_HOSTS = 64
@@ -67,7 +67,7 @@ class LocalProvider:
                 f"Provider local has no shape '{spec.shape}': its hosts are this machine. "
                 "Leave out `--shape`, or the `--provider local` that goes with it."
             )
-        refuse_unsupported(spec, self.name, honoured=taken_by("local"), because="its hosts are this machine")
+        refuse_unsupported(spec, self.name, because="its hosts are this machine")
         if spec.python is None and current is not None and current.machines:
             # New hosts have the interpreter of the existing ones.
             spec = replace(spec, python=current.machines[0].python)

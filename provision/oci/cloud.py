@@ -18,6 +18,8 @@ from provision.oci import (
 )
 from provision.oci import instances as machines
 from provision.oci.api import Api
+from provision.oci.checks import sdk
+from provision.oci.credentials import configured
 from provision.oci.images import marketplace
 from provision.oci.infrastructure import network
 from provision.oci.resources import deletion, listing
@@ -36,6 +38,8 @@ from provision.records import (
 from provision.rented.interface import Ensure
 from provision.waiting import Clock, Say
 
+__all__ = ["OciCloud", "configured", "connect", "outline", "sdk"]
+
 CONSISTENCY_S = 20.0
 
 
@@ -51,16 +55,6 @@ def connect(target: Target, *, clock: Clock) -> "OciCloud":
     )
     consistency = os.environ.get("GPUCTL_CONSISTENCY_S")
     return OciCloud(Api(caller, clock), place, float(consistency) if consistency else CONSISTENCY_S)
-
-
-def configured() -> bool:
-    """Return whether this computer has a configuration file, or a variable in place of one."""
-    return credentials.configured()
-
-
-def sdk() -> Finding:
-    """Return the finding on the SDK's version."""
-    return checks.sdk()
 
 
 def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offer, Preview]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
-from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput
 from provision.errors import Capacity, CreateFailed, Denied, ProvisionError, Quota, Throttled, Unclear
 from provision.findings import Finding, run_checks
@@ -20,7 +20,7 @@ from provision.oke.traits import TRAITS
 from provision.records import CloudCluster, EndGuard, Offer, Target
 from provision.rented.managed_kubernetes.api_server import ApiServer
 from provision.rented.managed_kubernetes.provider import ManagedKubernetes
-from provision.rented.managed_kubernetes.service import CreateContext, KubernetesService
+from provision.rented.managed_kubernetes.service import CreateContext
 from provision.rented.managed_kubernetes.zones import end_machines, in_first_zone
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
 from provision.waiting import Clock, quiet
@@ -31,8 +31,6 @@ COMMAND = "oke-token"
 
 class OkeService:
     """One account, in one region and compartment."""
-
-    traits = TRAITS
 
     def __init__(self, cloud: OkeCloud, clock: Clock) -> None:
         self.cloud = cloud
@@ -212,11 +210,5 @@ def connect(target: Target, clock: Clock) -> OkeService:
     return OkeService(connect_cloud(target, clock=clock), clock)
 
 
-def provider(
-    folder: ClusterFolder,
-    *,
-    clock: Clock | None = None,
-    connect: Callable[[Target, Clock], KubernetesService] = connect,
-) -> ManagedKubernetes:
-    """Return the provider for one cluster."""
-    return ManagedKubernetes(TRAITS, folder, sdk, connect, clock=clock)
+provider = partial(ManagedKubernetes, traits=TRAITS, sdk=sdk, connect=connect)
+"""Returns the provider for one cluster."""

@@ -18,7 +18,6 @@ from provision.records import CloudCluster, Offer, PlannedRequest, PlannedResour
 from provision.rented import tags
 from provision.rented.managed_kubernetes.plan import use_or_create
 from provision.rented.managed_kubernetes.service import FixedCosts
-from provision.unsupported_options import taken_by
 
 DISK_GB = 200
 
@@ -27,7 +26,6 @@ class OkeTraits:
     """A `ServiceTraits`."""
 
     name = requests.PROVIDER
-    honoured = taken_by(requests.PROVIDER)
     cluster_kind = "kubernetes-cluster"
     nodes_kind = "node-pool"
     own_plugin = False

@@ -29,16 +29,33 @@ class PlanPrice:
     @property
     def hourly_usd(self) -> float | None:
         """Return the sum."""
-        return self._sum(self.machines_usd)
+        return self._with_machines(self.machines_usd)
 
     @property
     def most_hourly_usd(self) -> float | None:
         """Return the highest sum. `None`: not known."""
-        return self._sum(self.most_machines_usd if self.varies else self.machines_usd)
+        return self._with_machines(self.most_machines_usd if self.varies else self.machines_usd)
 
-    def _sum(self, machines_usd: float | None) -> float | None:
-        parts = (machines_usd, self.disks_usd, self.addresses_usd, self.network_usd, self.control_plane_usd)
-        return None if None in parts else round(sum(part or 0.0 for part in parts), 6)
+    def __add__(self, other: "PlanPrice") -> "PlanPrice":
+        """Return the price of both; `other` does not vary."""
+        most_usd = _sum(self.most_machines_usd, other.machines_usd) if self.varies else None
+        return PlanPrice(
+            machines_usd=_sum(self.machines_usd, other.machines_usd),
+            disks_usd=_sum(self.disks_usd, other.disks_usd),
+            addresses_usd=_sum(self.addresses_usd, other.addresses_usd),
+            network_usd=_sum(self.network_usd, other.network_usd),
+            control_plane_usd=_sum(self.control_plane_usd, other.control_plane_usd),
+            varies=self.varies,
+            most_machines_usd=most_usd,
+        )
+
+    def _with_machines(self, machines_usd: float | None) -> float | None:
+        rest = (self.disks_usd, self.addresses_usd, self.network_usd, self.control_plane_usd)
+        return _sum(machines_usd, *rest)
+
+
+def _sum(*parts: float | None) -> float | None:
+    return None if None in parts else round(sum(part or 0.0 for part in parts), 6)
 
 
 FREE = PlanPrice()

@@ -34,11 +34,8 @@ from provision.rented.planning.spec_checks import refuse_terms, refuse_unknown_s
 from provision.rented.state import STATES, machine_of
 from provision.rented.tags import LAUNCH
 from provision.ssh_keys import ensure_key
-from provision.unsupported_options import refuse_unsupported, taken_by
+from provision.unsupported_options import refuse_unsupported
 from provision.waiting import Clock, Say, quiet
-
-HONOURED = taken_by("clouds")
-"""Fields of Spec that a cloud can honour; see `provision.unsupported_options`."""
 
 
 class CloudProvider(RentedProvider[Cloud]):
@@ -56,8 +53,7 @@ class CloudProvider(RentedProvider[Cloud]):
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
         """Plan with the cloud's lists of our resources, by tag."""
-        honoured = HONOURED - describe(self.name).unsupported
-        refuse_unsupported(spec, self.name, honoured=honoured, because="it has no such thing")
+        refuse_unsupported(spec, self.name, because="it has no such thing")
         if spec.python is None and current is not None and current.machines:
             # New machines have the interpreter of the others.
             spec = replace(spec, python=current.machines[0].python)

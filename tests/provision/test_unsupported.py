@@ -53,5 +53,5 @@ def test_local_and_hosts_refuse_each_others_options(tmp_path, spec, message):
 
 def test_refuse_unsupported_accepts_honoured_and_harmless_options():
     spec = Spec(region="r", max_cost_usd=1.0, count=2, python="/usr/bin/python3")
-    refuse_unsupported(spec, "mine", honoured={"region"}, because="it is small")
+    refuse_unsupported(spec, "aws", because="it is small")
     assert set(OPTIONS) <= {field.name for field in fields(Spec)}

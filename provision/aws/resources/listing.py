@@ -1,10 +1,10 @@
 """Our resources that are no instances, by tag."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from inventories.threads import run_all, values
+from inventories.threads import run_all, together, values
 from provision.aws import instances
 from provision.aws.api import Api, Item
 from provision.aws.requests import ours, tags_in
@@ -17,9 +17,9 @@ _DELETED = frozenset({"deleting", "deleted", "failed", "rejected"})
 
 def resources(api: Api) -> tuple[Resource, ...]:
     """Return our resources in the region, without instances and resources that end with one."""
-    reads: list[Callable[[], Sequence[Any]]] = [partial(_items, api, kind) for kind in KINDS]
-    reads.append(partial(instances.listed, api, None))
-    *listed_kinds, machines = values(run_all(lambda read: read(), reads))
+    listed_kinds, machines = together(
+        lambda: values(run_all(partial(_items, api), KINDS)), partial(instances.listed, api, None)
+    )
     lists = dict(zip((kind.name for kind in KINDS), listed_kinds, strict=True))
     networks = _address_networks(lists["nat-gateway"])
     own_machines = {(machine.id, machine.tags.get(tags.CLUSTER_ID)) for machine in machines}

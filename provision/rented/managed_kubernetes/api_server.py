@@ -1,11 +1,19 @@
-"""A new API server: its address, and the wait for its answer. Its name and its certificate may come late."""
+"""A new API server: its address, the wait for its answer, and its kubeconfig, for kubectl and the official clients.
+
+Its name and its certificate may come late. A hidden command of gpuctl makes tokens: the kubeconfig has no secret.
+"""
 
 import base64
 import ssl
+import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import yaml
 
 from inventories.kube_context import not_strict
 from provision.errors import BadCredentials
@@ -13,6 +21,7 @@ from provision.waiting import Clock, Say, wait_until
 
 ANSWERS_WITHIN_S = 600.0
 TIMEOUT_S = 10.0
+CREDENTIAL_VERSION = "client.authentication.k8s.io/v1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,3 +60,38 @@ def _status(server: ApiServer, token: str) -> tuple[int | None, str]:
         return error.code, f"it answers {error.code}"
     except OSError as error:
         return None, f"it does not answer: {getattr(error, 'reason', None) or error}"
+
+
+def kubeconfig(name: str, server: ApiServer, command: Sequence[str]) -> bytes:
+    """Return a kubeconfig with one context, `name`. `command`: the words after `gpuctl` that print a credential."""
+    cluster: dict[str, Any] = {"server": server.url}
+    if server.authority:
+        cluster["certificate-authority-data"] = server.authority
+    plugin = {
+        "apiVersion": CREDENTIAL_VERSION,
+        "command": sys.executable,
+        "args": ["-P", "-m", "gpuctl", *command],
+        "env": None,
+        "interactiveMode": "Never",
+        "provideClusterInfo": False,
+    }
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": cluster}],
+        "users": [{"name": name, "user": {"exec": plugin}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }
+    return yaml.safe_dump(document, sort_keys=False).encode()
+
+
+def credential(token: str, ends_at: datetime) -> dict[str, Any]:
+    """Return a token as a credential plug-in prints it."""
+    ends = ends_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": CREDENTIAL_VERSION,
+        "kind": "ExecCredential",
+        "spec": {},
+        "status": {"expirationTimestamp": ends, "token": token},
+    }

@@ -13,10 +13,10 @@ from provision.pricing.prices import Prices
 from provision.pricing.prices import load as load_prices
 from provision.pricing.spending import refuse_over_max_cost
 from provision.provider import Plan
-from provision.records import CloudCluster, Offer, PlannedResource, Resource, ResourceAction
+from provision.records import CloudCluster, Offer, PlannedResource, ResourceAction
 from provision.rented import tags
 from provision.rented.managed_kubernetes.service import FixedCosts, KubernetesService, ServiceTraits
-from provision.rented.planning import caller_address, planned_resources
+from provision.rented.planning import planned_resources
 from provision.rented.planning.plan import requested_cluster
 from provision.rented.planning.spec_checks import count_now, refuse_changes, refuse_expired
 from provision.rented.state import CloudState
@@ -38,44 +38,33 @@ class _Price:
     """The prices of the two groups of machines, each with disks and addresses."""
 
     gpus: PlanPrice
+    """With the network."""
     cpu: PlanPrice
     control_plane_usd: float
 
     @property
     def whole(self) -> PlanPrice:
-        """The price of the cluster, with the network and the control plane."""
-        varies = self.gpus.varies
-        return PlanPrice(
-            machines_usd=_sum(self.gpus.machines_usd, self.cpu.machines_usd),
-            disks_usd=_sum(self.gpus.disks_usd, self.cpu.disks_usd),
-            addresses_usd=_sum(self.gpus.addresses_usd, self.cpu.addresses_usd),
-            network_usd=self.gpus.network_usd,
-            control_plane_usd=self.control_plane_usd,
-            varies=varies,
-            most_machines_usd=_sum(self.gpus.most_machines_usd, self.cpu.machines_usd) if varies else None,
-        )
-
-    @property
-    def cpu_usd(self) -> float | None:
-        """The price of the machine without GPUs, its disk and its address."""
-        return _sum(self.cpu.machines_usd, self.cpu.disks_usd, self.cpu.addresses_usd)
+        """The price of the cluster."""
+        return replace(self.gpus + self.cpu, control_plane_usd=self.control_plane_usd)
 
 
 def make_plan(
-    service: KubernetesService,
+    traits: ServiceTraits,
+    service: KubernetesService | None,
     files: CloudState,
     record: CloudCluster | None,
     spec: Spec,
     machines: Sequence[Machine],
     *,
     cidrs: tuple[str, ...],
-    unknown: str,
+    unknown: str = "",
     notes: tuple[str, ...] = (),
 ) -> Plan:
     """Return the plan for an account.
 
     Args:
-        service: The account.
+        traits: The service, as far as it is known without an account.
+        service: The account. `None`: an unknown one, as if it had no resource of ours.
         files: The cluster's files.
         record: The cluster's record. `None`: a new cluster.
         spec: The request.
@@ -87,41 +76,48 @@ def make_plan(
     Raises:
         RefusedPlan: the machines can't become those of the spec.
     """
-    traits = service.traits
-    listed = service.cloud.resources()
+    listed = () if service is None else service.cloud.resources()
     existing = [
         resource
         for resource in listed
         if record is not None and resource.tags.get(tags.CLUSTER_ID) == record.id
     ]
+    kinds = {resource.kind for resource in existing}
     lives = bool(existing)
     cluster = requested_cluster(traits.name, files.name, record, spec, lives=lives)
     count = count_now(spec, cluster, len(machines))
-    profile = spec.profile or cluster.target.profile
-    cluster = replace(cluster, target=replace(service.cloud.target, profile=profile))
+    if service is not None:
+        profile = spec.profile or cluster.target.profile
+        cluster = replace(cluster, target=replace(service.cloud.target, profile=profile))
     if record is not None and lives:
         refuse_changes(record, cluster)
     keep = tuple(machine for machine in machines if machine.rank < count)
     missing = set(range(count)) - {machine.rank for machine in keep}
     create = planned_resources.to_create(cluster, (), missing)
-    unfinished = not {traits.cluster_kind, traits.nodes_kind} <= {resource.kind for resource in existing}
+    unfinished = not {traits.cluster_kind, traits.nodes_kind} <= kinds
     grows = bool(create) or unfinished
     if grows:
         refuse_expired(cluster, datetime.now(UTC))
     end = tuple(machine.id for machine in machines if machine.rank >= count)
     ends_only = False
     try:
-        offer = service.offer(cluster)
+        offer = traits.outline(cluster) if service is None else service.offer(cluster)
     except ProvisionError:
         if grows or not end:
             raise
         offer, ends_only = traits.outline(cluster), True
     max_count = max(count, cluster.max_count or 0)
-    if grows:
+    if service is not None and grows:
         service.refuse_over_quota(cluster, offer, max_count if unfinished else count, len(keep))
     cluster = replace(cluster, ssh_cidrs=cidrs)
-    price, max_usd = _prices(traits, files, cluster, offer, count, max_count)
-    if grows or record is None or _may_cost_more(record, cluster):
+    prices = load_prices(files.home)
+    costs = traits.fixed_costs(prices, cluster.target.region)
+    price = _price(prices, cluster, offer, count, costs)
+    max_usd = _price(prices, cluster, offer, max_count, costs).whole.most_hourly_usd
+    # Each of these may let it cost more than the record allows, or lower the limit.
+    limits = ("max_count", "ttl_s", "max_cost_usd")
+    changed = record is None or any(getattr(record, name) != getattr(cluster, name) for name in limits)
+    if (grows or changed) and (service is not None or max_usd is not None):
         refuse_over_max_cost(max_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
     plan = planned_resources.base_plan(
         spec,
@@ -129,69 +125,43 @@ def make_plan(
         cluster,
         offer,
         price.whole,
+        machines_price=price.gpus,
         create=create,
         keep=keep,
         requests=traits.preview(cluster, offer, count, existing) if grows else (),
-        resources=(
-            *planned_resources.resources(
-                cluster, offer, price.gpus, create=create, keep=[machine.id for machine in keep], end=()
+        others=(
+            PlannedResource(
+                action=use_or_create(traits.nodes_kind in kinds),
+                kind="instance",
+                detail=f"{traits.cpu_machine}, for the operators and Ray's head",
+                hourly_usd=price.cpu.hourly_usd,
             ),
-            *_fixed_rows(traits, cluster, offer, price, existing, listed),
+            PlannedResource(
+                action=use_or_create(traits.cluster_kind in kinds),
+                kind="control-plane",
+                name=traits.cluster_name(cluster),
+                detail=f"{traits.name.upper()}, with its add-ons",
+                hourly_usd=price.control_plane_usd,
+            ),
+            *traits.extra_rows(offer, existing, listed),
         ),
         notes=(*notes, *_notes(traits, cluster, offer, grows=grows, first=unfinished)),
         lives=lives,
     )
+    details = ServicePlan(cluster=cluster, offer=offer, count=count, ends_only=ends_only)
     return replace(
         plan,
         end=end,
         run_hourly_usd=None if cluster.max_count is None else max_usd,
         makes_control_plane=unfinished,
         ssh_unknown=unknown,
-        details=ServicePlan(cluster=cluster, offer=offer, count=count, ends_only=ends_only),
+        details=None if service is None else details,
     )
-
-
-def make_outline(traits: ServiceTraits, files: CloudState, spec: Spec) -> Plan:
-    """Return the plan for an unknown account, as if it had no resource of ours."""
-    cluster = requested_cluster(traits.name, files.name, None, spec, lives=False)
-    cluster = replace(cluster, ssh_cidrs=(cluster.ssh_cidr or caller_address.YOUR_ADDRESS,))
-    count = count_now(spec, cluster, 0)
-    create = planned_resources.to_create(cluster, (), range(count))
-    offer = traits.outline(cluster)
-    price, max_usd = _prices(traits, files, cluster, offer, count, max(count, cluster.max_count or 0))
-    if max_usd is not None:
-        refuse_over_max_cost(max_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
-    rows = planned_resources.resources(cluster, offer, price.gpus, create=create, keep=(), end=())
-    plan = planned_resources.base_plan(
-        spec,
-        traits.name,
-        cluster,
-        offer,
-        price.whole,
-        create=create,
-        keep=(),
-        requests=traits.preview(cluster, offer, count, ()),
-        resources=(*rows, *_fixed_rows(traits, cluster, offer, price, (), ())),
-        notes=_notes(traits, cluster, offer, grows=True, first=True),
-        lives=False,
-    )
-    run_hourly_usd = None if cluster.max_count is None else max_usd
-    return replace(plan, run_hourly_usd=run_hourly_usd, makes_control_plane=True)
 
 
 def use_or_create(exists: bool) -> ResourceAction:
     """Return the plan's action for a resource."""
     return "use" if exists else "create"
-
-
-def _prices(
-    traits: ServiceTraits, files: CloudState, cluster: CloudCluster, offer: Offer, count: int, max_count: int
-) -> tuple[_Price, float | None]:
-    """Return the price of `count` machines, and the highest hourly price of `max_count`."""
-    prices = load_prices(files.home)
-    costs = traits.fixed_costs(prices, cluster.target.region)
-    max_usd = _price(prices, cluster, offer, max_count, costs).whole.most_hourly_usd
-    return _price(prices, cluster, offer, count, costs), max_usd
 
 
 def _price(prices: Prices, cluster: CloudCluster, offer: Offer, count: int, costs: FixedCosts) -> _Price:
@@ -209,22 +179,11 @@ def _price(prices: Prices, cluster: CloudCluster, offer: Offer, count: int, cost
         most_usd=on_demand_usd if varies else None,
         disk_usd_per_gb_month=disk_month_usd,
     )
-    cpu_offer = replace(offer, disk_gb=costs.cpu_disk_gb)
+    cpu_offer = replace(offer, disk_gb=costs.cpu_disk_gb, network_hourly_usd=0.0)
     cpu = planned_resources.price_of(
         cluster, cpu_offer, 1, costs.cpu_usd, disk_usd_per_gb_month=disk_month_usd
     )
     return _Price(gpus=gpus, cpu=cpu, control_plane_usd=costs.control_plane_usd)
-
-
-def _sum(*prices: float | None) -> float | None:
-    return None if None in prices else round(sum(price or 0.0 for price in prices), 6)
-
-
-def _may_cost_more(record: CloudCluster, cluster: CloudCluster) -> bool:
-    """Return whether a change of the request may cost more than the record allows, or lowers the limit."""
-    return any(
-        getattr(record, name) != getattr(cluster, name) for name in ("max_count", "ttl_s", "max_cost_usd")
-    )
 
 
 def _notes(
@@ -241,31 +200,3 @@ def _notes(
     if grows:
         notes += [traits.replacement] * cluster.spot + list(offer.notes)
     return (*notes, *[traits.first_up] * first)
-
-
-def _fixed_rows(
-    traits: ServiceTraits,
-    cluster: CloudCluster,
-    offer: Offer,
-    price: _Price,
-    existing: Sequence[Resource],
-    listed: Sequence[Resource],
-) -> tuple[PlannedResource, ...]:
-    """Return the rows for the machine without GPUs, the control plane, and other resources of the cluster."""
-    kinds = {resource.kind for resource in existing}
-    return (
-        PlannedResource(
-            action=use_or_create(traits.nodes_kind in kinds),
-            kind="instance",
-            detail=f"{traits.cpu_machine}, for the operators and Ray's head",
-            hourly_usd=price.cpu_usd,
-        ),
-        PlannedResource(
-            action=use_or_create(traits.cluster_kind in kinds),
-            kind="control-plane",
-            name=traits.cluster_name(cluster),
-            detail=f"{traits.name.upper()}, with its add-ons",
-            hourly_usd=price.control_plane_usd,
-        ),
-        *traits.extra_rows(offer, existing, listed),
-    )

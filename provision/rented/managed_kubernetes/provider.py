@@ -21,8 +21,8 @@ from provision.provider import Plan
 from provision.records import CloudCluster, EndGuard, Target
 from provision.rented.base import RentedProvider
 from provision.rented.interface import Cloud
-from provision.rented.managed_kubernetes import api_server, kubeconfig
-from provision.rented.managed_kubernetes.plan import ServicePlan, make_outline, make_plan
+from provision.rented.managed_kubernetes import api_server
+from provision.rented.managed_kubernetes.plan import ServicePlan, make_plan
 from provision.rented.managed_kubernetes.service import CreateContext, KubernetesService, ServiceTraits
 from provision.rented.managed_kubernetes.workers import Workers
 from provision.rented.planning import caller_address
@@ -35,11 +35,11 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
 
     def __init__(
         self,
-        traits: ServiceTraits,
         folder: ClusterFolder,
+        *,
+        traits: ServiceTraits,
         sdk: Callable[[], Finding],
         connect: Callable[[Target, Clock], KubernetesService],
-        *,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(traits.name, folder, connect, clock)
@@ -68,13 +68,22 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
             except API_UNAVAILABLE as error:
                 notes.append(f"which pods there are is not known: {error}")
         return make_plan(
-            service, self._files, record, spec, machines, cidrs=cidrs, unknown=unknown, notes=tuple(notes)
+            self._traits,
+            service,
+            self._files,
+            record,
+            spec,
+            machines,
+            cidrs=cidrs,
+            unknown=unknown,
+            notes=tuple(notes),
         )
 
     def outline(self, spec: Spec) -> Plan:
         """Return the plan for an unknown account, as if it had no resource of ours."""
         self._refuse_unusable(spec)
-        return make_outline(self._traits, self._files, spec)
+        cidrs = (spec.ssh_cidr or caller_address.YOUR_ADDRESS,)
+        return make_plan(self._traits, None, self._files, None, spec, (), cidrs=cidrs)
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
         """Make the machines of the plan; continues an interrupted call: each resource is found, or made."""
@@ -101,7 +110,7 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
                 return plan.keep  # on the nodes that stay
         server = service.make_control_plane(context)
         name = self._traits.cluster_name(cluster)
-        text = kubeconfig.render(name, server, service.token_command(cluster))
+        text = api_server.kubeconfig(name, server, service.token_command(cluster))
         write_atomic(self._files.cluster_folder.kubeconfig_path, text)
         api_server.wait_ready(self._clock, server, lambda: service.token(cluster), say)
         with self._rolled_back(service, context):
@@ -158,7 +167,6 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
         refuse_unsupported(
             spec,
             self.name,
-            honoured=self._traits.honoured,
             because="its machines are nodes of a Kubernetes cluster, in a network of gpuctl's",
         )
         if spec.image is not None:

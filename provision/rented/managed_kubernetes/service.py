@@ -43,8 +43,6 @@ class ServiceTraits(Protocol):
     """A service, as far as it is known without an account. Pure."""
 
     name: str
-    honoured: frozenset[str]
-    """Fields of Spec that the service supports."""
     cluster_kind: str
     nodes_kind: str
     """Kinds of resources: a control plane, and a group of nodes."""
@@ -87,11 +85,6 @@ class ServiceTraits(Protocol):
 
 class KubernetesService(Protocol):
     """One account in one region."""
-
-    @property
-    def traits(self) -> ServiceTraits:
-        """The service, as far as it is known without an account."""
-        ...
 
     @property
     def cloud(self) -> Cloud:

@@ -76,9 +76,6 @@ def make_plan(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec
     in_zone = replace(offer, zones=(decision.keep[0].zone,)) if decision.keep else offer
     existing, failed = _resources(cloud)
     preview = cloud.preview(cluster, in_zone, planned_resources.new_machines(create), existing, let_in)
-    rows = planned_resources.resources(
-        cluster, offer, decision.price, create=create, keep=[m.id for m in decision.keep], end=end
-    )
     plan = planned_resources.base_plan(
         spec,
         cloud.name,
@@ -90,18 +87,19 @@ def make_plan(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec
             machine_of(machine, files, cluster, gpus=offer.gpus, python=spec.python)
             for machine in decision.keep
         ),
+        end=end,
         requests=(
             *planned_resources.ending_requests(cloud.name, end),
             *(preview.requests if changes else ()),
         ),
-        resources=(*rows, *planned_resources.network(preview, offer, changes=changes)),
+        others=planned_resources.network(preview, offer, changes=changes),
         notes=_notes(
             cloud, cluster, offer, create, known=record is not None, failed=failed if changes else None
         ),
         lives=decision.lives,
     )
     details = CloudPlan(cluster=cluster, offer=offer)
-    return replace(plan, end=end, ssh_unknown=decision.ssh_unknown, details=details)
+    return replace(plan, ssh_unknown=decision.ssh_unknown, details=details)
 
 
 def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
@@ -115,7 +113,6 @@ def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
     price = _price(files, cluster, offer, count)
     if price.most_hourly_usd is not None:
         _refuse_over_max_cost(price, cluster)
-    rows = planned_resources.resources(cluster, offer, price, create=create, keep=(), end=())
     driver = expected_plan(
         cluster.driver,
         cluster.image,
@@ -131,11 +128,9 @@ def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
         offer,
         price,
         create=create,
-        keep=(),
         requests=preview.requests,
-        resources=(*rows, *preview.resources),
+        others=preview.resources,
         notes=(*offer.notes, *unknown_branch(driver), *planned_resources.route_note(cluster)),
-        lives=False,
     )
     why = "as asked for" if cluster.image else "the account can't be asked which images it can have"
     return replace(plan, image_why=why, driver=driver)

@@ -30,25 +30,35 @@ def base_plan(
     offer: Offer,
     price: PlanPrice,
     *,
+    machines_price: PlanPrice | None = None,
     create: tuple[PlannedMachine, ...],
-    keep: tuple[Machine, ...],
+    keep: tuple[Machine, ...] = (),
+    end: tuple[str, ...] = (),
     requests: tuple[PlannedRequest, ...],
-    resources: tuple[PlannedResource, ...],
+    others: tuple[PlannedResource, ...],
     notes: tuple[str, ...],
-    lives: bool,
+    lives: bool = False,
 ) -> Plan:
-    """Return a plan with the fields that all plans for rented machines have. `lives`: some machines exist already."""
+    """Return a plan with the fields that all plans for rented machines have.
+
+    `machines_price`: of the machines with GPUs, if `price` has others. `others`: rows of other resources. `lives`:
+    some machines exist already.
+    """
     cloud = describe(cluster.target.provider)
+    rows = resources(
+        cluster, offer, machines_price or price, create=create, keep=[machine.id for machine in keep], end=end
+    )
     return Plan(
         spec=spec,
         provider=provider,
         region=cluster.target.region,
         create=create,
         keep=keep,
+        end=end,
         price=price,
         free=False,
         requests=requests,
-        resources=resources,
+        resources=(*rows, *others),
         ssh_cidrs=cluster.ssh_cidrs,
         ssh_port=cluster.ssh_port,
         until_s=until_s(cluster, lives=lives),

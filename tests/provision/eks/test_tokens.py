@@ -11,8 +11,7 @@ import yaml
 from kubernetes import client, config
 
 from provision.eks import names, tokens
-from provision.rented.managed_kubernetes import kubeconfig
-from provision.rented.managed_kubernetes.api_server import ApiServer
+from provision.rented.managed_kubernetes.api_server import ApiServer, kubeconfig
 from tests.fakes.kube.api import KubeApi
 from tests.provision.aws.building import a_cluster
 from tests.provision.eks.building import signed_for
@@ -51,7 +50,7 @@ def test_official_client_gets_in_by_the_kubeconfig(kube: KubeApi, tmp_path: Path
     server = ApiServer(url=f"http://127.0.0.1:{kube.port}", authority="")
     name = names.cluster_name(cluster)
     command = ["eks-token", "--name", name, "--region", "us-east-1"]
-    path.write_bytes(kubeconfig.render(name, server, command))
+    path.write_bytes(kubeconfig(name, server, command))
     assert "token" not in yaml.safe_load(path.read_text())["users"][0]["user"]
     api = config.new_client_from_config(str(path))
     nodes = client.CoreV1Api(api).list_node().items
