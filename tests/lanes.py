@@ -307,7 +307,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "remote/sessions/test_bounds.py": ("remote/sessions/limits.py", "remote/sessions/session.py"),
     "remote/sessions/test_session.py": ("remote/sessions/session.py",),
     "remote/files/test_pull.py": ("remote/files/pull.py",),
-    "train/advice/test_large_networks.py": ("train/advice/", "train/strategies/stages.py"),
+    "train/advice/test_large_networks.py": ("train/advice/", "train/strategies/plan.py"),
     "train/advice/test_planted.py": ("train/advice/", "train/strategies/", "bench/advise.py"),
     "train/advice/test_tracker.py": ("train/advice/", "train/strategies/"),
     "train/data/test_download.py": ("train/data/",),

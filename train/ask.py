@@ -25,7 +25,7 @@ def check(words: Sequence[str], _: object) -> dict[str, Any]:
 
 def keys(_: Sequence[str], config: dict[str, Any]) -> dict[str, Any]:
     """Check the keys of a DeepSpeed configuration, so that no unknown value, such as a token, is stored."""
-    from train.strategies.deepspeed_keys import unknown_key
+    from train.strategies.deepspeed_config import unknown_key
 
     if (sentence := unknown_key(config)) is not None:
         raise BadOptions(sentence)

@@ -8,10 +8,10 @@ from torch.nn.functional import cross_entropy
 
 from train.batches.batch import Prepare
 from train.batches.in_memory import evaluation_batches
-from train.compilation import uncompiled
 from train.data.dataset import Samples
 from train.reporting.metrics import MetricsManager
 from train.strategies.strategy import Strategy
+from train.train_step import uncompiled
 
 MAX_SAMPLES = 1024
 MAX_NUMBERS = 2**20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from train.checkpoints.model_file import save_model
+from train.checkpoints.files import save_model
 from train.constants import ARTIFACTS, CHECKPOINTS, METRICS_VARIABLE, RUN_DIR_VARIABLE
 from train.data.load import begin_to_load
 from train.distributed import unused_gpus
@@ -23,7 +23,7 @@ from train.distributed.process_group import process_group
 from train.options import Options
 from train.reporting.report import Epoch, Report
 from train.reporting.tensorboard import open_writer
-from train.reporting.time_parts import TimeParts
+from train.reporting.timing import TimeParts
 from train.trainer import Trainer
 
 

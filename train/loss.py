@@ -1,10 +1,16 @@
-"""The training loss."""
+"""The training loss, and the precision that the network and the loss are computed in."""
 
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from train.options import Options
+
 NOT_COUNTED = -100
 """The label of a sample that adds nothing to the loss."""
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def mean_loss(
@@ -22,3 +28,14 @@ def mean_loss(
         label_smoothing=label_smoothing,
     )
     return loss if labels_in_all is None else loss / labels_in_all
+
+
+def autocast(options: Options, device: torch.device) -> AbstractContextManager[None]:
+    """Return the context that computes in the options' precision on the device.
+
+    Autocast's copies of weights are not cached for blocks that compute twice, nor in a CUDA graph.
+    """
+    half = AUTOCAST.get(options.precision)
+    in_graph = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    cached = not options.activation_checkpointing and not in_graph
+    return torch.autocast(device.type, half, cache_enabled=cached) if half else nullcontext()

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from train.graph_memory import memory_beside
+from train.advice.memory import memory_beside
 from train.options import Options
 from train.strategies.strategy import Strategy
 from train.train_step import TrainStep

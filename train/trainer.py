@@ -14,7 +14,6 @@ from train.batches.batch import preparation
 from train.batches.factory import batch_size_per_rank, training_batches
 from train.batches.sampling import samples_per_rank
 from train.checkpoints.checkpointer import Checkpointer
-from train.checkpoints.rng import rng_state, set_rng_state
 from train.data.dataset import Dataset, Samples
 from train.data.same_data import check_same_data
 from train.distributed.environment import DistributedEnvironment
@@ -32,8 +31,7 @@ from train.reporting.metrics import MetricsManager
 from train.reporting.progress import TrainingProgress
 from train.reporting.report import Epoch, Report
 from train.reporting.step_logger import StepLogger
-from train.reporting.time_parts import TimeParts
-from train.reporting.timing import StepTime, StepTimer, Timing, summarize
+from train.reporting.timing import StepTime, StepTimer, TimeParts, Timing, summarize
 from train.step_graph import GraphedStep, allows_graphs, recorder_of
 from train.strategies.choice import build_strategy
 from train.strategies.degrees import micro_batches
@@ -424,3 +422,18 @@ class Trainer:
                 batch_size=self._evaluation_batch,
             )
         return {**metrics, "perplexity": perplexity(metrics["loss"])} if self.options.is_text else metrics
+
+
+def rng_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the state of the CPU's generator, and of the GPU's where the device is one."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_rng_state(state: dict[str, Tensor], device: torch.device) -> None:
+    """Continue with the random numbers that came after `rng_state`."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)

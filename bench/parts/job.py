@@ -20,14 +20,12 @@ from bench.parts.device import synchronize
 from bench.parts.published import Published
 from bench.parts.sections import NoTime
 from train.data.dataset import Dataset, Samples
-from train.data.load import READERS, begin_to_load, load_dataset
-from train.data.synthetic import read
+from train.data.load import READERS, begin_to_load, load_dataset, read_synthetic
 from train.distributed.environment import DistributedEnvironment
 from train.job import set_arithmetic
 from train.options import Options
 from train.reporting.report import Report
-from train.reporting.time_parts import TimeParts
-from train.reporting.timing import StepTimer, summarize
+from train.reporting.timing import StepTimer, TimeParts, summarize
 from train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +49,7 @@ def job(images: int, batch_size: int, **chosen: Any) -> Options:  # noqa: ANN401
 def keep_images() -> None:
     """Make the job's images only once in this process."""
     made = functools.lru_cache(maxsize=2)(
-        lambda seed, shape: read(Options(seed=seed, synthetic=shape), DistributedEnvironment())
+        lambda seed, shape: read_synthetic(Options(seed=seed, synthetic=shape), DistributedEnvironment())
     )
     READERS["synthetic"] = lambda options, _env: made(options.seed, options.synthetic)
 

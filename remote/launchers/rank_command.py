@@ -17,7 +17,7 @@ from remote.python_env.groups import project_file
 from remote.python_env.project_files import read_toml
 from remote.shared.constants import CODE, NODE_FOLDER
 
-BUILT_IN_TRIAL = "train.trial:trial"
+BUILT_IN_TRIAL = "train.on_ray.trial:trial"
 BUILT_IN_FOLDER = f"~/{NODE_FOLDER}/{CODE}/built-in"
 LAUNCHERS = (
     "python",

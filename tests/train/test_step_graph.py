@@ -16,7 +16,7 @@ from train.distributed.environment import DistributedEnvironment
 from train.models.gpt_sizes import GPT_SIZES, GPTSize
 from train.options import Options
 from train.reporting.report import Report
-from train.reporting.time_parts import TimeParts
+from train.reporting.timing import TimeParts
 from train.step_graph import (
     MIN_STEPS_LEFT,
     WARM_UP,

@@ -18,9 +18,9 @@ from train.advice.passes import FEWER, MORE, Counted, Pass, Share, both_passes, 
 from train.errors import BadOptions
 from train.models.networks import build_model
 from train.options import Options
+from train.strategies.plan import Layer as Step
+from train.strategies.plan import chain
 from train.strategies.recompute import recompute_blocks
-from train.strategies.stages import Layer as Step
-from train.strategies.stages import chain
 from train.strategies.tensor_parallel import split_plan
 from train.strategies.wrapping import parts_to_wrap, repeated_blocks
 

@@ -9,8 +9,7 @@ from functools import lru_cache
 
 from train.advice.network import HALF, Layer, Network, joined, number_bytes
 from train.options import Options
-from train.strategies.balance import best_cut
-from train.strategies.degrees import SHARDED, Degrees, gathers_in_half
+from train.strategies.degrees import SHARDED, Degrees, best_cut, gathers_in_half
 
 LIBRARIES_BYTES = 1.5e9
 """Of CUDA's context, NCCL's buffers and cuBLAS's workspaces: around that much of a GPU before any tensor. An H200 had
@@ -169,3 +168,11 @@ def gathered(stage: Layer, network: Network, options: Options, sizes: Degrees, b
     weights = at_once(1 + (options.prefetch or 1)) if resharded else stage.weights
     of_weights = HALF if gathers_in_half(options, sizes) else number
     return of_weights * weights + (number * at_once(2) if batch.number == 1 else 0.0)
+
+
+def memory_beside(graph_bytes: float) -> float:
+    """Return the bytes that have to be free in addition to the graph of a step.
+
+    Other batches need about as much as the graph, and the allocator's blocks do not fit exactly.
+    """
+    return 1.25 * graph_bytes + 0.5e9

@@ -23,10 +23,9 @@ from torch.utils.flop_counter import (
 )
 from torch.utils.hooks import RemovableHandle
 
-from train.loss import mean_loss
+from train.loss import autocast, mean_loss
 from train.options import Options
-from train.precision import autocast
-from train.strategies.stages import Layer
+from train.strategies.plan import Layer
 
 FEWER, MORE = 2, 4
 """Samples of the two passes. Networks that normalise over the batch need more than one."""

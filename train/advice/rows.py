@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from train.advice.candidates import Layout, Refused, layouts, strategies
-from train.advice.cost import training_cost
 from train.advice.data import ImageShape
 from train.advice.machines import Machines
 from train.advice.measured import MeasuredRun, measured, range_of
@@ -338,3 +337,21 @@ def does_not_fit(memory: Memory, machines: Machines, samples: str) -> str:
         f"With {samples} at a time a rank needs {memory.total / 1e9:.1f} GB ({largest}), and {USABLE * 100:.0f} % of "
         f"the {machines.gpu}'s {machines.gpu_memory_gb:.0f} GB is {USABLE * machines.gpu_memory_gb:.1f}."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """A whole training on rented machines."""
+
+    total_s: tuple[float, float]
+    """From the order of the machines to the last step: the best case and the worst."""
+    usd: float | None
+    """In the middle of that range, and at least the shortest time that is billed. `None`: no price is known."""
+
+
+def training_cost(machines: Machines, samples: float, sample_s: tuple[float, float]) -> Cost:
+    """Return the cost of a training with `samples`. `sample_s`: seconds for each, the best case and the worst."""
+    best, worst = (machines.setup_s + samples * seconds for seconds in sample_s)
+    billed_s = max(machines.min_billed_s, (best + worst) / 2)
+    usd = None if machines.hourly_usd is None else machines.hourly_usd * billed_s / 3600
+    return Cost(total_s=(best, worst), usd=usd)

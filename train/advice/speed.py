@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from train.advice.communication import communication
 from train.advice.machines import Machines
-from train.advice.memory import Batch, Memory, optimized, stages_of
+from train.advice.memory import Batch, Memory, memory_beside, optimized, stages_of
 from train.advice.network import Network, number_bytes
-from train.graph_memory import memory_beside
 from train.options import Options
 from train.strategies.degrees import Degrees
 

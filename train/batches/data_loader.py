@@ -6,9 +6,8 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from train.batches.augmentation import Augmentations, augment
 from train.batches.batch import Batch, Prepare
-from train.batches.sampling import RankSampler
+from train.batches.sampling import Augmentations, RankSampler, augment
 from train.data.dataset import Samples
 
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import torch
 
-from train.batches.augmentation import augment
 from train.batches.batch import Batch, Prepare, to_device
-from train.batches.sampling import RankSampler, samples_per_rank
+from train.batches.sampling import RankSampler, augment, samples_per_rank
 from train.data.dataset import Samples
 
 

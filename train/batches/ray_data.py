@@ -18,9 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from train.batches.augmentation import MAX_SHIFT, Augmentations
 from train.batches.batch import Batch, Normalize, to_device
-from train.batches.sampling import RankSampler
+from train.batches.sampling import MAX_SHIFT, Augmentations, RankSampler
 from train.constants import NODE_HOME_VARIABLE, NODE_ID_LABEL, NODE_VARIABLE
 from train.data.dataset import ImageFiles
 from train.errors import BadData, BadEnvironment

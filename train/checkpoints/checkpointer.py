@@ -11,6 +11,7 @@ every node needs the whole folder. The number of ranks and the strategy may chan
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +22,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from train.checkpoints import files
-from train.checkpoints.checks import State, check_identity, check_optimizer, check_position
 from train.distributed.environment import DistributedEnvironment, ranks_text
 from train.distributed.process_group import barrier
 from train.errors import BadCheckpoint
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 DISK_TIMEOUT_S = 1800.0
 """Timeout for the other ranks while rank 0 writes or reads a checkpoint."""
+State = dict[str, Any]
 
 
 class Resumable(Protocol):
@@ -290,3 +291,47 @@ def _gather(state: State, world_size: int) -> None:
     dist.all_gather_object(gathered, (state["rng"], state["seen"]))
     state["rng"] = [rng for rngs, _ in gathered for rng in rngs]
     state["seen"] = [part for _, parts in gathered for part in parts]
+
+
+def check_identity(theirs: State, ours: State, path: Path) -> None:
+    """Raise BadCheckpoint if the checkpoint is of another model, dataset, optimizer or seed."""
+    different = [name for name, value in ours.items() if theirs.get(name) != value]
+    if different:
+        was = ", ".join(f"{name} {theirs.get(name)}" for name in different)
+        now = ", ".join(f"{name} {ours[name]}" for name in different)
+        raise BadCheckpoint(
+            f"The checkpoint {path} is of another job: it has {was}; this one {now}. Give the options of that job, "
+            "or remove the checkpoint to start from the beginning."
+        )
+
+
+def check_position(state: State, *, samples: int) -> None:
+    """Raise ValueError if a checkpoint's position in the run is impossible."""
+    minima = {"epoch": 1, "consumed": 0, "steps": 0, "samples": 0, "taken": 0, "world_size": 1}
+    for name, smallest in minima.items():
+        if type(state[name]) is not int or state[name] < smallest:
+            raise ValueError(f"its {name} is {state[name]!r}")
+    if state["consumed"] >= samples:
+        raise ValueError(f"its consumed is {state['consumed']} of {samples} samples")
+    if not (isinstance(state["seconds"], float) and state["seconds"] >= 0):
+        raise ValueError(f"its seconds are {state['seconds']!r}")
+    if len(state["rng"]) != state["world_size"]:
+        raise ValueError(f"it has random numbers of {len(state['rng'])} ranks")
+    if not all(isinstance(value, int | float) or value is None for value in state["plateau"].values()):
+        raise ValueError("its plateau is not of numbers")
+    for part in state["seen"]:
+        if not (type(part["samples"]) is int and isinstance(part["loss_sum"], float)):
+            raise ValueError("its metrics are not of numbers")
+
+
+def check_optimizer(state: State, shapes: Sequence[tuple[int, ...]], *, steps: int) -> None:
+    """Raise ValueError if an optimizer's state does not fit the weights: its kernels would not check."""
+    of_each = state["state"]
+    if (steps and not of_each) or set(of_each) - set(range(len(shapes))):
+        raise ValueError(
+            f"its optimizer has the state of {len(of_each)} weights where there are {len(shapes)}"
+        )
+    for index, values in of_each.items():
+        for name, value in values.items():
+            if isinstance(value, Tensor) and tuple(value.shape) not in ((), shapes[index]):
+                raise ValueError(f"its optimizer's {name} has shape {tuple(value.shape)} for {shapes[index]}")

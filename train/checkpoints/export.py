@@ -25,7 +25,7 @@ def export(folder: Path, target: Path) -> dict[str, Any]:
     if target.suffix == ".safetensors":
         _save_safetensors(weights, target)
     else:
-        from train.checkpoints.model_file import save_model
+        from train.checkpoints.files import save_model
 
         save_model(weights, target)
     size, digest = summary(target)

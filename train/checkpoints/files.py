@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from train.errors import BadCheckpoint, NotWritten
 
@@ -204,3 +205,20 @@ def _is_listing(path: Path, document: object) -> bool:
 def _is_file(name: str, about: object) -> bool:
     plain = name not in ("", ".", "..") and "/" not in name
     return plain and isinstance(about, dict) and isinstance(about.get("sha256"), str) and "bytes" in about
+
+
+def save_model(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Write a bare model's state_dict; at any instant, `path` is the old or the whole new file.
+
+    The tensors are moved to the CPU. They are read back with `torch.load(path, weights_only=True)`.
+    """
+    content = io.BytesIO()
+    torch.save({name: tensor.cpu() for name, tensor in weights.items()}, content)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content.getbuffer())
+    except OSError as error:
+        raise NotWritten(
+            f"The model can't be written to {path}: {error.strerror}. Make room or give access there, or train with "
+            "--no-save."
+        ) from error

@@ -31,7 +31,7 @@ def decode(path: Path, size: int) -> np.ndarray:
 
 
 def augment_one(image: np.ndarray, *, flip: bool, down: int, right: int) -> np.ndarray:
-    """Mirror and shift an image [c, h, w], as `train.batches.augmentation.augment` does, and fill up with 0."""
+    """Mirror and shift an image [c, h, w], as `train.batches.sampling.augment` does, and fill up with 0."""
     if flip:
         image = image[:, :, ::-1]
     margin = max(abs(down), abs(right))

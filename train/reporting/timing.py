@@ -22,7 +22,8 @@ import math
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -243,3 +244,24 @@ def _ms(begin: Mark, end: Mark) -> float:
     if isinstance(begin, torch.cuda.Event):
         return float(begin.elapsed_time(end))  # type: ignore[arg-type]  # the marks of a step are of one kind
     return (end - begin) * 1000  # type: ignore[operator]
+
+
+class TimeParts:
+    """Seconds by the part's name. A second counts once: for the innermost part that is measured then."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the time of the body, without the parts that are measured in it."""
+        began, before = time.perf_counter(), sum(self.seconds.values())
+        try:
+            yield
+        finally:
+            inner = sum(self.seconds.values()) - before
+            self.add(name, time.perf_counter() - began - inner)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add to a part."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds

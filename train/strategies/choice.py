@@ -31,7 +31,7 @@ def _kind(options: Options, env: DistributedEnvironment, sizes: Degrees) -> type
 
         return DeepSpeed
     if options.strategy == "dp":
-        from train.strategies.dp import ThreadedDataParallel
+        from train.strategies.ddp import ThreadedDataParallel
 
         return ThreadedDataParallel
     if env.world_size == 1:

@@ -1,5 +1,8 @@
 """Data parallel training: every rank has the whole model, and DistributedDataParallel averages the gradients.
 
+`dp` is one process for all GPUs of a node, whose threads share an interpreter. torch recommends the other strategy:
+this one is for comparison.
+
 What PowerSGD remembers of earlier steps (the error it made, which it adds to the next gradients) is not in a
 checkpoint: a resumed run begins with whole gradients again.
 """
@@ -15,8 +18,10 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from train.distributed.environment import DistributedEnvironment
 from train.errors import BadOptions
-from train.options import Compression
+from train.options import Compression, Options
+from train.strategies.degrees import Degrees, check_alone
 from train.strategies.strategy import Strategy
 
 Hook = Callable[[Any], torch.futures.Future[torch.Tensor]]
@@ -106,3 +111,22 @@ def _averaging_hook(compression: Compression, backend: str, steps: int) -> Hook:
         )
         return lambda bucket: powerSGD_hook.powerSGD_hook(state, bucket)
     return lambda bucket: default_hooks.allreduce_hook(group, bucket)
+
+
+class ThreadedDataParallel(Strategy):
+    """torch's `DataParallel`: the batch is divided among the GPUs, the loss is computed on the first one."""
+
+    name = "dp"
+
+    def __init__(
+        self, options: Options, env: DistributedEnvironment, device: torch.device, sizes: Degrees
+    ) -> None:
+        super().__init__(options, env, device, sizes)
+        check_alone(env)
+        if device.type == "cuda":
+            self.devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+
+    def wrap(self, model: nn.Module, *, steps: int, on_ready: Callable[[], None]) -> nn.Module:  # noqa: ARG002
+        """Wrap the model's network so that it computes on all GPUs. On CPUs the network stays as it is."""
+        model.network = nn.DataParallel(model.get_submodule("network"))
+        return model

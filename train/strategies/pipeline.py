@@ -18,7 +18,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from train.loss import NOT_COUNTED, mean_loss
 from train.strategies.fsdp import FullyShard, local
-from train.strategies.stages import Layer
+from train.strategies.plan import Layer
 from train.strategies.strategy import Compute, State
 
 WITHOUT_OUTPUTS: dict[str, Any] = (

@@ -1,15 +1,142 @@
-"""Plan how a strategy divides a network. gpuctl shows the plan before any rank starts."""
+"""Plan how a strategy divides a network, and where a pipeline cuts it. gpuctl shows the plan before a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
+from torch.utils.flop_counter import FlopCounterMode
 
+from train.errors import BadOptions
 from train.options import Options
-from train.strategies.degrees import Degrees
-from train.strategies.stages import Layer, chain, costs_of, cut
+from train.strategies.degrees import Degrees, best_cut
 from train.strategies.tensor_parallel import split_plan
 from train.strategies.wrapping import parts_to_wrap
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A step of a network's forward pass."""
+
+    name: str
+    """Name in the network; empty for a step without module and weights."""
+    compute: Callable[[Tensor], Tensor]
+
+    @property
+    def weights(self) -> int:
+        """The number of its weights."""
+        module = self.compute
+        return sum(p.numel() for p in module.parameters()) if isinstance(module, nn.Module) else 0
+
+
+def chain(network: nn.Module, example: Tensor) -> list[Layer]:
+    """Return the layers that together are the network, in order. The network does not change.
+
+    Raises BadOptions for a network that is no chain of layers.
+    """
+    if type(network).forward is nn.Sequential.forward:
+        return _layers(network)
+    layers = _layers(network)
+    last = next((at for at, layer in reversed(list(enumerate(layers))) if layer.weights), 0)
+    linear = next((at for at, layer in enumerate(layers) if isinstance(layer.compute, nn.Linear)), last)
+    # Steps without weights, as between images and classifier, are often no modules.
+    between = [Layer(name="", compute=step) for step in (_flatten, _pool)]
+    tries = ([*layers[:at], step, *layers[at:]] for step in between for at in sorted({linear, last}))
+    working = next((row for row in (layers, *tries) if _same(network, row, example)), None)
+    if working is None:
+        raise BadOptions(
+            f"A pipeline needs a network of layers that follow each other, and {type(network).__name__} is none: "
+            "take another --model, or --strategy fsdp."
+        )
+    return working
+
+
+def cut(
+    layers: Sequence[Layer], costs: Sequence[float], stages: int, splits: Mapping[str, str]
+) -> list[range]:
+    """Return the layers of each stage: the most expensive stage is as cheap as possible, and each has weights.
+
+    `splits`: pairs of layers that are split among ranks, and stay on one stage. Raises BadOptions if too few layers
+    have weights.
+    """
+    begins = _units(layers, splits)
+    ends = [*begins[1:], len(layers)]
+    units = [range(*of) for of in zip(begins, ends, strict=True)]
+    of_units = best_cut(
+        [sum(costs[at] for at in unit) for unit in units],
+        [sum(layers[at].weights for at in unit) for unit in units],
+        stages,
+    )
+    return [range(begins[unit.start], ends[unit.stop - 1]) for unit in of_units]
+
+
+@torch.no_grad()
+def costs_of(network: nn.Module, layers: Sequence[Layer], example: Tensor) -> list[float]:
+    """Return each layer's floating-point operations for one sample, of products and convolutions only."""
+    costs = []
+    value = example
+    with _evaluating(network):
+        for layer in layers:
+            with FlopCounterMode(display=False) as counter:
+                value = layer.compute(value)
+            costs.append(float(counter.get_total_flops()))
+    return costs
+
+
+def _units(layers: Sequence[Layer], splits: Mapping[str, str]) -> list[int]:
+    """Return the beginnings of the uncuttable units: single layers, and pairs with the layers between."""
+    begins, within = [], False
+    for at, layer in enumerate(layers):
+        if not within:
+            begins.append(at)
+        by = splits.get(layer.name)
+        within = by == "columns" or (within and by != "rows")
+    return begins
+
+
+def _layers(part: nn.Module, name: str = "") -> list[Layer]:
+    """Return a network's children in order, with a sequence's children in its place."""
+    layers = []
+    for inner, child in part.named_modules(remove_duplicate=False):  # one that is there twice computes twice
+        if not inner or "." in inner:
+            continue
+        full = f"{name}.{inner}".lstrip(".")
+        plain = type(child).forward is nn.Sequential.forward
+        layers += _layers(child, full) if plain else [Layer(name=full, compute=child)]
+    return layers
+
+
+@torch.no_grad()
+def _same(network: nn.Module, layers: Sequence[Layer], example: Tensor) -> bool:
+    try:
+        with _evaluating(network):
+            value = example
+            for layer in layers:
+                value = layer.compute(value)
+            return torch.equal(value, network(example))
+    except (RuntimeError, AssertionError):  # a layer can't use the output of the previous layer
+        return False
+
+
+@contextmanager
+def _evaluating(network: nn.Module) -> Iterator[None]:
+    """Keep running statistics as they are, and take a single sample."""
+    was = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was)
+
+
+def _flatten(value: Tensor) -> Tensor:
+    return value.flatten(1)
+
+
+def _pool(value: Tensor) -> Tensor:
+    return adaptive_avg_pool2d(value, 1).flatten(1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from train.distributed.environment import DistributedEnvironment
+from train.loss import autocast
 from train.options import Options
-from train.precision import autocast
 from train.strategies.degrees import Degrees
 
 State = dict[str, Any]

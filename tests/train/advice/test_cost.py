@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from train.advice.cost import training_cost
 from train.advice.machines import Machines
 from train.advice.question import question_of
-from train.advice.rows import rows
+from train.advice.rows import rows, training_cost
 from train.command_line import parse
 from train.errors import BadOptions
 

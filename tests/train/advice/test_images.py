@@ -12,7 +12,7 @@ from train.advice.question import question_of
 from train.advice.rows import rows
 from train.advice.speed import RECOMPUTED
 from train.command_line import parse
-from train.data import digits, synthetic
+from train.data import load
 from train.distributed.environment import DistributedEnvironment
 from train.errors import BadOptions
 from train.models.networks import build_model
@@ -79,10 +79,10 @@ def test_pairs_of_linear_layers_are_split_and_others_are_not():
 @pytest.mark.parametrize(
     ("words", "read"),
     [
-        (("--dataset", "digits"), digits.read),
-        (("--dataset", "digits", "--validation", "0.5"), digits.read),
-        (("--dataset", "synthetic", "--synthetic", "50,3,8,8,4"), synthetic.read),
-        (("--dataset", "synthetic", "--synthetic", "50,3,8,8,4", "--validation", "0.1"), synthetic.read),
+        (("--dataset", "digits"), load.read_digits),
+        (("--dataset", "digits", "--validation", "0.5"), load.read_digits),
+        (("--dataset", "synthetic", "--synthetic", "50,3,8,8,4"), load.read_synthetic),
+        (("--dataset", "synthetic", "--synthetic", "50,3,8,8,4", "--validation", "0.1"), load.read_synthetic),
     ],
 )
 def test_samples_are_those_of_the_dataset(words, read):

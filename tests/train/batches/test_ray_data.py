@@ -11,9 +11,8 @@ import torch
 from image_files import write_picture
 
 import train
-from train.batches.augmentation import MAX_SHIFT, augment, draw_augmentations
 from train.batches.ray_data import images_per_block, read_images, reader, task_rows, with_timeout
-from train.batches.sampling import RankSampler
+from train.batches.sampling import MAX_SHIFT, RankSampler, augment, draw_augmentations
 from train.data import image_folder
 from train.data.dataset import ImageFiles
 from train.data.image_decoding import augment_one

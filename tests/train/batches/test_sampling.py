@@ -5,8 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, TensorDataset
 
-from train.batches.augmentation import MAX_SHIFT, augment, draw_augmentations
-from train.batches.sampling import epoch_order, samples_per_rank, shard
+from train.batches.sampling import (
+    MAX_SHIFT,
+    augment,
+    draw_augmentations,
+    epoch_order,
+    samples_per_rank,
+    shard,
+)
 
 
 @given(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from train.checkpoints import files
-from train.checkpoints.checks import check_optimizer, check_position
+from train.checkpoints.checkpointer import check_optimizer, check_position
 from train.errors import BadCheckpoint, NotWritten
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from train.checkpoints.model_file import save_model
+from train.checkpoints.files import save_model
 from train.errors import NotWritten
 
 

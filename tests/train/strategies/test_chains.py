@@ -33,7 +33,7 @@ LINKS = [
 RUNS = """
 import json, os, sys
 import train.job, train.__main__ as job
-import train.strategies.dp, train.strategies.pipeline, train.strategies.zero
+import train.strategies.ddp, train.strategies.pipeline, train.strategies.ddp
 from train.checkpoints.checkpointer import Checkpointer
 from train.torchvision_import import import_torchvision
 

@@ -7,8 +7,8 @@ from torch import nn
 from train.errors import BadOptions
 from train.models.networks import build_model
 from train.options import Options
-from train.strategies.balance import best_cut
-from train.strategies.stages import chain, costs_of, cut
+from train.strategies.degrees import best_cut
+from train.strategies.plan import chain, costs_of, cut
 from train.strategies.tensor_parallel import split_plan
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from train.compilation import compiled_blocks, uncompiled, whole_batch_sizes
 from train.models.gpt import assemble
 from train.models.gpt_sizes import GPTSize
 from train.torchvision_import import import_torchvision
+from train.train_step import compiled_blocks, uncompiled, whole_batch_sizes
 
 
 @pytest.mark.parametrize(
