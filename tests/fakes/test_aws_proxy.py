@@ -37,11 +37,6 @@ class TestProtocol:
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"{aws.cloud.url}/?Action=DescribeVpcs&Version=2016-11-15")
 
-    def test_fake_ec2_answers_a_presigned_get_request(self, aws: Aws) -> None:
-        url = aws.ec2.generate_presigned_url("describe_availability_zones", HttpMethod="GET")
-        with urllib.request.urlopen(url) as reply:
-            assert b"<zoneName>us-east-1a</zoneName>" in reply.read()
-
     @pytest.mark.parametrize(
         ("fields", "code"),
         [
@@ -133,24 +128,6 @@ class TestFaults:
             aws.ec2.create_vpc(CidrBlock="10.9.0.0/16")
         assert len(aws.ec2.describe_vpcs()["Vpcs"]) == 2
 
-    def test_duplicate_fault_performs_a_call_twice(self, aws: Aws) -> None:
-        aws.cloud.fault(operation="CreateVpc", kind="duplicate")
-        aws.ec2.create_vpc(CidrBlock="10.9.0.0/16")
-        assert len(aws.ec2.describe_vpcs()["Vpcs"]) == 3
-        aws.cloud.fault(operation="RunInstances", kind="duplicate")
-        aws.run(ClientToken="one")
-        assert len(aws.instances()) == 1
-
-    def test_hold_before_launch_creates_no_instance(self, aws: Aws) -> None:
-        aws.cloud.fault(operation="RunInstances", kind="hold_before")
-        with ThreadPoolExecutor(1) as pool:
-            launch = pool.submit(aws.run, ImageId=aws.image)
-            held = aws.cloud.held(wait_s=10)
-            assert held and (held["operation"], held["phase"]) == ("RunInstances", "before")
-            assert aws.cloud.release() == 1
-            assert isinstance(launch.exception(10), botocore.exceptions.ConnectionClosedError)
-        assert aws.instances() == []
-
     def test_calls_log_has_status_and_code(self, aws: Aws) -> None:
         aws.cloud.forget_calls()
         with refused("InvalidVpcID.NotFound"):
@@ -196,9 +173,6 @@ def _names() -> list[str]:
 
 
 class TestOtherServices:
-    def test_get_caller_identity_returns_the_account(self, aws: Aws) -> None:
-        assert aws.client("sts").get_caller_identity()["Account"] == "123456789012"
-
     def test_service_quotas_are_returned_and_enforced(self, aws: Aws) -> None:
         quotas = aws.client("service-quotas")
         aws.cloud.settings(quotas={"L-DB2E81BA": 96})
@@ -211,17 +185,6 @@ class TestOtherServices:
         with refused("VcpuLimitExceeded", text="limit of 96"):
             aws.run(count=3)
         assert len(aws.run(count=2)) == 2
-
-    def test_get_products_returns_the_price(self, aws: Aws) -> None:
-        fields = [{"Type": "TERM_MATCH", "Field": "instanceType", "Value": "p5.48xlarge"}]
-        (product,) = aws.client("pricing").get_products(ServiceCode="AmazonEC2", Filters=fields)["PriceList"]
-        assert "55.04" in product
-
-    def test_describe_instance_types_returns_gpus(self, aws: Aws) -> None:
-        result = aws.ec2.describe_instance_types(InstanceTypes=["p3.8xlarge", "p5.48xlarge"])["InstanceTypes"]
-        gpus = {entry["InstanceType"]: entry["GpuInfo"]["Gpus"][0] for entry in result}
-        assert (gpus["p3.8xlarge"]["Count"], gpus["p3.8xlarge"]["Name"]) == (4, "V100")
-        assert gpus["p5.48xlarge"]["Count"] == 8
 
 
 class TestCommandLine:

@@ -8,7 +8,7 @@ import paramiko
 import pytest
 
 from provision.ssh_keys import KeyPair, new_key
-from tests.fakes.aws_proxy.user import Aws, Net, fake_aws, refused, until
+from tests.fakes.aws_proxy.user import Aws, Net, fake_aws, until
 
 pytestmark = pytest.mark.slow
 
@@ -37,25 +37,6 @@ class TestPublicAddresses:
         until(lambda: aws.state(many["InstanceId"]) == "running")
         shown = [aws.instance(made["InstanceId"]).get("PublicIpAddress") for made in (public, private, many)]
         assert [address is not None for address in shown] == [True, False, False]
-
-    def test_elastic_ip_needs_a_gateway_and_is_released_after_use(self, aws: Aws, net: Net) -> None:
-        (made,) = aws.run(NetworkInterfaces=[nic(net), nic(net, DeviceIndex=1)])
-        name = made["InstanceId"]
-        until(lambda: aws.state(name) == "running")
-        address = aws.ec2.allocate_address(Domain="vpc")
-        local = {"AllocationId": address["AllocationId"]}
-        primary = {"NetworkInterfaceId": made["NetworkInterfaces"][0]["NetworkInterfaceId"]}
-        with refused("Gateway.NotAttached", text=net.vpc):
-            aws.ec2.associate_address(**local, **primary)
-        gateway(aws, net.vpc)
-        aws.ec2.associate_address(**local, **primary)
-        assert aws.instance(name)["PublicIpAddress"] == address["PublicIp"]
-        with refused("InvalidIPAddress.InUse"):
-            aws.ec2.release_address(**local)
-        aws.end(name)
-        until(lambda: "AssociationId" not in aws.ec2.describe_addresses()["Addresses"][0])
-        aws.ec2.release_address(**local)
-        assert aws.ec2.describe_addresses()["Addresses"] == []
 
 
 def test_instances_are_real_ssh_hosts_until_terminated(tmp_path: Path) -> None:

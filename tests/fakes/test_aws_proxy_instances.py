@@ -45,11 +45,6 @@ class TestLife:
         assert change["CurrentState"]["Name"] == "terminated"
         assert aws.ec2.describe_volumes()["Volumes"] == []
 
-    def test_instance_status_checks_pass_after_it_runs(self, aws: Aws, net: Net) -> None:
-        (name,) = ids(aws.run(net))
-        assert aws.ec2.describe_instance_status(InstanceIds=[name])["InstanceStatuses"] == []
-        until(lambda: _checks(aws, name) == ["ok"])
-
     def test_instance_is_forgotten_after_termination(self, aws: Aws, net: Net) -> None:
         aws.cloud.settings(forget_s=0.05)
         (name,) = ids(aws.run(net))
@@ -75,16 +70,6 @@ class TestLife:
             aws.ec2.terminate_instances(InstanceIds=[name])
         aws.ec2.modify_instance_attribute(InstanceId=name, DisableApiTermination={"Value": False})
         aws.end(name)
-
-    def test_instance_stops_and_starts(self, aws: Aws, net: Net) -> None:
-        (name,) = ids(aws.run(net))
-        with refused("IncorrectInstanceState", text=name):
-            aws.ec2.stop_instances(InstanceIds=[name])
-        until(lambda: aws.state(name) == "running")
-        aws.ec2.stop_instances(InstanceIds=[name])
-        until(lambda: aws.state(name) == "stopped")
-        aws.ec2.start_instances(InstanceIds=[name])
-        until(lambda: aws.state(name) == "running")
 
     def test_interrupted_spot_instance_is_terminated(self, aws: Aws, net: Net) -> None:
         (made,) = aws.run(net, InstanceMarketOptions={"MarketType": "spot"})
@@ -117,17 +102,6 @@ class TestLife:
         aws.cloud.settings(speed=10_000)
         until(lambda: ids(aws.instances()) == [name])
         assert aws.state(name) == "running"
-
-    def test_speed_setting_shortens_launch_and_termination(self, aws: Aws, net: Net) -> None:
-        aws.cloud.settings(speed=1000, launch_s=60, terminate_s=120)
-        (name,) = ids(aws.run(net))
-        until(lambda: aws.state(name) == "running")
-        aws.end(name)
-
-
-def _checks(aws: Aws, name: str) -> list[str]:
-    result = aws.ec2.describe_instance_status(InstanceIds=[name])["InstanceStatuses"]
-    return [entry["InstanceStatus"]["Status"] for entry in result]
 
 
 def _spot(aws: Aws, request: str) -> tuple[str, str]:

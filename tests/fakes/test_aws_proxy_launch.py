@@ -205,7 +205,6 @@ class TestRequests:
             UserData="#cloud-config\n",
             EbsOptimized=True,
             Placement={"GroupName": "tight"},
-            InstanceInitiatedShutdownBehavior="terminate",
             MetadataOptions={"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
             BlockDeviceMappings=[
                 {
@@ -222,10 +221,6 @@ class TestRequests:
         assert (result["EbsOptimized"], result["Placement"]["GroupName"]) == (True, "tight")
         assert result["MetadataOptions"]["HttpTokens"] == "required"
         assert result["Tags"] == [{"Key": "gpuctl", "Value": "instance"}]
-        attribute = aws.ec2.describe_instance_attribute(
-            InstanceId=made["InstanceId"], Attribute="instanceInitiatedShutdownBehavior"
-        )
-        assert attribute["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
         (volume,) = aws.ec2.describe_volumes(Filters=[{"Name": "tag:gpuctl", "Values": ["volume"]}])[
             "Volumes"
         ]

@@ -82,8 +82,6 @@ class TestNatGateways:
         (has,) = in_state(aws, name, "available")["NatGatewayAddresses"]
         with refused("AuthFailure"):
             aws.ec2.release_address(AllocationId=has["AllocationId"])
-        with refused("AuthFailure"):
-            aws.ec2.disassociate_address(AssociationId=has["AssociationId"])
         with refused("DependencyViolation"):
             aws.ec2.delete_subnet(SubnetId=net.subnet)
         with refused("DependencyViolation", text="mapped public address"):
@@ -97,16 +95,6 @@ class TestNatGateways:
         aws.ec2.release_address(AllocationId=has["AllocationId"])
         aws.ec2.detach_internet_gateway(InternetGatewayId=gateway, VpcId=net.vpc)
         aws.ec2.delete_subnet(SubnetId=net.subnet)
-
-    def test_release_address_refuses_an_address_of_an_instance(
-        self, aws: Aws, net: Net, gateway: str
-    ) -> None:
-        (instance,) = aws.run(net)
-        until(lambda: aws.state(instance["InstanceId"]) == "running")
-        local = address(aws)
-        aws.ec2.associate_address(AllocationId=local, InstanceId=instance["InstanceId"])
-        with refused("InvalidIPAddress.InUse"):
-            aws.ec2.release_address(AllocationId=local)
 
     def test_nat_gateway_without_internet_gateway_fails_late(self, aws: Aws, net: Net) -> None:
         failed = in_state(aws, make(aws, net)["NatGatewayId"], "failed")

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import oci
 import pytest
-from oci.core.models import CreateVcnDetails, UpdateVcnDetails
+from oci.core.models import CreateVcnDetails
 from oci.pagination import list_call_get_all_results as every
 
 from tests.fakes.oci.account import DOMAINS
@@ -166,16 +166,6 @@ def test_launch_retry_token_creates_one_instance(world, refused):
     refused(409, "InvalidatedRetryToken", world.launch, subnet, token="t")
 
 
-def test_update_operation_ignores_a_retry_token(world):
-    vcn = world.vcn()
-    update = world.network.base_client.sanitize_for_serialization(UpdateVcnDetails(display_name="a"))
-    for name in ("a", "b"):
-        answer = world.raw(
-            "PUT", f"{VCNS}/{vcn.id}", json={**update, "displayName": name}, headers={"opc-retry-token": "t"}
-        )
-        assert answer.json()["displayName"] == name
-
-
 def test_list_lag_hides_new_resources_from_lists(world):
     world.settings(list_lag_s=2)
     vcn = world.vcn()
@@ -235,15 +225,10 @@ def test_identity_and_limits_describe_the_account(world, refused):
         "network": "ACTIVE",
         "old": "DELETED",
     }
-    assert world.identity.get_compartment(world.compartment).data.name == "gpu"
-    assert world.identity.get_compartment(tenancy).data.id == tenancy
-    assert world.identity.get_tenancy(tenancy).data.home_region_key == "FRA"
-    assert world.identity.get_user(world.cloud.account.user).data.lifecycle_state == "ACTIVE"
     regions = world.identity.list_region_subscriptions(tenancy).data
     assert [compartment.region_name for compartment in regions if compartment.is_home_region] == [
         "eu-frankfurt-1"
     ]
-    assert "us-ashburn-1" in [region.name for region in world.identity.list_regions().data]
 
     world.settings(quota={"VM.GPU.A10.2": 2})
     world.launch(world.subnet(world.vcn()), shape="VM.GPU.A10.2")
@@ -252,10 +237,6 @@ def test_identity_and_limits_describe_the_account(world, refused):
     assert (result.used, result.available) == (2, 2)
     refused(400, "MissingParameter", ask, "compute", "gpu-a10-count", tenancy)
     refused(404, "NotAuthorizedOrNotFound", ask, "compute", "gpu-x-count", tenancy, availability_domain=AD)
-    values = every(world.limits.list_limit_values, tenancy, "compute", name="gpu-a10-count").data
-    assert [(value.availability_domain, value.value) for value in values] == [(name, 4) for name in DOMAINS]
-    definitions = every(world.limits.list_limit_definitions, tenancy, service_name="compute").data
-    assert "gpu-h100-count" in [definition.name for definition in definitions]
 
 
 def test_sdk_retries_send_a_retry_token(world):

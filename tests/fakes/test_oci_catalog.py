@@ -40,8 +40,6 @@ def test_list_images_filters_and_sorts(world):
     assert (result.lifecycle_state, result.compartment_id, result.size_in_mbs) == ("AVAILABLE", None, 48128)
     plain = every(world.compute.list_images, world.compartment, shape="VM.Standard.E2.1.Micro").data
     assert not [image for image in plain if "GPU" in image.display_name or "aarch64" in image.display_name]
-    fits = every(world.compute.list_image_shape_compatibility_entries, images[0].id).data
-    assert H100 in [entry.shape for entry in fits]
 
 
 def test_marketplace_images_need_a_subscription(world, refused):
@@ -73,5 +71,3 @@ def test_marketplace_images_need_a_subscription(world, refused):
     refused(400, "InvalidParameter", world.launch, subnet, image=image, boot_gb=100)
     details.signature = "forged"
     refused(400, "InvalidParameter", compute.create_app_catalog_subscription, details)
-    compute.delete_app_catalog_subscription(listing, world.compartment, version.listing_resource_version)
-    assert compute.list_app_catalog_subscriptions(world.compartment).data == []

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tests.fakes.aws_proxy import instance_calls
-from tests.fakes.aws_proxy.errors import ApiError, dry_run, missing, not_found
+from tests.fakes.aws_proxy.errors import ApiError, dry_run, not_found
 from tests.fakes.aws_proxy.filters import matching
 from tests.fakes.aws_proxy.instances import public_address
 from tests.fakes.aws_proxy.interfaces import Interface
@@ -45,31 +44,6 @@ def allocate(world: World, region: str, params: Params) -> dict[str, Any]:
     return address.body
 
 
-def associate(world: World, region: str, params: Params) -> dict[str, Any]:
-    """AssociateAddress, with an interface or with an instance's first one."""
-    _all(world, region)
-    address = world.get("elastic-ip", region, params.get("AllocationId", ""))
-    interface = _target(world, region, params)
-    if params.get("DryRun"):
-        raise dry_run()
-    old = address.body.get("NetworkInterfaceId")
-    if old not in (None, interface.id) and not params.get("AllowReassociation"):
-        raise ApiError(
-            "Resource.AlreadyAssociated", f"resource {address.id} is already associated with {old}"
-        )
-    if not has_gateway(world, region, interface.body["VpcId"]):
-        raise ApiError(
-            "Gateway.NotAttached",
-            f"Network {interface.body['VpcId']} is not attached to any internet gateway",
-        )
-    if old:
-        _dissolve(world, address)
-    # With a real SSH server behind it, only the instance's own address leads to it.
-    instance = world.things.get(interface.instance_id or "")
-    public_ip = getattr(instance, "address", None) or address.body["PublicIp"]
-    return {"AssociationId": give(address, interface, public_ip)}
-
-
 def give(address: Thing, interface: Interface, public_ip: str) -> str:
     """Let an interface have an address. Returns the id of the association."""
     interface.public_ip = public_ip
@@ -91,39 +65,10 @@ def is_taken(world: World, region: str, address: Thing) -> bool:
     return "AssociationId" in address.body
 
 
-def _target(world: World, region: str, params: Params) -> Interface:
-    if "NetworkInterfaceId" in params:
-        interface: Interface = world.get("network-interface", region, params["NetworkInterfaceId"])
-        return interface
-    if "InstanceId" not in params:
-        raise missing("instanceId or networkInterfaceId")
-    (instance,) = instance_calls.find(world, region, [params["InstanceId"]])
-    if instance.state not in ("running", "stopped"):
-        raise ApiError(
-            "IncorrectInstanceState",
-            f"The pending-instance-creation instance to which '{instance.id}' is attached is not in a valid "
-            "state for this operation",
-        )
-    return instance.nics[0]
-
-
 def has_gateway(world: World, region: str, vpc_id: str) -> bool:
     gateways = world.moto.backend(region).internet_gateways.values()
     default = world.moto.backend(region).vpcs[vpc_id].is_default
     return default or any(gateway.vpc and gateway.vpc.id == vpc_id for gateway in gateways)
-
-
-def disassociate(world: World, region: str, params: Params) -> dict[str, Any]:
-    """DisassociateAddress."""
-    expected = params.get("AssociationId")
-    for address in _all(world, region):
-        if address.body.get("AssociationId") == expected and expected:
-            if params.get("DryRun"):
-                raise dry_run()
-            _refuse_services(world, address)
-            _dissolve(world, address)
-            return {}
-    raise ApiError("InvalidAssociationID.NotFound", f"The association ID '{expected}' does not exist")
 
 
 def _refuse_services(world: World, address: Thing) -> None:

@@ -241,7 +241,6 @@ def _describe_images(world: World, region: str, params: Params) -> dict[str, Any
 
 OWN: dict[str, Callable[[World, str, Params], dict[str, Any]]] = {
     "AllocateAddress": addresses.allocate,
-    "AssociateAddress": addresses.associate,
     "CancelSpotInstanceRequests": groups.cancel_spot,
     "CreateLaunchTemplate": templates.create,
     "CreateNatGateway": nat.create,
@@ -259,8 +258,6 @@ OWN: dict[str, Callable[[World, str, Params], dict[str, Any]]] = {
     "DeleteVpcEndpoints": endpoints.delete,
     "DescribeAddresses": addresses.describe,
     "DescribeImages": _describe_images,
-    "DescribeInstanceAttribute": instance_calls.describe_attribute,
-    "DescribeInstanceStatus": instance_calls.describe_status,
     "DescribeInstanceTypeOfferings": shapes.describe_offerings,
     "DescribeInstances": instance_calls.describe,
     "DescribeLaunchTemplates": templates.describe,
@@ -272,17 +269,12 @@ OWN: dict[str, Callable[[World, str, Params], dict[str, Any]]] = {
     "DescribeTags": tags.describe,
     "DescribeVolumes": volumes.describe,
     "DescribeVpcEndpoints": endpoints.describe,
-    "DisassociateAddress": addresses.disassociate,
     "GetConsoleOutput": instance_calls.console_output,
     "GetEbsDefaultKmsKeyId": volumes.default_key,
     "ModifyInstanceAttribute": instance_calls.modify_attribute,
-    "ModifyInstanceMetadataOptions": instance_calls.modify_metadata,
     "ModifyVpcEndpoint": endpoints.modify,
-    "RebootInstances": instance_calls.reboot,
     "ReleaseAddress": addresses.release,
     "RunInstances": run_instances,
-    "StartInstances": instance_calls.start,
-    "StopInstances": instance_calls.stop,
     "TerminateInstances": instance_calls.terminate,
 }
 """Operations that moto does not see. Operations that change something check DryRun themselves, after their other

@@ -4,7 +4,7 @@ import base64
 from typing import Any
 
 from tests.fakes.aws_proxy import instances, lookup
-from tests.fakes.aws_proxy.errors import ApiError, combination, dry_run, missing, not_found
+from tests.fakes.aws_proxy.errors import ApiError, dry_run, missing, not_found
 from tests.fakes.aws_proxy.filters import matching, page
 from tests.fakes.aws_proxy.instances import CODES, Instance
 from tests.fakes.aws_proxy.run import reservations
@@ -88,47 +88,6 @@ def describe(world: World, region: str, params: Params) -> dict[str, Any]:
     return {"Reservations": reservations(items), "NextToken": token}
 
 
-STATUS_FILTERS = {
-    "availability-zone": "AvailabilityZone",
-    "instance-state-code": "InstanceState.Code",
-    "instance-state-name": "InstanceState.Name",
-    "instance-status.status": "InstanceStatus.Status",
-    "system-status.status": "SystemStatus.Status",
-}
-
-
-def describe_status(world: World, region: str, params: Params) -> dict[str, Any]:
-    """DescribeInstanceStatus: the checks pass some time after the instance runs."""
-    result = _chosen(world, region, {"InstanceIds": params.get("InstanceIds", [])})
-    shown = [
-        _status(world, entry)
-        for entry in result
-        if params.get("IncludeAllInstances") or entry.state == "running"
-    ]
-    passed = matching(shown, params.get("Filters", []), STATUS_FILTERS)
-    for entry in passed:
-        del entry["Tags"]
-    items, token = page(passed, params, ids="InstanceIds")
-    return {"InstanceStatuses": items, "NextToken": token}
-
-
-def _status(world: World, instance: Instance) -> dict[str, Any]:
-    if instance.state != "running" or instance.running_at is None:
-        check: dict[str, Any] = {"Status": "not-applicable"}
-    else:
-        passed = world.control.now() >= instance.running_at + world.control.settings.launch_s
-        details = [{"Name": "reachability", "Status": "passed" if passed else "initializing"}]
-        check = {"Status": "ok" if passed else "initializing", "Details": details}
-    return {
-        "AvailabilityZone": instance.plan.zone,
-        "InstanceId": instance.id,
-        "InstanceState": {"Code": CODES[instance.state], "Name": instance.state},
-        "InstanceStatus": check,
-        "SystemStatus": check,
-        "Tags": [],
-    }
-
-
 def terminate(world: World, region: str, params: Params) -> dict[str, Any]:
     """TerminateInstances: all or nothing."""
     result = find(world, region, params["InstanceIds"])
@@ -147,58 +106,6 @@ def terminate(world: World, region: str, params: Params) -> dict[str, Any]:
     return {"TerminatingInstances": _changes(result, before)}
 
 
-def stop(world: World, region: str, params: Params) -> dict[str, Any]:
-    """StopInstances."""
-    result = find(world, region, params["InstanceIds"])
-    for instance in result:
-        if instance.plan.spot:
-            raise ApiError(
-                "UnsupportedOperation",
-                f"You can't stop the Spot Instance '{instance.id}' because it is associated with a one-time Spot "
-                "Instance request.",
-            )
-        _require(instance, "running", "stopping", "stopped")
-    if params.get("DryRun"):
-        raise dry_run()
-    before = {instance.id: instance.state for instance in result}
-    for instance in result:
-        if instance.state == "running":
-            instances.stop(world, instance)
-    return {"StoppingInstances": _changes(result, before)}
-
-
-def start(world: World, region: str, params: Params) -> dict[str, Any]:
-    """StartInstances."""
-    result = find(world, region, params["InstanceIds"])
-    for instance in result:
-        _require(instance, "stopped", "pending", "running")
-    if params.get("DryRun"):
-        raise dry_run()
-    before = {instance.id: instance.state for instance in result}
-    for instance in result:
-        if instance.state == "stopped":
-            instances.start_again(world, instance)
-    return {"StartingInstances": _changes(result, before)}
-
-
-def reboot(world: World, region: str, params: Params) -> dict[str, Any]:
-    """RebootInstances."""
-    for instance in find(world, region, params["InstanceIds"]):
-        _require(instance, "running")
-    if params.get("DryRun"):
-        raise dry_run()
-    return {}
-
-
-def _require(instance: Instance, *states: str) -> None:
-    if instance.state not in states:
-        raise ApiError(
-            "IncorrectInstanceState",
-            f"The instance '{instance.id}' is not in a state from which this is possible: it is "
-            f"'{instance.state}'.",
-        )
-
-
 def _changes(found: list[Instance], before: dict[str, str]) -> list[dict[str, Any]]:
     return [
         {
@@ -208,19 +115,6 @@ def _changes(found: list[Instance], before: dict[str, str]) -> list[dict[str, An
         }
         for instance in found
     ]
-
-
-def describe_attribute(world: World, region: str, params: Params) -> dict[str, Any]:
-    """DescribeInstanceAttribute."""
-    (instance,) = find(world, region, [params["InstanceId"]])
-    name = params["Attribute"][0].upper() + params["Attribute"][1:]
-    if name == "GroupSet":
-        return {"InstanceId": instance.id, "Groups": instance.nics[0].body["Groups"]}
-    if name == "InstanceType":
-        return {"InstanceId": instance.id, name: {"Value": instance.plan.type}}
-    if name not in instance.attributes:
-        raise ApiError("UnsupportedOperation", f"This fake has no attribute {name}.")
-    return {"InstanceId": instance.id, name: {"Value": instance.attributes[name]}}
 
 
 CHANGEABLE = ("DisableApiTermination", "InstanceInitiatedShutdownBehavior", "SourceDestCheck")
@@ -248,18 +142,6 @@ def modify_attribute(world: World, region: str, params: Params) -> dict[str, Any
         ]
     instance.attributes |= {name: value["Value"] for name, value in changes.items()}
     return {}
-
-
-def modify_metadata(world: World, region: str, params: Params) -> dict[str, Any]:
-    """ModifyInstanceMetadataOptions."""
-    (instance,) = find(world, region, [params["InstanceId"]])
-    if params.get("DryRun"):
-        raise dry_run()
-    if instance.gone:
-        raise combination(f"The instance '{instance.id}' is terminated.")
-    inputs = {key: value for key, value in params.items() if key not in ("InstanceId", "DryRun")}
-    instance.metadata |= inputs
-    return {"InstanceId": instance.id, "InstanceMetadataOptions": instance.metadata}
 
 
 MOST_CONSOLE = 64 * 1024

@@ -241,11 +241,3 @@ def stop(world: World, instance: Instance, *, code: str = "Client.UserInitiatedS
 def _stopped(instance: Instance) -> None:
     if instance.state == "stopping":
         instance.state = "stopped"
-
-
-def start_again(world: World, instance: Instance) -> None:
-    """Begin to start a stopped instance."""
-    instance.state = "pending"
-    instance.reason, instance.state_reason = "", None
-    _boot(world, instance)
-    world.after(world.control.settings.launch_s, lambda: _runs(world, instance))

@@ -105,24 +105,6 @@ def create_policy(cloud: Cloud, request: Request) -> Reply:
     return shown(_add_policy(cloud, configuration, request.body), made=True)
 
 
-def get_policy(cloud: Cloud, request: Request) -> Reply:
-    """GetAutoScalingPolicy: with its schedule."""
-    return shown(_policy(cloud, request))
-
-
-_SUMMARY = ("id", "displayName", "policyType", "isEnabled")
-
-
-def list_policies(cloud: Cloud, request: Request) -> Reply:
-    """ListAutoScalingPolicies: without their schedules."""
-    configuration = cloud.get(KIND, request.target)
-    rows = [
-        (policy.number, {name: policy.view[name] for name in _SUMMARY})
-        for policy in _policies(cloud, configuration)
-    ]
-    return page(request, rows, size=cloud.settings.page_size)
-
-
 def update_policy(cloud: Cloud, request: Request) -> Reply:
     """UpdateAutoScalingPolicy: a new schedule begins to count now."""
     policy = _policy(cloud, request)
@@ -133,14 +115,6 @@ def update_policy(cloud: Cloud, request: Request) -> Reply:
         _plan(cloud, policy)
     _show_policies(cloud, cloud.get(KIND, request.path["autoScalingConfigurationId"]))
     return shown(policy, made=True)
-
-
-def delete_policy(cloud: Cloud, request: Request) -> Reply:
-    """DeleteAutoScalingPolicy: the configuration keeps its other policies."""
-    policy = _policy(cloud, request)
-    cloud.forget(policy)
-    _show_policies(cloud, cloud.get(KIND, request.path["autoScalingConfigurationId"]))
-    return Reply(status=204)
 
 
 def _policies(cloud: Cloud, configuration: Resource) -> list[Resource]:
@@ -256,9 +230,6 @@ HANDLERS: dict[str, Handler] = {
         "UpdateAutoScalingConfiguration": update_configuration,
         "DeleteAutoScalingConfiguration": delete_configuration,
         "CreateAutoScalingPolicy": create_policy,
-        "GetAutoScalingPolicy": get_policy,
-        "ListAutoScalingPolicies": list_policies,
         "UpdateAutoScalingPolicy": update_policy,
-        "DeleteAutoScalingPolicy": delete_policy,
     }.items()
 }

@@ -2,7 +2,7 @@
 
 from tests.fakes.oci import capacity
 from tests.fakes.oci.api import Handler, Reply, Request, View, page, shown
-from tests.fakes.oci.common import getter, in_compartment, lister, named, updater
+from tests.fakes.oci.common import getter, in_compartment, named
 from tests.fakes.oci.errors import conflict, incorrect_state, invalid, not_found
 from tests.fakes.oci.images import IMAGES, Image
 from tests.fakes.oci.instances import HANDLERS as INSTANCES
@@ -62,17 +62,6 @@ def get_image(cloud: Cloud, request: Request) -> Reply:
     if cloud.settings.lacks_image(image.name):
         raise not_found()
     return Reply(body=_shown_image(image))
-
-
-def list_compatible_shapes(cloud: Cloud, request: Request) -> Reply:
-    """ListImageShapeCompatibilityEntries."""
-    image = _image(request.target)
-    rows = [
-        (number, {"imageId": image.id, "shape": shape.name})
-        for number, shape in enumerate(SHAPES.values())
-        if image.fits(shape)
-    ]
-    return page(request, rows, size=cloud.settings.page_size)
 
 
 def create_cluster(cloud: Cloud, request: Request) -> Reply:
@@ -171,16 +160,13 @@ HANDLERS: dict[str, Handler] = {
     "ListShapes": list_shapes,
     "ListImages": list_images,
     "GetImage": get_image,
-    "ListImageShapeCompatibilityEntries": list_compatible_shapes,
     "CreateComputeCapacityReport": capacity.report,
     "CreateComputeCluster": create_cluster,
     "GetComputeCluster": getter("computecluster"),
     "ListComputeClusters": list_clusters,
-    "UpdateComputeCluster": updater("computecluster"),
     "DeleteComputeCluster": delete_cluster,
     "CaptureConsoleHistory": capture_console,
     "GetConsoleHistory": getter("consolehistory"),
-    "ListConsoleHistories": lister("consolehistory"),
     "GetConsoleHistoryContent": console_content,
     "DeleteConsoleHistory": delete_console,
     **INSTANCES,

@@ -1,7 +1,7 @@
 """Gateways of a network: internet, NAT and service gateways. A route that leads to one keeps it."""
 
 from tests.fakes.oci.api import Handler, Reply, Request, View, shown
-from tests.fakes.oci.common import getter, given, in_compartment, lister, named
+from tests.fakes.oci.common import getter, in_compartment, lister, named
 from tests.fakes.oci.errors import conflict, invalid
 from tests.fakes.oci.rules import SERVICES
 from tests.fakes.oci.store import Cloud, must_be_live
@@ -49,16 +49,6 @@ def _content(kind: str, body: View) -> View:
     return {"services": [{"serviceId": service, "serviceName": names[service]} for service in requests]}
 
 
-def _update(kind: str) -> Handler:
-    def update(cloud: Cloud, request: Request) -> Reply:
-        gateway = cloud.get(kind, request.target)
-        must_be_live(gateway, f"The {_TITLES[kind]}")
-        cloud.change(gateway, **{**given(request.body), **_content(kind, request.body)})
-        return shown(gateway)
-
-    return update
-
-
 def _delete(kind: str) -> Handler:
     def delete(cloud: Cloud, request: Request) -> Reply:
         gateway = cloud.get(kind, request.target)
@@ -82,7 +72,7 @@ HANDLERS: dict[str, Handler] = {
         ("natgateway", "NatGateway"),
         ("servicegateway", "ServiceGateway"),
     )
-    for verb, make in (("Create", _create), ("Get", getter), ("Update", _update), ("Delete", _delete))
+    for verb, make in (("Create", _create), ("Get", getter), ("Delete", _delete))
 } | {
     "ListInternetGateways": lister("internetgateway"),
     "ListNatGateways": lister("natgateway"),

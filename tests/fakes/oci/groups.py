@@ -3,7 +3,7 @@
 import itertools
 
 from tests.fakes.oci.api import Handler, Reply, Request, View, page, shown
-from tests.fakes.oci.common import getter, in_compartment, lister, named, updater
+from tests.fakes.oci.common import getter, in_compartment, lister, named
 from tests.fakes.oci.errors import incorrect_state, invalid, not_found
 from tests.fakes.oci.rules import MAX_GROUP_RULES, check_group_rule
 from tests.fakes.oci.store import Cloud, Resource, must_be_live, now
@@ -54,21 +54,6 @@ def add_rules(cloud: Cloud, request: Request) -> Reply:
     for rule in added:
         _keep(group, rule)
     return Reply(body={"securityRules": added})
-
-
-def update_rules(cloud: Cloud, request: Request) -> Reply:
-    """UpdateNetworkSecurityGroupSecurityRules: all or nothing."""
-    group = _live(cloud, request)
-    query = _asked(request)
-    for rule in query:
-        _known(group, rule["id"])
-    changed = [
-        {"timeCreated": _rules(group)[rule["id"]]["timeCreated"], **rule}
-        for rule in _checked(cloud, group, query)
-    ]
-    for rule in changed:
-        _keep(group, rule)
-    return Reply(body={"securityRules": changed})
 
 
 def remove_rules(cloud: Cloud, request: Request) -> Reply:
@@ -149,10 +134,8 @@ HANDLERS: dict[str, Handler] = {
     "CreateNetworkSecurityGroup": create,
     "GetNetworkSecurityGroup": getter(KIND),
     "ListNetworkSecurityGroups": lister(KIND),
-    "UpdateNetworkSecurityGroup": updater(KIND),
     "DeleteNetworkSecurityGroup": delete,
     "AddNetworkSecurityGroupSecurityRules": add_rules,
-    "UpdateNetworkSecurityGroupSecurityRules": update_rules,
     "RemoveNetworkSecurityGroupSecurityRules": remove_rules,
     "ListNetworkSecurityGroupSecurityRules": list_rules,
     "ListNetworkSecurityGroupVnics": list_vnics,

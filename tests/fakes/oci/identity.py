@@ -7,14 +7,7 @@ from tests.fakes.oci.api import Handler, Reply, Request, View, page
 from tests.fakes.oci.errors import not_found
 from tests.fakes.oci.store import Cloud
 
-_REGIONS = {
-    REGION_KEY: REGION,
-    "IAD": "us-ashburn-1",
-    "PHX": "us-phoenix-1",
-    "LHR": "uk-london-1",
-    "AMS": "eu-amsterdam-1",
-}
-_SUBSCRIBED = (REGION_KEY, "AMS")
+_SUBSCRIBED = {REGION_KEY: REGION, "AMS": "eu-amsterdam-1"}
 _FOUNDED = "2024-01-15T09:30:00.000Z"
 
 
@@ -36,19 +29,6 @@ def _compartments(cloud: Cloud) -> Iterator[View]:
             "freeformTags": {},
             "definedTags": {},
         }
-
-
-def _root(cloud: Cloud) -> View:
-    return {
-        "id": cloud.account.tenancy,
-        "compartmentId": cloud.account.tenancy,
-        "name": "fake",
-        "description": "The root compartment",
-        "timeCreated": _FOUNDED,
-        "lifecycleState": "ACTIVE",
-        "freeformTags": {},
-        "definedTags": {},
-    }
 
 
 def list_domains(cloud: Cloud, request: Request) -> Reply:
@@ -81,52 +61,9 @@ def list_fault_domains(cloud: Cloud, request: Request) -> Reply:
     return page(request, enumerate(rows), size=cloud.settings.page_size)
 
 
-def get_compartment(cloud: Cloud, request: Request) -> Reply:
-    """GetCompartment."""
-    for view in (_root(cloud), *_compartments(cloud)):
-        if view["id"] == request.target:
-            return Reply(body=view)
-    raise not_found()
-
-
 def list_compartments(cloud: Cloud, request: Request) -> Reply:
     """ListCompartments: the children of the one that is named, never that one itself."""
     return page(request, enumerate(_compartments(cloud)), size=cloud.settings.page_size)
-
-
-def get_tenancy(cloud: Cloud, request: Request) -> Reply:
-    """GetTenancy."""
-    if request.target != cloud.account.tenancy:
-        raise not_found()
-    return Reply(
-        body={
-            "id": cloud.account.tenancy,
-            "name": "fake",
-            "description": "A tenancy that exists nowhere",
-            "homeRegionKey": REGION_KEY,
-            "freeformTags": {},
-            "definedTags": {},
-        }
-    )
-
-
-def get_user(cloud: Cloud, request: Request) -> Reply:
-    """GetUser."""
-    if request.target != cloud.account.user:
-        raise not_found()
-    return Reply(
-        body={
-            "id": cloud.account.user,
-            "compartmentId": cloud.account.tenancy,
-            "name": "tester@example.com",
-            "description": "tester",
-            "timeCreated": _FOUNDED,
-            "lifecycleState": "ACTIVE",
-            "isMfaActivated": False,
-            "freeformTags": {},
-            "definedTags": {},
-        }
-    )
 
 
 def list_subscriptions(cloud: Cloud, request: Request) -> Reply:
@@ -134,25 +71,15 @@ def list_subscriptions(cloud: Cloud, request: Request) -> Reply:
     if request.target != cloud.account.tenancy:
         raise not_found()
     rows = [
-        {"regionKey": key, "regionName": _REGIONS[key], "status": "READY", "isHomeRegion": key == REGION_KEY}
-        for key in _SUBSCRIBED
+        {"regionKey": key, "regionName": name, "status": "READY", "isHomeRegion": key == REGION_KEY}
+        for key, name in _SUBSCRIBED.items()
     ]
-    return page(request, enumerate(rows), size=cloud.settings.page_size)
-
-
-def list_regions(cloud: Cloud, request: Request) -> Reply:
-    """ListRegions."""
-    rows = [{"key": key, "name": name} for key, name in _REGIONS.items()]
     return page(request, enumerate(rows), size=cloud.settings.page_size)
 
 
 HANDLERS: dict[str, Handler] = {
     "ListAvailabilityDomains": list_domains,
     "ListFaultDomains": list_fault_domains,
-    "GetCompartment": get_compartment,
     "ListCompartments": list_compartments,
-    "GetTenancy": get_tenancy,
-    "GetUser": get_user,
     "ListRegionSubscriptions": list_subscriptions,
-    "ListRegions": list_regions,
 }

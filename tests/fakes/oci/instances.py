@@ -324,8 +324,6 @@ HANDLERS: dict[str, Handler] = {
     "ListInstances": list_instances,
     "InstanceAction": act,
     "UpdateInstance": update,
-    "GetVnicAttachment": getter("vnicattachment"),
     "ListVnicAttachments": lister("vnicattachment"),
-    "GetBootVolumeAttachment": getter("bootvolumeattachment"),
     "ListBootVolumeAttachments": lister("bootvolumeattachment"),
 }

@@ -1,9 +1,6 @@
 """Service limits: how many GPUs the tenancy may have of each family, as far as the settings say it."""
 
-from collections.abc import Iterator
-
-from tests.fakes.oci.account import DOMAINS
-from tests.fakes.oci.api import Handler, Reply, Request, View, page
+from tests.fakes.oci.api import Handler, Reply, Request, page
 from tests.fakes.oci.capacity import machines
 from tests.fakes.oci.errors import missing, not_found
 from tests.fakes.oci.shapes import SHAPES, Shape
@@ -16,18 +13,6 @@ UNLIMITED = 100_000
 FAMILIES: dict[str, list[Shape]] = {}
 for _shape in SHAPES.values():
     FAMILIES.setdefault(_shape.limit, []).append(_shape)
-
-
-def _limit(cloud: Cloud, family: str, domain: str) -> int:
-    """Return the limit for a domain, as in ListLimitValues."""
-    settings = cloud.settings
-    limits = [
-        quota * shape.counts
-        for shape in FAMILIES[family]
-        for quota in (settings.quota_of(shape.name), settings.place_quota_at(shape.name, domain))
-        if quota is not None
-    ]
-    return min(limits, default=UNLIMITED)
 
 
 def _left(cloud: Cloud, family: str, domain: str) -> int:
@@ -72,53 +57,6 @@ def availability(cloud: Cloud, request: Request) -> Reply:
     )
 
 
-def list_definitions(cloud: Cloud, request: Request) -> Reply:
-    """ListLimitDefinitions."""
-    return page(
-        request,
-        enumerate(_definition(family) for family in FAMILIES),
-        size=cloud.settings.page_size,
-        done=frozenset({"compartmentId"}),
-    )
-
-
-def _definition(family: str) -> View:
-    return {
-        "name": family,
-        "serviceName": SERVICE,
-        "description": f"Machines of {', '.join(shape.name for shape in FAMILIES[family])}",
-        "scopeType": "AD",
-        "areQuotasSupported": True,
-        "isResourceAvailabilitySupported": True,
-        "isDeprecated": False,
-        "isEligibleForLimitIncrease": True,
-        "isDynamic": False,
-    }
-
-
-def list_values(cloud: Cloud, request: Request) -> Reply:
-    """ListLimitValues."""
-    if request.one("serviceName") != SERVICE:
-        raise not_found()
-    return page(
-        request,
-        enumerate(_values(cloud)),
-        size=cloud.settings.page_size,
-        done=frozenset({"compartmentId", "serviceName"}),
-    )
-
-
-def _values(cloud: Cloud) -> Iterator[View]:
-    for family in FAMILIES:
-        for domain in DOMAINS:
-            yield {
-                "name": family,
-                "scopeType": "AD",
-                "availabilityDomain": domain,
-                "value": _limit(cloud, family, domain),
-            }
-
-
 def list_services(cloud: Cloud, request: Request) -> Reply:
     """ListServices."""
     rows = [
@@ -130,7 +68,5 @@ def list_services(cloud: Cloud, request: Request) -> Reply:
 
 HANDLERS: dict[str, Handler] = {
     "GetResourceAvailability": availability,
-    "ListLimitDefinitions": list_definitions,
-    "ListLimitValues": list_values,
     "ListServices": list_services,
 }

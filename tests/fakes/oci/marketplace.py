@@ -72,13 +72,6 @@ def list_listings(cloud: Cloud, request: Request) -> Reply:
     return page(request, enumerate(LISTINGS), size=cloud.settings.page_size)
 
 
-def get_listing(cloud: Cloud, request: Request) -> Reply:
-    """GetAppCatalogListing."""
-    return Reply(
-        body={**_get_listing(request.path["listingId"]), "timePublished": "2024-03-01T00:00:00.000Z"}
-    )
-
-
 def list_versions(cloud: Cloud, request: Request) -> Reply:
     """ListAppCatalogListingResourceVersions."""
     listing = request.path["listingId"]
@@ -155,23 +148,6 @@ def list_subscriptions(cloud: Cloud, request: Request) -> Reply:
     return page(request, rows, size=cloud.settings.page_size)
 
 
-def unsubscribe(cloud: Cloud, request: Request) -> Reply:
-    """DeleteAppCatalogSubscription."""
-    result = next(
-        cloud.where(
-            KIND,
-            compartmentId=request.one("compartmentId"),
-            listingId=request.one("listingId"),
-            listingResourceVersion=request.one("resourceVersion"),
-        ),
-        None,
-    )
-    if result is None:
-        raise not_found()
-    cloud.forget(result)
-    return Reply(status=204)
-
-
 def _shown(view: View) -> View:
     """Subscriptions have no id of their own."""
     return {name: value for name, value in view.items() if name != "id"}
@@ -179,11 +155,9 @@ def _shown(view: View) -> View:
 
 HANDLERS: dict[str, Handler] = {
     "ListAppCatalogListings": list_listings,
-    "GetAppCatalogListing": get_listing,
     "ListAppCatalogListingResourceVersions": list_versions,
     "GetAppCatalogListingResourceVersion": get_version,
     "GetAppCatalogListingAgreements": get_agreements,
     "CreateAppCatalogSubscription": subscribe,
     "ListAppCatalogSubscriptions": list_subscriptions,
-    "DeleteAppCatalogSubscription": unsubscribe,
 }

@@ -12,7 +12,6 @@ from tests.fakes.oci.common import (
     named,
     network,
     of_vcn,
-    updater,
 )
 from tests.fakes.oci.errors import conflict, incorrect_state, invalid, limit_exceeded, missing
 from tests.fakes.oci.gateways import HANDLERS as GATEWAYS
@@ -178,18 +177,6 @@ def _subnet_parts(cloud: Cloud, vcn: Resource, body: View, *, defaults: bool) ->
     return parts
 
 
-def update_subnet(cloud: Cloud, request: Request) -> Reply:
-    """UpdateSubnet: name, tags, route table, security lists and DHCP options; not its CIDR block."""
-    subnet = cloud.get("subnet", request.target)
-    must_be_live(subnet, "The Subnet")
-    body = given(request.body)
-    if body.get("cidrBlock", subnet.view["cidrBlock"]) != subnet.view["cidrBlock"]:
-        raise invalid("cidrBlock can't be changed here")
-    parts = _subnet_parts(cloud, cloud.get("vcn", subnet.view["vcnId"]), body, defaults=False)
-    cloud.change(subnet, **{**body, **parts})
-    return shown(subnet)
-
-
 def delete_subnet(cloud: Cloud, request: Request) -> Reply:
     """DeleteSubnet: refused while any VNIC is in it."""
     subnet = cloud.get("subnet", request.target)
@@ -273,12 +260,10 @@ HANDLERS: dict[str, Handler] = {
     "CreateVcn": create_vcn,
     "GetVcn": getter("vcn"),
     "ListVcns": lister("vcn"),
-    "UpdateVcn": updater("vcn"),
     "DeleteVcn": delete_vcn,
     "CreateSubnet": create_subnet,
     "GetSubnet": getter("subnet"),
     "ListSubnets": lister("subnet"),
-    "UpdateSubnet": update_subnet,
     "DeleteSubnet": delete_subnet,
     "CreateRouteTable": create_route_table,
     "GetRouteTable": getter("routetable"),
@@ -288,12 +273,7 @@ HANDLERS: dict[str, Handler] = {
     "CreateSecurityList": create_security_list,
     "GetSecurityList": getter("securitylist"),
     "ListSecurityLists": lister("securitylist"),
-    "UpdateSecurityList": _update_part("securitylist"),
     "DeleteSecurityList": _delete_part("securitylist"),
-    "GetDhcpOptions": getter("dhcpoptions"),
-    "ListDhcpOptions": lister("dhcpoptions"),
-    "UpdateDhcpOptions": updater("dhcpoptions"),
-    "DeleteDhcpOptions": _delete_part("dhcpoptions"),
     "ListServices": list_services,
     **GATEWAYS,
     **GROUPS,

@@ -68,7 +68,7 @@ class Operation:
         return "page" in self.query
 
 
-_READING = {"CreateComputeCapacityReport", "GetPublicIpByPrivateIpId", "GetPublicIpByIpAddress"}
+_READING = {"CreateComputeCapacityReport"}
 
 
 def operations(service: str, client: str, base: str, names: Iterable[str]) -> list[Operation]:

@@ -3,7 +3,7 @@
 from tests.fakes.oci import works
 from tests.fakes.oci.account import FAULT_DOMAINS
 from tests.fakes.oci.api import Handler, Reply, Request, View, page, shown
-from tests.fakes.oci.common import getter, given, in_compartment, named, updater
+from tests.fakes.oci.common import getter, given, in_compartment, named
 from tests.fakes.oci.errors import conflict, incorrect_state, invalid, missing, not_found
 from tests.fakes.oci.launch import check_launch
 from tests.fakes.oci.pool_members import (
@@ -26,15 +26,12 @@ from tests.fakes.oci.vnics import check_vnic
 
 
 def create_configuration(cloud: Cloud, request: Request) -> Reply:
-    """CreateInstanceConfiguration: with given details, or with an instance's."""
+    """CreateInstanceConfiguration: with given details."""
     body = request.body
     in_compartment(cloud, body)
-    if body["source"] == "INSTANCE":
-        details = _details_of(cloud.get("instance", body["instanceId"]))
-    elif body["source"] == "NONE":
-        details = body["instanceDetails"]
-    else:
+    if body["source"] != "NONE":
         raise invalid(f"source: this service has no {body['source']}")
+    details = body["instanceDetails"]
     if details["instanceType"] != "compute":
         raise invalid(f"instanceDetails.instanceType: this service has no {details['instanceType']}")
     configuration = cloud.add(
@@ -42,28 +39,11 @@ def create_configuration(cloud: Cloud, request: Request) -> Reply:
         {
             **named(body, CONFIGURATION, len(cloud.all(CONFIGURATION)) + 1),
             # The SDK's model of the response has no value NONE.
-            "source": body["source"] if body["source"] == "INSTANCE" else None,
+            "source": None,
             "instanceDetails": details,
         },
     )
     return shown(configuration, made=True)
-
-
-def _details_of(instance: Resource) -> View:
-    view = instance.view
-    shape = {name: view["shapeConfig"][name] for name in ("ocpus", "memoryInGBs")}
-    launch = {
-        "compartmentId": view["compartmentId"],
-        "availabilityDomain": view["availabilityDomain"],
-        "shape": view["shape"],
-        "shapeConfig": shape if view["shape"].endswith(".Flex") else None,
-        "metadata": view.get("metadata"),
-        "freeformTags": view["freeformTags"],
-        "sourceDetails": {"sourceType": "image", "imageId": view["imageId"]},
-        "createVnicDetails": {"nsgIds": instance.own["vnic"].view["nsgIds"]},
-        "preemptibleInstanceConfig": view.get("preemptibleInstanceConfig"),
-    }
-    return {"instanceType": "compute", "launchDetails": given(launch)}
 
 
 _CONFIGURATION_SUMMARY = ("id", "compartmentId", "displayName", "timeCreated", "definedTags", "freeformTags")
@@ -201,12 +181,6 @@ def list_members(cloud: Cloud, request: Request) -> Reply:
     return page(request, rows, size=cloud.settings.page_size)
 
 
-def get_member(cloud: Cloud, request: Request) -> Reply:
-    """GetInstancePoolInstance: with the state of its membership."""
-    pool = cloud.get(KIND, request.path["instancePoolId"])
-    return Reply(body=_shown_member(pool, _member(pool, request.path["instanceId"])))
-
-
 def _member(pool: Resource, instance_id: str) -> Member:
     member = members_of(pool).get(instance_id)
     if member is None:
@@ -308,7 +282,6 @@ HANDLERS: dict[str, Handler] = {
     "CreateInstanceConfiguration": create_configuration,
     "GetInstanceConfiguration": getter(CONFIGURATION),
     "ListInstanceConfigurations": list_configurations,
-    "UpdateInstanceConfiguration": updater(CONFIGURATION),
     "DeleteInstanceConfiguration": delete_configuration,
     "CreateInstancePool": create_pool,
     "GetInstancePool": getter(KIND),
@@ -316,7 +289,6 @@ HANDLERS: dict[str, Handler] = {
     "UpdateInstancePool": update_pool,
     "TerminateInstancePool": terminate_pool,
     "ListInstancePoolInstances": list_members,
-    "GetInstancePoolInstance": get_member,
     "AttachInstancePoolInstance": attach_instance,
     "DetachInstancePoolInstance": detach_instance,
 }

@@ -119,14 +119,6 @@ class Service:
         compartment = request.one("compartmentId")
         if compartment is not None and not self._cloud.account.has_compartment(compartment):
             raise not_found()
-        expected = request.headers.get("if-match")
-        if expected is None or "if-match" not in request.operation.headers or not request.path:
-            return
-        resource = self._cloud.any(request.target)
-        if resource is None:
-            raise not_found()
-        if expected not in (resource.etag, "*"):
-            raise ApiError(412, "NoEtagMatch", f"if-match is not the etag of {resource.id}")
 
     @staticmethod
     def _error(error: ApiError) -> Answer:

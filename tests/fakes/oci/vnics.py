@@ -2,11 +2,10 @@
 
 import secrets
 from collections.abc import Iterator
-from typing import Any
 
-from tests.fakes.oci.api import Handler, Reply, Request, View, page, shown
-from tests.fakes.oci.common import Network, getter, given, network, of_vcn
-from tests.fakes.oci.errors import invalid, missing, not_found
+from tests.fakes.oci.api import Handler, View
+from tests.fakes.oci.common import Network, getter, network, of_vcn
+from tests.fakes.oci.errors import invalid, missing
 from tests.fakes.oci.store import Cloud, Resource, must_be_live
 
 MAX_GROUPS = 5
@@ -45,17 +44,14 @@ def add_vnic(cloud: Cloud, instance: Resource, subnet: Resource, body: View, add
     public = request.get("assignPublicIp")
     if public is None:
         public = not subnet.view["prohibitPublicIpOnVnic"]
-    place: View = {
-        "availabilityDomain": instance.view["availabilityDomain"],
-        "compartmentId": instance.view["compartmentId"],
-        "subnetId": subnet.id,
-    }
     private_ip = address or _pick_address(cloud, subnet, request.get("privateIp"))
     public_ip = (address or cloud.public_address()) if public else None
-    vnic = cloud.add(
+    return cloud.add(
         "vnic",
         {
-            **place,
+            "availabilityDomain": instance.view["availabilityDomain"],
+            "compartmentId": instance.view["compartmentId"],
+            "subnetId": subnet.id,
             "displayName": request.get("displayName") or instance.view["displayName"],
             "freeformTags": request.get("freeformTags") or {},
             "definedTags": request.get("definedTags") or {},
@@ -70,52 +66,12 @@ def add_vnic(cloud: Cloud, instance: Resource, subnet: Resource, body: View, add
         state="PROVISIONING",
         own={"instance": instance.id},
     )
-    _add_addresses(cloud, vnic, place, private_ip, public_ip)
-    return vnic
-
-
-def _add_addresses(cloud: Cloud, vnic: Resource, place: View, private: str, public: str | None) -> None:
-    inner = cloud.add(
-        "privateip",
-        {
-            **place,
-            "vnicId": vnic.id,
-            "ipAddress": private,
-            "isPrimary": True,
-            "displayName": vnic.view["displayName"],
-            "freeformTags": {},
-        },
-        own={"vnic": vnic.id},
-    )
-    if public:
-        cloud.add(
-            "publicip",
-            {
-                "compartmentId": place["compartmentId"],
-                "availabilityDomain": place["availabilityDomain"],
-                "assignedEntityId": inner.id,
-                "assignedEntityType": "PRIVATE_IP",
-                "privateIpId": inner.id,
-                "ipAddress": public,
-                "lifetime": "EPHEMERAL",
-                "scope": "AVAILABILITY_DOMAIN",
-                "freeformTags": {},
-            },
-            state="ASSIGNED",
-            own={"vnic": vnic.id},
-        )
 
 
 def remove_vnic(cloud: Cloud, vnic: Resource) -> None:
-    """Remove the VNIC and its addresses."""
+    """Remove the VNIC."""
     cloud.become(vnic, "TERMINATED")
-    for resource in (vnic, *_addresses(cloud, vnic)):
-        cloud.forget(resource)
-
-
-def _addresses(cloud: Cloud, vnic: Resource) -> Iterator[Resource]:
-    for kind in ("privateip", "publicip"):
-        yield from (address for address in cloud.all(kind) if address.own.get("vnic") == vnic.id)
+    cloud.forget(vnic)
 
 
 def _pick_address(cloud: Cloud, subnet: Resource, asked: str | None) -> str:
@@ -138,48 +94,6 @@ def _usable(block: Network) -> Iterator[str]:
     return (str(block[at]) for at in range(2, block.num_addresses - 1))
 
 
-def update_vnic(cloud: Cloud, request: Request) -> Reply:
-    """UpdateVnic: name, tags and groups."""
-    vnic = cloud.get("vnic", request.target)
-    must_be_live(vnic, "The VNIC")
-    body = given(request.body)
-    subnet = cloud.get("subnet", vnic.view["subnetId"])
-    for group in body.get("nsgIds", ()):
-        of_vcn(cloud, "networksecuritygroup", group, subnet.view["vcnId"])
-    cloud.change(vnic, **body)
-    return shown(vnic)
-
-
-def list_private_ips(cloud: Cloud, request: Request) -> Reply:
-    """ListPrivateIps: of a VNIC or of a subnet."""
-    if not (request.one("vnicId") or request.one("subnetId")):
-        raise missing("query parameter vnicId or subnetId is required")
-    return page(request, cloud.rows("privateip"), size=cloud.settings.page_size)
-
-
-def list_public_ips(cloud: Cloud, request: Request) -> Reply:
-    """ListPublicIps."""
-    return page(request, cloud.rows("publicip"), size=cloud.settings.page_size)
-
-
-def _public_ip(field: str) -> Handler:
-    def find(cloud: Cloud, request: Request) -> Reply:
-        expected: Any = request.body[field]
-        result = next(cloud.where("publicip", **{field: expected}), None)
-        if result is None:
-            raise not_found()
-        return shown(result)
-
-    return find
-
-
 HANDLERS: dict[str, Handler] = {
     "GetVnic": getter("vnic"),
-    "UpdateVnic": update_vnic,
-    "GetPrivateIp": getter("privateip"),
-    "ListPrivateIps": list_private_ips,
-    "GetPublicIp": getter("publicip"),
-    "ListPublicIps": list_public_ips,
-    "GetPublicIpByPrivateIpId": _public_ip("privateIpId"),
-    "GetPublicIpByIpAddress": _public_ip("ipAddress"),
 }

@@ -29,18 +29,15 @@ def start(cloud: Cloud, operation: str, resource: Resource, action: str) -> Reso
             ],
             "action": action,
             "errors": [],
-            "logs": [],
         },
     )
     work.view.pop("timeCreated")
-    log(work, f"{operation} accepted.")
     return work
 
 
 def go(cloud: Cloud, work: Resource) -> None:
     """Mark the work request as started."""
     cloud.change(work, status="IN_PROGRESS", timeStarted=now(), percentComplete=10.0)
-    log(work, "In progress.")
 
 
 def done(cloud: Cloud, work: Resource) -> None:
@@ -64,12 +61,6 @@ def _finish(cloud: Cloud, work: Resource, status: str, action: str) -> None:
         timeStarted=work.view.get("timeStarted", moment),
         timeFinished=moment,
     )
-    log(work, f"{status.capitalize()}.")
-
-
-def log(work: Resource, message: str) -> None:
-    """Add a line to its log."""
-    work.own["logs"].append({"message": message, "timestamp": now()})
 
 
 def get(cloud: Cloud, request: Request) -> Reply:
@@ -92,18 +83,14 @@ def list_all(cloud: Cloud, request: Request) -> Reply:
     return page(request, rows, size=cloud.settings.page_size, done=frozenset({"resourceId"}))
 
 
-def _entries(field: str) -> Handler:
-    def list_entries(cloud: Cloud, request: Request) -> Reply:
-        work = cloud.get("workrequest", request.target)
-        entries: list[View] = work.own[field]
-        return page(request, enumerate(entries), size=cloud.settings.page_size)
-
-    return list_entries
+def list_errors(cloud: Cloud, request: Request) -> Reply:
+    """ListWorkRequestErrors."""
+    errors: list[View] = cloud.get("workrequest", request.target).own["errors"]
+    return page(request, enumerate(errors), size=cloud.settings.page_size)
 
 
 HANDLERS: dict[str, Handler] = {
     "GetWorkRequest": get,
     "ListWorkRequests": list_all,
-    "ListWorkRequestErrors": _entries("errors"),
-    "ListWorkRequestLogs": _entries("logs"),
+    "ListWorkRequestErrors": list_errors,
 }
