@@ -173,6 +173,61 @@ class DownResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CleanItem:
+    """An item on a disk and its fate, an element of `clean --json`."""
+
+    where: str | None
+    """A node; `None`: this computer, as any word may be the name of a node."""
+    cluster: str | None
+    kind: str
+    name: str
+    bytes: int
+    whole: bool = True
+    """False: `bytes` is a minimum."""
+    shared: int = 0
+    """Bytes of files with further names."""
+    only_copy: bool = False
+    """True: it may hold results without another copy."""
+    removes: bool
+    why: str
+    """Why it is removed, or why it stays, in a clause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanFailure:
+    """An item that `clean` could not remove; without a kind and a name, all items of a node."""
+
+    where: str | None
+    kind: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotAsked:
+    """A node that did not answer, or with `node` `None` a whole cluster."""
+
+    cluster: str
+    node: str | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanResult:
+    """The document of `clean --json`."""
+
+    items: tuple[CleanItem, ...]
+    removable_bytes: int
+    freed_bytes: int
+    removed: int
+    """Number of items."""
+    failed: tuple[CleanFailure, ...]
+    not_asked: tuple[NotAsked, ...]
+    dry_run: bool
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommandResult:
     """The result of a command on one node, an element of `exec --json`."""
 

@@ -59,8 +59,8 @@ def command(
     exit status is 2. Only --here works then.
     """
     from gpuctl.errors import Usage
+    from gpuctl.workflow.clusters.clean.choices import Policy
     from gpuctl.workflow.clusters.clean.clean import clean_all
-    from gpuctl.workflow.clusters.clean.what_to_clean import Policy
     from inventories.specs.checks import parse_duration_s
 
     if here and everything:
@@ -73,4 +73,4 @@ def command(
     document = clean_all(app, policy, dry_run=dry_run, here_only=here)
     if app.options.json:
         app.output.json(document)
-    return 4 if document["failed"] or document["not_asked"] else 0
+    return 4 if document.failed or document.not_asked else 0

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from inventories.codec import from_json
 from inventories.errors import CorruptFile
@@ -12,15 +12,16 @@ from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
 
-Kind = Literal["environment", "wheels", "uv", "code", "written", "run", "program", "removed"]
+T = TypeVar("T")
+Kind = Literal["environment", "wheels", "uv", "code", "written", "run", "program", "removed", "downloads"]
 """`code` was sent from here; `written`: files that runs wrote into a folder of code; `program`: an earlier version
-of the node's part; `removed`: the remains of an interrupted removal."""
+of the node's part; `removed`: the remains of an interrupted removal; `downloads`: uv's own cache."""
 
 MEASURE_S = 20.0
 SILENCE_S = 60.0
 REMOVED_WITHIN_S = 1800.0
 """Environments are a hundred thousand files, on disks that may be slow."""
-MOST_ITEMS = 10_000
+MAX_ITEMS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +47,10 @@ class Item:
     whole: bool = True
     used: float = 0.0
     """When it was last used or changed, by the node's clock; 0: never, or not known."""
-    in_use: bool = False
-    """Whether a process uses it now."""
-    over: bool = True
-    """Of a run: whether it is known to have ended."""
-    checkpoints: int | None = None
-    """Of a run: bytes of its checkpoints; `None`: no checkpoints."""
+    keep: str = ""
+    """Why it has to stay now, such as `in use`. Empty: it may be removed."""
+    checkpoints: bool = False
+    """Of a run: whether it has checkpoints."""
     files: tuple[RunFile, ...] | None = None
     """Of a run: files that may not be brought back. `None`: too many, or no run."""
 
@@ -63,22 +62,29 @@ class Leftovers:
     items: tuple[Item, ...]
     home: str | None
     """The same on nodes that share a home. `None`: not known."""
-    free_bytes: int
-    uv_cache: str | None
+    uv_cache: str | None = None
     """The place of uv's own cache; `None`: no cache."""
     uv_cache_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retained:
+    """An item that was not removed."""
+
+    kind: str
+    name: str
+    why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaned:
     """The outcome of a removal."""
 
-    freed_bytes: int
+    freed: int
     """Bytes freed on the disk: a shared file frees space only with its last name."""
-    removed: tuple[tuple[str, str], ...]
-    """Kind and name."""
-    kept: tuple[tuple[str, str, str], ...]
-    """Kind, name, and why."""
+    removed: int
+    """Number of items."""
+    retained: tuple[Retained, ...]
 
 
 def find_leftovers(node: Node, *, built_in: Collection[str] = (), measure_s: float = MEASURE_S) -> Leftovers:
@@ -88,36 +94,18 @@ def find_leftovers(node: Node, *, built_in: Collection[str] = (), measure_s: flo
 
     `built_in`: ids of runs of the built-in job.
     """
-    items: list[Item] = []
-    end: Mapping[str, Any] | None = None
     request = {"built_in": sorted(built_in), "deadline_s": measure_s}
     bounds = Bounds(total_s=measure_s + SILENCE_S)
+    items: list[dict[str, Any]] = []
+    end: dict[str, Any] = {}
     with node.stream("leftovers", request, timeout_s=measure_s + SILENCE_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
-            if header.get("t") == frames.ITEM and len(items) < MOST_ITEMS:
-                items.append(_item(node.name, header))
-            elif header.get("t") == frames.END:
+            kind = header.pop("t", None)
+            if kind == frames.ITEM and len(items) < MAX_ITEMS:
+                items.append(header)
+            elif kind == frames.END:
                 end = header
-    try:
-        assert end is not None
-        home, cache = end["home"], end["uv_cache"]
-        return Leftovers(
-            items=tuple(items),
-            home=None if home is None else str(home),
-            free_bytes=int(end["free_bytes"]),
-            uv_cache=None if cache is None else str(cache["path"]),
-            uv_cache_bytes=0 if cache is None else int(cache["bytes"]),
-        )
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
-        raise BadAnswer(f"{node.name}: what it says of its disk can't be read: {error!r}.") from error
-
-
-def _item(name: str, header: Mapping[str, Any]) -> Item:
-    known = {key: header[key] for key in Item.__dataclass_fields__ if header.get(key) is not None}
-    try:
-        return from_json(Item, known, "an item")
-    except CorruptFile as error:
-        raise BadAnswer(f"{name}: what it says of its disk can't be read: {error}") from error
+    return _read(Leftovers, {**end, "items": items}, f"{node.name}: what it says of its disk")
 
 
 Digests: TypeAlias = Mapping[str, Sequence[str]]
@@ -132,18 +120,17 @@ def clean(
     A run with a file of another digest stays: `digests` has the known ones by its name. Raises NodeFailed if a run
     is active on the node.
     """
-    answer: Mapping[str, Any] | None = None
     request = {"items": [list(item) for item in items], "digests": dict(digests)}
+    answer: dict[str, Any] = {}
     with node.stream("clean", request, timeout_s=SILENCE_S, bounds=Bounds(total_s=REMOVED_WITHIN_S)) as talk:
         for header, _ in talk.frames():
-            if header.get("t") == frames.CLEANED:
+            if header.pop("t", None) == frames.CLEANED:
                 answer = header
+    return _read(Cleaned, answer, f"{node.name}: what it says of the removal")
+
+
+def _read(cls: type[T], document: Mapping[str, Any], source: str) -> T:
     try:
-        assert answer is not None
-        return Cleaned(
-            freed_bytes=int(answer["freed"]),
-            removed=tuple((str(kind), str(name)) for kind, name in answer["removed"]),
-            kept=tuple((str(kind), str(name), str(why)) for kind, name, why in answer["kept"]),
-        )
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
-        raise BadAnswer(f"{node.name}: what it says of the removal can't be read: {error!r}.") from error
+        return from_json(cls, document, "the answer")
+    except CorruptFile as error:
+        raise BadAnswer(f"{source} can't be read: {error}") from error

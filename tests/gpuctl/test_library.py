@@ -24,6 +24,7 @@ from gpuctl.commands import bench as bench_command
 from gpuctl.commands import train as train_command
 from gpuctl.commands import up as up_command
 from gpuctl.global_options import Options
+from gpuctl.json_documents import CleanItem
 from gpuctl.library.keywords import AdviseOptions, BenchOptions, TrainOptions, UpOptions
 from gpuctl.library.options import (
     advise_request,
@@ -32,9 +33,8 @@ from gpuctl.library.options import (
     up_request,
 )
 from gpuctl.library.silent_output import SilentOutput, silent_app
+from gpuctl.workflow.clusters.clean.after_down import offer
 from gpuctl.workflow.clusters.clean.clean import Survey
-from gpuctl.workflow.clusters.clean.what_to_clean import Choice
-from gpuctl.workflow.clusters.leftovers import offer
 from gpuctl.workflow.machines.thread_output import thread_output
 from inventories.codec import plain
 from inventories.disk.store import Store
@@ -378,8 +378,10 @@ def test_down_names_what_it_could_not_remove(store: Store, work: Inventory) -> N
 def test_files_on_machines_are_never_removed_without_a_question(store: Store) -> None:
     requests, report = [], []
     app = silent_app("c", confirm=lambda question: not requests.append(question), progress=report.append)
-    doomed = Choice(where="own-0", cluster="c", kind="env", name="x", bytes=2_000_000, removes=True, why="")
-    offer(app, [doomed], Survey(hosts={}, leftovers={}, errors={}))
+    doomed = CleanItem(
+        where="own-0", cluster="c", kind="env", name="x", bytes=2_000_000, removes=True, why=""
+    )
+    offer(app, [doomed], Survey(hosts={}, leftovers={}))
     assert requests == []
     assert ["would have removed 2.0 MB" in line for line in report] == [True]
 

@@ -112,7 +112,7 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
 
 def _report_leftovers(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
     # Imported late, as only machines that stay need the modules for connections.
-    from gpuctl.workflow.clusters.leftovers import report_leftovers
+    from gpuctl.workflow.clusters.clean.after_down import report_leftovers
 
     return report_leftovers(app, folder, machines)
 

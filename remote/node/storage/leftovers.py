@@ -1,7 +1,7 @@
-"""Leftovers of gpuctl on a node's disk: environments, wheels, uv, code, runs; size, age, and whether in use.
+"""Leftovers of gpuctl on a node's disk: environments, wheels, uv, code, runs; size, age, and why they have to stay.
 
-Only what lies in folders of ours within `~/.gpuctl-node` is looked at. Links are never followed: neither the target
-of a link in the place of one of our folders leads to, nor anything that runs have linked to.
+Only folders of ours within `~/.gpuctl-node` count. Links are never followed: neither a link in the place of one of
+our folders, nor a link that a run has made.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from remote.node import listening, process, run_state
 from remote.node.home_folder import FOLDERS, NODE_HOME, folders_named_in
@@ -22,9 +22,9 @@ from remote.shared.checkpoint_files import files_in, parts_in
 from remote.shared.files import read_json, write_json
 
 REMOVED = ".removed-"
-"""How names of folders begin that were about to be removed."""
+"""The start of the name of a folder whose removal has begun."""
 HERE_TOO = (constants.LOGS, constants.METRICS, constants.RANKS, constants.USAGE)
-"""Folders of a run that are brought to the computer which started it, all of them."""
+"""Folders of a run that the computer which started it downloads as a whole."""
 OWN_FILES = (
     "torchrun", "runner.json", "exit.json", "stop", "reason.json", constants.PLACE, ".reserve",
     constants.CODE_RECORD, LISTING, constants.HANGS, constants.ENDING, constants.STOP_GRACE,
@@ -34,26 +34,74 @@ MOST_FILES = 500
 """The maximum number of a run's files in the list."""
 ELSEWHERE_S = 24 * 3600.0
 """The time after its last sign of life in which a run of another machine with this home counts as active."""
-UV_CACHES = ("UV_CACHE_DIR", "XDG_CACHE_HOME")
 
-Item = Dict[str, Any]
+
+class Leftover(NamedTuple):
+    """A part of gpuctl's folder that can be removed on its own."""
+
+    kind: str
+    name: str
+    path: Path
+    keep: str
+    """Why it has to stay now. Empty: it may be removed."""
 
 
 def command_leftovers(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`leftovers`: a frame an `item`, then `end` with the node's `home`, its free bytes and the size of uv's cache.
+    """Answer `leftovers`: an `item` for each, then `end` with the node's `home` and uv's cache.
 
-    Request: `built_in`, ids of runs whose checkpoints are the built-in job's; `deadline_s`, how long sizes may take.
+    Request: `built_in`, ids of runs whose checkpoints are the built-in job's; `deadline_s`, the limit for measuring.
     """
-    survey = Survey(set(request["built_in"]), float(request["deadline_s"]))
-    for item in survey.items():
-        frames.write(output, dict(item, t=frames.ITEM))
-    disk = os.statvfs(str(NODE_HOME if NODE_HOME.is_dir() else NODE_HOME.parent))
-    end = {"home": home_id(), "free_bytes": disk.f_bavail * disk.f_frsize, "uv_cache": survey.uv_cache()}
-    frames.write(output, dict(end, t=frames.END))
+    sizes = Sizes(float(request["deadline_s"]))
+    for leftover in leftovers():
+        kind, name, path, keep = leftover
+        item = {"t": frames.ITEM, "kind": kind, "name": name, "keep": keep, "used": used_at(kind, path)}
+        if kind in ("code", "written"):
+            files = files_of_code(path, sent_ones=kind == "code")
+            if not files:
+                continue
+            item.update(sizes.of(files))
+        else:
+            item.update(sizes.of(path / inner for inner in trees.walk(path)))
+        if kind == "run":
+            parts = parts_of(path)
+            item["checkpoints"] = any(has_checkpoints(part, name in request["built_in"]) for part in parts)
+            item["files"] = files_of_run(parts)
+        frames.write(output, item)
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    cache = Path(os.environ.get("UV_CACHE_DIR") or os.path.join(caches, "uv"))
+    end = {"t": frames.END, "home": home_id()}
+    if is_folder(cache):  # everybody's on this node, and never removed
+        size = sizes.of(cache / inner for inner in trees.walk(cache))
+        end.update(uv_cache=str(cache), uv_cache_bytes=size["bytes"])
+    frames.write(output, end)
+
+
+def leftovers() -> Iterator[Leftover]:
+    """Yield the leftovers; a folder of code once for the files that were sent, once for the files that runs wrote."""
+    used, program = names_in_use(), Path(__file__).resolve().parents[3]
+    environments = NODE_HOME / constants.ENVIRONMENTS
+    building = [path for path in folders_in(environments) if is_being_built(path)]
+    places = [("removed", path) for path in folders_in(NODE_HOME) if path.name.startswith(REMOVED)]
+    places += [("wheels", path) for path in folders_in(NODE_HOME) if path.name == constants.WHEELS]
+    for kind, folder in FOLDERS.items():
+        places += [(kind, path) for path in folders_in(NODE_HOME / folder) if path != program]
+    for kind, path in places:
+        keep = ""
+        if (FOLDERS.get(kind), path.name) in used:
+            keep = "in use"
+        elif path in building:
+            keep = "it is being built"
+        elif kind == "wheels" and building:
+            keep = "an environment is being built from them"
+        elif kind == "run" and not all(is_over(part) for part in parts_of(path)):
+            keep = "not known to be over"
+        yield Leftover(kind, path.name, path, keep)
+        if kind == "code":
+            yield Leftover("written", path.name, path, keep)
 
 
 def home_id() -> Optional[str]:
-    """Random, the same on all nodes that share this home; `None` where it is not known, as on a full disk."""
+    """Return an id that all nodes with this home have; `None` if it is not known, as on a full disk."""
     path = NODE_HOME / "home.json"
     if NODE_HOME.is_dir() and not read_json(path):
         with contextlib.suppress(OSError):
@@ -62,12 +110,12 @@ def home_id() -> Optional[str]:
     return identity if isinstance(identity, str) else None
 
 
-def folders_in(folder: Path) -> List[str]:
-    """Return the names of the folders in a folder of ours; empty for a link, or a missing one. Links are left out."""
+def folders_in(folder: Path) -> List[Path]:
+    """Return the folders in a folder of ours; empty for a link, or a missing one. Links are left out."""
     if not is_folder(folder):
         return []
     with os.scandir(str(folder)) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
 
 
 def is_folder(path: Path) -> bool:
@@ -79,140 +127,59 @@ def is_folder(path: Path) -> bool:
 
 
 class Sizes:
-    """Sizes on the disk, taken until a deadline. What has several names is counted once."""
+    """Sizes on the disk, taken until a deadline. A file with several names counts once."""
 
     def __init__(self, deadline_s: float) -> None:
         self._limit = time.monotonic() + deadline_s
         self._counted: Set[Tuple[int, int]] = set()
 
-    def of(self, path: Path) -> Item:
-        """Return the `bytes` of a path, the bytes `shared` under other names, and `whole`: the sum is complete."""
+    def of(self, files: Iterable[Path]) -> Dict[str, Any]:
+        """Return the `bytes` of files, the bytes `shared` under other names, and `whole`: the sum is complete."""
         total, shared, whole = 0, 0, True
-        pending = [str(path)]
-        device: Optional[int] = None
-        while pending:
+        for file in files:
             if time.monotonic() > self._limit:
-                return {"bytes": total, "shared": shared, "whole": False}
-            folder = pending.pop()
-            try:
-                status = os.lstat(folder)
-                device = status.st_dev if device is None else device
-                if status.st_dev != device:
-                    continue  # another disk, which somebody has put there
-                if stat.S_ISDIR(status.st_mode):
-                    pending += [os.path.join(folder, name) for name in os.listdir(folder)]
-            except FileNotFoundError:
-                continue
-            except OSError:
                 whole = False
-                continue
-            if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
-                key = (status.st_dev, status.st_ino)
-                if key in self._counted:
-                    continue
+                break
+            try:
+                status = os.lstat(str(file))
+            except OSError:
+                continue  # removed since it was listed
+            size, key = status.st_blocks * 512, (status.st_dev, status.st_ino)
+            if status.st_nlink > 1 and key not in self._counted:
                 self._counted.add(key)
-                shared += status.st_blocks * 512
-            total += status.st_blocks * 512
+                shared += size
+            elif status.st_nlink > 1:
+                size = 0
+            total += size
         return {"bytes": total, "shared": shared, "whole": whole}
 
 
-class Survey:
-    """A survey of all leftovers."""
-
-    def __init__(self, built_in: Set[str], deadline_s: float) -> None:
-        self._built_in = built_in
-        self._sizes = Sizes(deadline_s)
-        self._used = names_in_use()
-
-    def items(self) -> Iterator[Item]:
-        """Yield the items, each with a few facts."""
-        for name in folders_in(NODE_HOME):
-            if name.startswith(REMOVED):
-                yield self._item("removed", name, NODE_HOME / name)
-        for kind, folder in FOLDERS.items():
-            for name in folders_in(NODE_HOME / folder):
-                path = NODE_HOME / folder / name
-                if kind == "code":
-                    yield from self._code(name, path)
-                elif kind == "run":
-                    yield dict(self._item(kind, name, path), **self._run(name, path))
-                elif kind == "environment":
-                    yield dict(self._item(kind, name, path), used=environment_used(path))
-                elif kind != "program" or path != own_folder():
-                    yield self._item(kind, name, path)
-        if is_folder(NODE_HOME / constants.WHEELS):
-            yield self._item("wheels", "wheels", NODE_HOME / constants.WHEELS)
-
-    def _item(self, kind: str, name: str, path: Path) -> Item:
-        in_use = (FOLDERS.get(kind), name) in self._used
-        return dict(self._sizes.of(path), kind=kind, name=name, used=modified(path), in_use=in_use)
-
-    def _code(self, name: str, path: Path) -> Iterator[Item]:
-        """Return the items of a project's folder: sent files, and files that runs have written there."""
-        manifest = path.with_name(name + MANIFEST)
-        brought: List[Path] = []
-        written: List[Path] = []
-        for file, was_sent in files_of_code(path):
-            (brought if was_sent else written).append(file)
-        used = modified(manifest) or modified(path)
-        in_use = ("code", name) in self._used
-        for kind, files in (("code", brought), ("written", written)):
-            sizes = [self._sizes.of(file) for file in files]
-            if files or (kind == "code" and constants.ASIDE not in name):
-                yield {
-                    "kind": kind,
-                    "name": name,
-                    "used": used,
-                    "in_use": in_use,
-                    "bytes": sum(size["bytes"] for size in sizes),
-                    "shared": sum(size["shared"] for size in sizes),
-                    "whole": all(size["whole"] for size in sizes),
-                }
-
-    def _run(self, run: str, path: Path) -> Item:
-        """Return the item of a run: whether it is `over`, the bytes of its `checkpoints`, its own `files`."""
-        parts = parts_of(path)
-        sizes = [size for size in (self._checkpoints(run, part) for part in parts) if size is not None]
-        return {
-            "over": all(is_over(part) for part in parts),
-            "checkpoints": sum(sizes) if sizes else None,
-            "files": files_of_run(parts),
-        }
-
-    def _checkpoints(self, run: str, part: Path) -> Optional[int]:
-        """Return the bytes of a run's checkpoints on a node; `None`: no checkpoints."""
-        folder, built_in = part / constants.CHECKPOINTS, run in self._built_in
-        try:
-            # Of parts the document is on another node.
-            files = dict(files_in(folder, built_in)) or (parts_in(folder) if built_in else {})
-        except (OSError, RecursionError):
-            return 0  # there may be some
-        return sum(files.values()) if files else None
-
-    def uv_cache(self) -> Optional[Item]:
-        """Return `path` and size of the cache of uv, which all users of this node share and gpuctl never removes."""
-        chosen, usual = (os.environ.get(name) for name in UV_CACHES)
-        path = Path(chosen or os.path.join(usual or os.path.expanduser("~/.cache"), "uv"))
-        return dict(self._sizes.of(path), path=str(path)) if is_folder(path) else None
-
-
-def own_folder() -> Path:
-    """The folder from which this is run."""
-    return Path(__file__).resolve().parents[3]
+def used_at(kind: str, path: Path) -> float:
+    """Return when an item was last used or changed, Unix time; 0 for an environment that was never finished."""
+    if kind == "environment":
+        built = modified(path / "ready.json")
+        return max(built, modified(path / "used")) if built else 0.0
+    if kind in ("code", "written"):
+        return modified(path.with_name(path.name + MANIFEST)) or modified(path)
+    return modified(path)
 
 
 def modified(path: Path) -> float:
-    """When something was last modified, Unix time; 0 where it is not there."""
+    """Return when a file was last modified, Unix time; 0 if it does not exist."""
     try:
         return os.lstat(str(path)).st_mtime
     except OSError:
         return 0.0
 
 
-def environment_used(path: Path) -> float:
-    """When a run asked for an environment last; 0 where it was never finished."""
-    built = modified(path / "ready.json")
-    return max(built, modified(path / "used")) if built else 0.0
+def has_checkpoints(part: Path, built_in: bool) -> bool:
+    """Return whether a run has, or may have, checkpoints on a node."""
+    folder = part / constants.CHECKPOINTS
+    try:
+        # The document of a checkpoint's parts may be on another node.
+        return bool(files_in(folder, built_in) or (built_in and parts_in(folder)))
+    except (OSError, RecursionError):
+        return True
 
 
 def is_being_built(path: Path) -> bool:
@@ -227,21 +194,23 @@ def is_being_built(path: Path) -> bool:
     return False
 
 
-def files_of_code(path: Path) -> Iterator[Tuple[Path, bool]]:
-    """Every file and link of a project's folder, and whether it is as it was sent."""
-    manifest = sent(str(path))
+def files_of_code(path: Path, *, sent_ones: bool) -> List[Path]:
+    """Return the files and links of a project's folder that are as they were sent, or all others."""
+    manifest, files = sent(str(path)), []
     for name in trees.walk(path):
         try:
-            status = os.lstat(str(path / name))
-            yield path / name, as_sent(status, manifest.get(name), str(path / name))
+            was_sent = as_sent(os.lstat(str(path / name)), manifest.get(name), str(path / name))
         except OSError:
-            yield path / name, False
+            was_sent = False
+        if was_sent == sent_ones:
+            files.append(path / name)
+    return files
 
 
 def parts_of(run: Path) -> List[Path]:
-    """The folders of a run's nodes that have this home."""
+    """Return the folders of a run's nodes that have this home."""
     waiting = constants.PLACED_CHECKPOINTS.format("")
-    return [run / name for name in folders_in(run) if not name.endswith(waiting)]
+    return [part for part in folders_in(run) if not part.name.endswith(waiting)]
 
 
 def is_over(part: Path) -> bool:
@@ -274,18 +243,12 @@ def names_in_use(proc: Path = listening.PROC) -> Set[Tuple[Optional[str], str]]:
     """Return folder and name of each item in use.
 
     A process of this user runs from it, works in it, has it mapped, or has it in a variable; or a run of another
-    machine with this home uses it.
+    machine with this home uses it: a run that wrote lately, and has no end.
     """
     names: Set[Tuple[Optional[str], str]] = set()
     for pid in listening.pids(proc):
         if pid != os.getpid():
-            names |= folders_named_in(_told_of(proc / str(pid)))
-    return names | _names_in_use_elsewhere()
-
-
-def _names_in_use_elsewhere() -> Set[Tuple[Optional[str], str]]:
-    """Folder and name of what runs of other machines with this home use: runs that wrote lately, and have no end."""
-    names: Set[Tuple[Optional[str], str]] = set()
+            names |= folders_named_in(_texts_of(proc / str(pid)))
     for path in (NODE_HOME / constants.RUNS).glob("*/*/runner.json"):
         part, run = path.parent, read_json(path)
         if not run or run["boot_id"] == process.boot_id() or (part / "exit.json").exists():
@@ -296,8 +259,8 @@ def _names_in_use_elsewhere() -> Set[Tuple[Optional[str], str]]:
     return names
 
 
-def _told_of(process_folder: Path) -> bytes:
-    """The texts in which a process names files; empty for another user's."""
+def _texts_of(process_folder: Path) -> bytes:
+    """Return the texts in which a process names files; empty for another user's."""
     texts = []
     for name in ("cmdline", "environ", "maps"):
         try:

@@ -16,7 +16,7 @@ import pytest
 from node_here import ROOT, NodeHere
 
 from remote.errors import BadAnswer, RemoteError
-from remote.files.leftovers import Item, Leftovers, RunFile, clean, find_leftovers
+from remote.files.leftovers import Item, Leftovers, Retained, RunFile, clean, find_leftovers
 from remote.node import process
 from remote.node.storage import sync_lock
 from remote.node.storage.leftovers import Sizes
@@ -102,13 +102,12 @@ def test_look_lists_everything_gpuctl_left_on_a_node(node: NodeHere) -> None:
     assert items["environment", "torn-py3"].used == 0
     assert 20_000 <= items["written", "proj-1"].bytes < 40_000
     run = items["run", RUN]
-    assert (run.over, run.checkpoints) == (True, 8)
+    assert (run.keep, run.checkpoints) == ("", True)
     assert run.files is not None
     assert set(run.files) == {
         RunFile(node="gpu-0", path="checkpoints/c.pt", bytes=8),
         RunFile(node="gpu-0", path="artifacts", bytes=4),
     }
-    assert left.free_bytes > 0
     assert left.home is not None
     assert find_leftovers(node).home == left.home
 
@@ -136,16 +135,15 @@ def test_clean_removes_only_the_named_items(node: NodeHere) -> None:
         ("run", RUN),
     ]
     done = clean(node, expected)
-    assert set(done.removed) == set(expected)
-    assert done.kept == ()
-    assert done.freed_bytes > 0
+    assert (done.removed, done.retained) == (len(expected), ())
+    assert done.freed > 0
     for path in ("envs/a", "wheels", ".removed-0a", "code/proj-1/train.py", f"runs/{RUN}"):
         assert not there(node, path), path
     for path in ("envs/b/ready.json", "uv/1/uv", "code/proj-1/out.pt", f"runs/{OTHER}/gpu-0/exit.json"):
         assert there(node, path), path
     assert not there(node, "code/proj-1.manifest.json"), "else the next sync would take what is gone for sent"
     assert there(node, "code/proj-1.lock")
-    assert clean(node, [("written", "proj-1")]).freed_bytes >= 20_000
+    assert clean(node, [("written", "proj-1")]).freed >= 20_000
     assert list((node.home / ".gpuctl-node" / "code").iterdir()) == []
 
 
@@ -197,7 +195,6 @@ def test_clean_does_not_follow_links_or_hostile_names(node: NodeHere, tmp_path: 
     write(node, "code/proj-1/file")
     (ours / "code" / "proj-1" / "link").symlink_to(outside)
     assert {(item.kind, item.name) for item in find_leftovers(node).items} == {
-        ("code", "proj-1"),
         ("written", "proj-1"),
     }
     names = ("linked", "..", ".", "", "../..", "a/b", "/etc", "no-such", "nul\0")
@@ -210,8 +207,8 @@ def test_clean_does_not_follow_links_or_hostile_names(node: NodeHere, tmp_path: 
         ("written", "proj-1"),
     ]
     done = clean(node, expected)
-    assert done.removed == (("written", "proj-1"),)
-    assert len(done.kept) == len(expected) - 1
+    assert done.removed == 1
+    assert len(done.retained) == len(expected) - 1
     assert (outside / "inner" / "precious").read_text() == "safe"
     assert (ours / "envs" / "linked").is_symlink()
 
@@ -221,7 +218,7 @@ def test_clean_refuses_while_a_run_is_active(node: NodeHere) -> None:
     part = write_run(node, RUN, ended=False)
     local = {"pid": os.getpid(), "birth": process.birth(os.getpid()), "boot_id": process.boot_id()}
     (part / "runner.json").write_text(json.dumps(local))
-    assert by_name(find_leftovers(node))["run", RUN].over is False
+    assert by_name(find_leftovers(node))["run", RUN].keep == "not known to be over"
     with pytest.raises((RemoteError, AssertionError), match="is going on here, and nothing was removed"):
         clean(node, [("environment", "a")])
     assert there(node, "envs/a/ready.json")
@@ -229,8 +226,10 @@ def test_clean_refuses_while_a_run_is_active(node: NodeHere) -> None:
 
 def test_clean_keeps_a_run_that_may_be_active_elsewhere(node: NodeHere) -> None:
     write_run(node, RUN, ended=False, boot_id="another machine's")
-    assert by_name(find_leftovers(node))["run", RUN].over is False
-    assert clean(node, [("run", RUN)]).kept == (("run", RUN, "it is not known to be over"),)
+    assert by_name(find_leftovers(node))["run", RUN].keep == "not known to be over"
+    assert clean(node, [("run", RUN)]).retained == (
+        Retained(kind="run", name=RUN, why="not known to be over"),
+    )
     assert there(node, f"runs/{RUN}/gpu-0/runner.json")
 
 
@@ -246,7 +245,7 @@ def test_clean_keeps_what_a_run_of_another_machine_with_this_home_uses(
     )
     wrote = time.time() - silent_h * 3600
     os.utime(runner, (wrote, wrote))
-    assert by_name(find_leftovers(node))["environment", "a"].in_use is retained
+    assert by_name(find_leftovers(node))["environment", "a"].keep == "in use" * retained
     clean(node, [("environment", "a")])
     assert there(node, "envs/a/ready.json") is retained
 
@@ -258,10 +257,10 @@ def test_clean_keeps_a_run_of_which_a_file_changed_since_it_was_brought(node: No
         "gpu-0/artifacts/a.bin",
         [hashlib.sha256(body).hexdigest() for body in (b"other", b"older")],
     )
-    saved = clean(node, [("run", RUN)], {RUN: {path: brought}}).kept
-    assert saved == (("run", RUN, f"{path} is not what was brought of it; --all removes it"),)
+    saved = clean(node, [("run", RUN)], {RUN: {path: brought}}).retained
+    assert [item.why for item in saved] == [f"{path} is not what was brought of it; --all removes it"]
     brought.append(hashlib.sha256(b"newer").hexdigest())
-    assert clean(node, [("run", RUN)], {RUN: {path: brought}}).removed == (("run", RUN),)
+    assert clean(node, [("run", RUN)], {RUN: {path: brought}}).removed == 1
 
 
 def test_what_a_second_run_put_aside_is_files_of_runs(node: NodeHere) -> None:
@@ -283,12 +282,12 @@ def test_clean_keeps_an_environment_in_use(node: NodeHere) -> None:
     python.symlink_to(sys.executable)
     write(node, "envs/b/ready.json")
     with subprocess.Popen([python, "-I", "-c", "input()"], stdin=subprocess.PIPE) as user:
-        assert by_name(find_leftovers(node))["environment", "a"].in_use
+        assert by_name(find_leftovers(node))["environment", "a"].keep == "in use"
         done = clean(node, [("environment", "a"), ("environment", "b")])
         user.communicate(b"\n")
-    assert done.kept == (("environment", "a", "a process uses it"),)
-    assert done.removed == (("environment", "b"),)
-    assert clean(node, [("environment", "a")]).kept == ()
+    assert done.retained == (Retained(kind="environment", name="a", why="in use"),)
+    assert done.removed == 1
+    assert clean(node, [("environment", "a")]).retained == ()
 
 
 def test_clean_keeps_an_environment_being_built_and_its_wheels(node: NodeHere) -> None:
@@ -297,9 +296,9 @@ def test_clean_keeps_an_environment_being_built_and_its_wheels(node: NodeHere) -
     lock = write(node, "envs/a.lock")
     with lock.open("r+b") as held:
         fcntl.lockf(held, fcntl.LOCK_EX)
-        saved = clean(node, [("environment", "a"), ("wheels", "wheels")]).kept
-    assert [why for _, _, why in saved] == ["it is being built", "an environment is being built from them"]
-    assert clean(node, [("environment", "a"), ("wheels", "wheels")]).kept == ()
+        saved = clean(node, [("environment", "a"), ("wheels", "wheels")]).retained
+    assert [item.why for item in saved] == ["it is being built", "an environment is being built from them"]
+    assert clean(node, [("environment", "a"), ("wheels", "wheels")]).retained == ()
 
 
 def test_look_and_clean_refuse_malformed_answers(node: NodeHere, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +310,7 @@ def test_look_and_clean_refuse_malformed_answers(node: NodeHere, monkeypatch: py
         with pytest.raises(BadAnswer, match=r"gpu-0: what it says of its disk can't be read"):
             find_leftovers(Saying(output))
     with pytest.raises(BadAnswer, match="of the removal"):
-        clean(Saying({"t": "cleaned", "freed": 1, "removed": [["run"]], "kept": []}), [])
+        clean(Saying({"t": "cleaned", "freed": 1, "removed": 1, "retained": [["run"]]}), [])
 
 
 class Saying(NodeHere):
@@ -405,8 +404,9 @@ def test_code_removal_keeps_mounts_and_removes_the_rest(node: NodeHere) -> None:
         write(node, f"code/proj-1/{name}/out.pt", b"x" * 20_000)
     write(node, "code/proj-1/data/under").unlink()
     code = (
-        "from remote.node.storage import removal\n"
-        "freed, problem = removal._remove_files('proj-1', sent=False, heartbeat=lambda: None)\n"
+        "from remote.node.storage import leftovers, removal\n"
+        "written = [one for one in leftovers.leftovers() if one.kind == 'written']\n"
+        "freed, problem = removal.remove_code(written[0], heartbeat=lambda: None)\n"
         "print(freed >= 40_000, problem)\n"
         "print((removal.NODE_HOME / 'code/proj-1/data/precious').read_text())"
     )
@@ -433,8 +433,9 @@ def test_sizes_count_hard_links_once_until_a_deadline(tmp_path: Path) -> None:
     os.link(tmp_path / "a" / "one", tmp_path / "a" / "two")
     (tmp_path / "a" / "root").symlink_to("/")
     sizes = Sizes(60)
-    result = sizes.of(tmp_path / "a")
+    files = [tmp_path / "a" / name for name in walk(tmp_path / "a")]
+    result = sizes.of(files)
     assert 100_000 <= result["shared"] <= result["bytes"] < 150_000
     assert result["whole"] is True
-    assert sizes.of(tmp_path / "a")["shared"] == 0
-    assert Sizes(-1).of(tmp_path / "a") == {"bytes": 0, "shared": 0, "whole": False}
+    assert sizes.of(files)["shared"] == 0
+    assert Sizes(-1).of(files) == {"bytes": 0, "shared": 0, "whole": False}

@@ -1,105 +1,75 @@
 """`clean`: look at the disks, here and on the nodes; show, ask, remove."""
 
-import itertools
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from gpuctl.app import App
 from gpuctl.errors import Declined, Usage
+from gpuctl.json_documents import CleanFailure, CleanItem, CleanResult, NotAsked
 from gpuctl.text import for_cluster
-from gpuctl.workflow.clusters.clean.this_computer import leftovers_here, remove_here, runs_here, with_files
-from gpuctl.workflow.clusters.clean.what_to_clean import (
+from gpuctl.workflow.clusters.clean.choices import (
     ALL_HERE,
-    Choice,
+    ClusterFacts,
     LocalRun,
     Policy,
     choose_here,
     choose_on_node,
-    downloads_of,
-    known_of,
     latest_checkpoints,
     loss_clause,
-    places_of,
 )
+from gpuctl.workflow.clusters.clean.this_computer import digests_here, leftovers_here, remove_here, runs_here
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.host_firewalls import owner_of
 from gpuctl.workflow.runs.unfinished_runs import ASK_TIMEOUT_S, open_runs, state_sentence
-from inventories.disk.store import ClusterFolder, Store
+from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.text import human_bytes, plural
 from remote.fanout import fan_out
-from remote.files.leftovers import MEASURE_S, Cleaned, Digests, Leftovers, clean, find_leftovers
+from remote.files.leftovers import MEASURE_S, Cleaned, Item, Leftovers, clean, find_leftovers
 from remote.files.sync import code_folder
 from remote.launchers.rank_command import BUILT_IN_FOLDER
 from remote.sessions.connect import connect
-from remote.shared.files import digest_of
+
+Key: TypeAlias = tuple[str, str]
+"""Cluster and node: machines of two clusters may have the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A machine whose disk is looked at."""
+    """A machine of a cluster."""
 
     cluster: ClusterFolder
     machine: Machine
     inventory: Inventory
-    """The cluster's."""
 
-    @property
-    def ours(self) -> bool:
-        """Return whether only this gpuctl uses the machine."""
-        return self.inventory.provider != "hosts"
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Return cluster and node: machines of two clusters may have the same name."""
-        return self.cluster.name, self.machine.name
+    def leftovers(self, runs: Sequence[LocalRun], *, connect_s: float, measure_s: float) -> Leftovers:
+        """Ask the machine for its leftovers. Raises RemoteError."""
+        with connect(self.machine, self.cluster, timeout_s=connect_s) as node:
+            return find_leftovers(
+                node, built_in=[run.id for run in runs if run.built_in], measure_s=measure_s
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
     """The leftovers on all nodes."""
 
-    hosts: Mapping[tuple[str, str], Host]
-    leftovers: Mapping[tuple[str, str], Leftovers]
-    errors: Mapping[tuple[str, str], str]
-    torn: Mapping[str, str] = field(default_factory=dict)
+    hosts: Mapping[Key, Host]
+    leftovers: Mapping[Key, Leftovers]
+    """Of the machines that answered."""
+    errors: Mapping[Key, str] = field(default_factory=dict)
+    """Why the others did not, unless nobody asked."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     """Clusters whose machines are not known: name → why."""
-    left_out: Mapping[tuple[str, str], Host] = field(default_factory=dict)
-    """Machines that were not to be asked."""
-
-    def silent(self, runs: Sequence[LocalRun]) -> dict[str, set[str]]:
-        """Return, by cluster, the machines without an answer; for an unreadable cluster all machines of its runs."""
-        silent: dict[str, set[str]] = {}
-        for cluster, node in (*self.errors, *self.left_out):
-            silent.setdefault(cluster, set()).add(node)
-        for run in runs:
-            if run.cluster is not None and run.cluster in self.torn:
-                silent.setdefault(run.cluster, set()).update(run.nodes)
-        return silent
-
-    def not_asked(self) -> list[dict[str, str | None]]:
-        """Return the nodes without an answer, with the reason. `node` is `None` for a whole cluster."""
-        torn: list[tuple[str, str | None, str]] = [(name, None, why) for name, why in self.torn.items()]
-        nodes = [(cluster, node, why) for (cluster, node), why in self.errors.items()]
-        return [{"cluster": name, "node": node, "reason": why} for name, node, why in (*torn, *nodes)]
 
 
-@dataclass(kw_only=True)
-class Outcome:
-    """The result of a removal."""
-
-    freed_bytes: int = 0
-    removed: int = 0
-    failed: list[dict[str, str | None]] = field(default_factory=list)
-
-
-def clean_all(app: App, policy: Policy, *, dry_run: bool, here_only: bool) -> dict[str, Any]:
+def clean_all(app: App, policy: Policy, *, dry_run: bool, here_only: bool) -> CleanResult:
     """Survey the disks, show the plan, ask, remove; return the document of `clean --json`.
 
     A machine that does not answer is reported, and blocks nothing else.
@@ -107,45 +77,40 @@ def clean_all(app: App, policy: Policy, *, dry_run: bool, here_only: bool) -> di
     began, now = time.monotonic(), datetime.now(UTC)
     name = app.options.cluster if app.cluster_named else None
     with ExitStack() as locks:
-        folders = _clusters(app, name)
-        for folder in () if dry_run or here_only else folders:
-            locks.enter_context(folder.lock("clean", on_wait=app.output.say))
+        folders = [folder for folder in app.store.clusters() if name in (None, folder.name)]
+        if name is not None and not folders and not app.store.runs(name):
+            load_inventory(app.store.cluster(name), empty=True)  # raises NotFound
         if not here_only:
-            refuse_active_runs(app, name)
+            for folder in () if dry_run else folders:
+                locks.enter_context(folder.lock("clean", on_wait=app.output.say))
+            _refuse_active_runs(app, name)
         runs = runs_here(app)
-        hosts, torn = hosts_of(folders)
-        result = replace(survey([] if here_only else hosts, runs), torn=torn)
-        if here_only:
-            result = replace(result, left_out={host.key: host for host in hosts})
+        result = _survey(folders, runs, here_only=here_only)
         choices = choose(app, policy, result, runs, now)
+        doomed = [item for item in choices if item.removes]
         _show(app, choices, result)
         outcome = Outcome()
-        doomed = [choice for choice in choices if choice.removes]
         if doomed and not dry_run:
             _ask(app, doomed)
             outcome = remove(app, doomed, result)
             report_freed(app, outcome, doomed, result)
-    return {
-        "items": choices,
-        "removable_bytes": sum(choice.bytes for choice in doomed),
-        "freed_bytes": outcome.freed_bytes,
-        "removed": outcome.removed,
-        "failed": outcome.failed,
-        "not_asked": [] if here_only else result.not_asked(),
-        "dry_run": dry_run,
-        "seconds": round(time.monotonic() - began, 3),
-    }
+    not_asked = [NotAsked(cluster=name, node=None, reason=why) for name, why in result.unreadable.items()]
+    not_asked += [
+        NotAsked(cluster=name, node=node, reason=why) for (name, node), why in result.errors.items()
+    ]
+    return CleanResult(
+        items=tuple(choices),
+        removable_bytes=sum(item.bytes for item in doomed),
+        freed_bytes=outcome.freed,
+        removed=outcome.removed,
+        failed=tuple(outcome.failed),
+        not_asked=() if here_only else tuple(not_asked),
+        dry_run=dry_run,
+        seconds=round(time.monotonic() - began, 3),
+    )
 
 
-def _clusters(app: App, name: str | None) -> list[ClusterFolder]:
-    """Return the clusters to clean: the one of this name, or all. Raises NotFound for an unknown name."""
-    folders = [folder for folder in app.store.clusters() if name in (None, folder.name)]
-    if name is not None and not folders and not app.store.runs(name):
-        load_inventory(app.store.cluster(name), empty=True)
-    return folders
-
-
-def refuse_active_runs(app: App, cluster: str | None) -> None:
+def _refuse_active_runs(app: App, cluster: str | None) -> None:
     """Raise Usage if a run is active."""
     for run in open_runs(app, cluster):
         if run.active:
@@ -157,64 +122,88 @@ def refuse_active_runs(app: App, cluster: str | None) -> None:
             )
 
 
-def hosts_of(folders: Sequence[ClusterFolder]) -> tuple[list[Host], dict[str, str]]:
-    """Return the machines of these clusters, and the clusters with unreadable files, with the reason."""
-    hosts, torn = [], {}
+def _survey(folders: Sequence[ClusterFolder], runs: Sequence[LocalRun], *, here_only: bool) -> Survey:
+    """Ask all machines of these clusters at once, unless only this computer is cleaned."""
+    hosts: dict[str, Host] = {}
+    unreadable = {}
     for folder in folders:
         try:
             inventory = folder.load() if folder.exists() else None
         except InventoryError as error:
-            torn[folder.name] = str(error)
+            unreadable[folder.name] = str(error)
             continue
         if inventory is not None:
-            hosts += [
-                Host(cluster=folder, machine=machine, inventory=inventory) for machine in inventory.machines
-            ]
-    return hosts, torn
-
-
-def survey(hosts: Sequence[Host], runs: Sequence[LocalRun], *, measure_s: float = MEASURE_S) -> Survey:
-    """Ask all machines at once. The ones without an answer are in `errors`."""
-    built_in = [run.id for run in runs if run.built_in]
-
-    def examine(host: Host) -> Leftovers:
-        with connect(host.machine, host.cluster, timeout_s=ASK_TIMEOUT_S) as node:
-            return find_leftovers(node, built_in=built_in, measure_s=measure_s)
-
-    named = {"/".join(host.key): host for host in hosts}
-    outcomes = fan_out(examine, named)
+            for machine in inventory.machines:
+                host = Host(cluster=folder, machine=machine, inventory=inventory)
+                hosts[f"{folder.name}/{machine.name}"] = host
+    keys = {name: (host.cluster.name, host.machine.name) for name, host in hosts.items()}
+    answers = fan_out(
+        lambda host: host.leftovers(runs, connect_s=ASK_TIMEOUT_S, measure_s=MEASURE_S),
+        {} if here_only else hosts,
+    )
     return Survey(
-        hosts={host.key: host for host in hosts},
-        leftovers={named[o.node].key: o.value for o in outcomes if o.value is not None},
-        errors={named[o.node].key: str(o.error) for o in outcomes if o.error is not None},
+        hosts={keys[name]: host for name, host in hosts.items()},
+        leftovers={keys[answer.node]: answer.value for answer in answers if answer.value is not None},
+        errors={keys[answer.node]: str(answer.error) for answer in answers if answer.error is not None},
+        unreadable=unreadable,
     )
 
 
-def choose(app: App, policy: Policy, survey: Survey, runs: Sequence[LocalRun], now: datetime) -> list[Choice]:
+def choose(
+    app: App, policy: Policy, survey: Survey, runs: Sequence[LocalRun], now: datetime
+) -> list[CleanItem]:
     """Return the fate of each leftover, here and on the nodes."""
     cluster = app.options.cluster if app.cluster_named else None
-    on_nodes = [item for node in survey.leftovers.values() for item in node.items if item.kind == "run"]
-    runs = with_files(app, runs, {item.name for item in on_nodes})
-    latest = latest_checkpoints(runs, {item.name for item in on_nodes if item.checkpoints is not None})
-    remote: list[Choice] = []
+    listings = survey.leftovers.values()
+    latest = latest_checkpoints(
+        runs, {item.name for left in listings for item in left.items if item.checkpoints}
+    )
+    by_id = {run.id: run for run in runs}
+    on_nodes: list[CleanItem] = []
+    for (name, node), items in once_per_home(survey.leftovers, app.store.home).items():
+        inventory = survey.hosts[name, node].inventory
+        ours = inventory.provider != "hosts"
+        code = code_of(inventory, runs)
+        facts = ClusterFacts(cluster=name, runs=by_id, latest=latest, ours=ours, code=code)
+        on_nodes += choose_on_node(node, items, facts, policy)
+    local = choose_here(
+        runs,
+        latest,
+        policy,
+        now,
+        silent=silent_nodes(survey, runs),
+        on_nodes={item.name: item.why for item in on_nodes if item.kind == "run" and not item.removes},
+    )
+    return [
+        *(item for item in local if cluster in (None, item.cluster)),
+        *(leftovers_here(app, now) if cluster is None else ()),
+        *on_nodes,
+    ]
+
+
+def once_per_home(leftovers: Mapping[Key, Leftovers], local: Path) -> dict[Key, list[Item]]:
+    """Return the items of each home folder once, by its first node. What one of its nodes keeps is kept.
+
+    `local`: the folder with the homes of local hosts. Their downloads by uv are an item, too, which stays.
+    """
+    homes: dict[object, list[Key]] = {}
     caches: set[str | None] = set()
-    for (name, node), leftovers, same_home in once_per_home(survey.leftovers):
-        host = survey.hosts[name, node]
-        known = known_of(name, runs, latest, ours=host.ours, code=code_of(host.inventory, runs))
-        busy = frozenset(
-            (item.kind, item.name)
-            for left in same_home
-            for item in left.items
-            if item.in_use or not item.over
-        )
-        remote += choose_on_node(node, leftovers, replace(known, busy=busy), policy)
-        if leftovers.uv_cache not in caches:  # local hosts share it
-            remote += downloads_of(node, name, leftovers, app.store.home)
-        caches.add(leftovers.uv_cache)
-    staying = {choice.name: choice.why for choice in remote if choice.kind == "run" and not choice.removes}
-    local = choose_here(runs, latest, policy, now, silent=survey.silent(runs), on_nodes=staying)
-    mine = [choice for choice in local if cluster in (None, choice.cluster)]
-    return [*mine, *(leftovers_here(app, now) if cluster is None else ()), *remote]
+    result: dict[Key, list[Item]] = {}
+    for key, listing in leftovers.items():
+        homes.setdefault(listing.home or key, []).append(key)
+    for keys in homes.values():
+        first, listing = keys[0], leftovers[keys[0]]
+        keep = {
+            (item.kind, item.name): item.keep for key in keys for item in leftovers[key].items if item.keep
+        }
+        result[first] = [replace(item, keep=keep.get((item.kind, item.name), "")) for item in listing.items]
+        cache = listing.uv_cache
+        if cache and cache not in caches and Path(cache).is_relative_to(local):
+            why = "for environments to come; gpuctl down removes it with the hosts"
+            size = listing.uv_cache_bytes
+            result[first].append(Item(kind="downloads", name="uv", bytes=size, keep=why))
+        caches.add(cache)
+    return result
 
 
 def code_of(inventory: Inventory, runs: Sequence[LocalRun]) -> list[str]:
@@ -225,76 +214,74 @@ def code_of(inventory: Inventory, runs: Sequence[LocalRun]) -> list[str]:
     return [place.rpartition("/")[2] for place in places]
 
 
-def once_per_home(
-    leftovers: Mapping[tuple[str, str], Leftovers],
-) -> list[tuple[tuple[str, str], Leftovers, list[Leftovers]]]:
-    """Return each home folder once: its first node, and the leftovers as that node and the other nodes list them."""
-    homes: dict[object, list[tuple[str, str]]] = {}
-    for key, listing in leftovers.items():
-        homes.setdefault(listing.home or key, []).append(key)
-    return [(first, leftovers[first], [leftovers[key] for key in keys]) for first, *keys in homes.values()]
+def silent_nodes(survey: Survey, runs: Sequence[LocalRun]) -> dict[str, set[str]]:
+    """Return, by cluster, the machines without an answer; for an unreadable cluster all machines of its runs."""
+    silent = {
+        name: {node for run in runs if run.cluster == name for node in run.nodes}
+        for name in survey.unreadable
+    }
+    for cluster, node in survey.hosts.keys() - survey.leftovers.keys():
+        silent.setdefault(cluster, set()).add(node)
+    return silent
 
 
-def remove(app: App, doomed: Sequence[Choice], survey: Survey) -> Outcome:
+@dataclass(kw_only=True)
+class Outcome:
+    """The result of a removal."""
+
+    freed: int = 0
+    """Bytes."""
+    removed: int = 0
+    failed: list[CleanFailure] = field(default_factory=list)
+
+
+def remove(app: App, doomed: Sequence[CleanItem], survey: Survey) -> Outcome:
     """Remove the chosen items on all nodes at once, then here. A run that stays on its node stays here, too."""
     outcome = Outcome()
-    items: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    digests: dict[tuple[str, str], dict[str, Digests]] = {}
-    for choice in doomed:
-        if choice.where is not None:
-            assert choice.cluster is not None
-            key = (choice.cluster, choice.where)
-            items.setdefault(key, []).append((choice.kind, choice.name))
-            if choice.why == ALL_HERE:
-                digests_of_run = digests_here(app.store, choice.name, survey.leftovers[key])
-                digests.setdefault(key, {})[choice.name] = digests_of_run
-
-    def clean_node(key: tuple[str, str]) -> Cleaned:
-        host = survey.hosts[key]
-        with connect(host.machine, host.cluster) as node:
-            return clean(node, items[key], digests.get(key, {}))
-
     stay: set[str] = set()
-    keys = {"/".join(key): key for key in items}
-    for done in fan_out(clean_node, keys):
-        key = keys[done.node]
+    by_node: dict[str, list[CleanItem]] = {}
+    for item in doomed:
+        if item.where is not None:
+            by_node.setdefault(f"{item.cluster}/{item.where}", []).append(item)
+
+    def fail(where: str | None, kind: str, name: str, reason: str) -> None:
+        stay.add(name)
+        outcome.failed.append(CleanFailure(where=where, kind=kind, name=name, reason=reason))
+        app.output.error(f"{where or 'here'}: {kind} {name} stays: {reason}" if kind else reason)
+
+    def clean_node(items: Sequence[CleanItem]) -> Cleaned:
+        key = (str(items[0].cluster), str(items[0].where))
+        listing, host = survey.leftovers[key], survey.hosts[key]
+        digests = {
+            item.name: digests_here(app.store, item.name, listing.items)
+            for item in items
+            if item.why == ALL_HERE
+        }
+        with connect(host.machine, host.cluster) as node:
+            return clean(node, [(item.kind, item.name) for item in items], digests)
+
+    for done in fan_out(clean_node, by_node):
+        where = by_node[done.node][0].where
         if done.value is None:
-            stay |= {name for kind, name in items[key] if kind == "run"}
-            _failed(app, outcome, key[1], "", "", str(done.error))
+            stay |= {item.name for item in by_node[done.node] if item.kind == "run"}
+            fail(where, "", "", str(done.error))
             continue
-        outcome.freed_bytes += done.value.freed_bytes
-        outcome.removed += len(done.value.removed)
-        for kind, name, why in done.value.kept:
-            stay.add(name)
-            _failed(app, outcome, key[1], kind, name, why)
-    for choice in doomed:
-        if choice.where is None and choice.name not in stay:
-            freed, problem = remove_here(app.store, choice)
-            outcome.freed_bytes += freed
+        outcome.freed += done.value.freed
+        outcome.removed += done.value.removed
+        for refused in done.value.retained:
+            fail(where, refused.kind, refused.name, refused.why)
+    for item in doomed:
+        if item.where is None and item.name not in stay:
+            freed, problem = remove_here(app.store, item)
+            outcome.freed += freed
             outcome.removed += problem is None
             if problem is not None:
-                _failed(app, outcome, None, choice.kind, choice.name, problem)
+                fail(None, item.kind, item.name, problem)
     return outcome
 
 
-def digests_here(store: Store, run: str, leftovers: Leftovers) -> Digests:
-    """Return the digests of the local copies of a run's files: equal size does not prove equal content."""
-    files = (item.files or () for item in leftovers.items if (item.kind, item.name) == ("run", run))
-    folder = store.home / "runs" / run
-    return {
-        f"{file.node}/{file.path}": [digest_of(path) for path in local]
-        for file in itertools.chain.from_iterable(files)
-        if (local := [path for place in places_of(file) if (path := folder / place).is_file()])
-    }
-
-
-def _failed(app: App, outcome: Outcome, where: str | None, kind: str, name: str, reason: str) -> None:
-    outcome.failed.append({"where": where, "kind": kind, "name": name, "reason": reason})
-    app.output.error(f"{where or 'here'}: {kind} {name} stays: {reason}" if kind else reason)
-
-
-def _show(app: App, choices: Sequence[Choice], survey: Survey) -> None:
-    for name, why in survey.torn.items():
+def _show(app: App, choices: Sequence[CleanItem], survey: Survey) -> None:
+    for name, why in survey.unreadable.items():
         app.output.say(f"note: the machines of {name} are not looked at: {why}")
     for error in survey.errors.values():
         app.output.say(f"note: not looked at: {error}")
@@ -302,24 +289,24 @@ def _show(app: App, choices: Sequence[Choice], survey: Survey) -> None:
         from gpuctl.workflow.clusters.clean.table import clean_table
 
         app.output.table(clean_table(choices))
-    if not any(choice.removes for choice in choices):
+    if not any(item.removes for item in choices):
         app.output.say("Nothing has to be removed." if choices else "There is nothing to remove.")
 
 
-def _ask(app: App, doomed: Sequence[Choice]) -> None:
-    where = {(choice.cluster, choice.where) for choice in doomed if choice.where is not None}
-    places = ["here"] if any(choice.where is None for choice in doomed) else []
+def _ask(app: App, doomed: Sequence[CleanItem]) -> None:
+    where = {(item.cluster, item.where) for item in doomed if item.where is not None}
+    places = ["here"] if any(item.where is None for item in doomed) else []
     places += [f"on {plural(len(where), 'node')}"] if where else []
-    size = human_bytes(sum(choice.bytes for choice in doomed))
+    size = human_bytes(sum(item.bytes for item in doomed))
     if not app.output.confirm(f"Remove {size} {' and '.join(places)}{loss_clause(doomed)}?"):
         raise Declined("Cancelled: nothing was removed.")
 
 
-def report_freed(app: App, outcome: Outcome, doomed: Sequence[Choice], survey: Survey) -> None:
+def report_freed(app: App, outcome: Outcome, doomed: Sequence[CleanItem], survey: Survey) -> None:
     """Report the bytes freed, and why they may be fewer than the bytes removed."""
-    app.output.say(f"{plural(outcome.removed, 'item')} removed, {human_bytes(outcome.freed_bytes)} freed")
-    shared = sum(choice.shared for choice in doomed)
-    caches = {leftovers.uv_cache for leftovers in survey.leftovers.values() if leftovers.uv_cache}
+    app.output.say(f"{plural(outcome.removed, 'item')} removed, {human_bytes(outcome.freed)} freed")
+    shared = sum(item.shared for item in doomed)
+    caches = {left.uv_cache for left in survey.leftovers.values() if left.uv_cache}
     if shared and caches and not outcome.failed:
         app.output.say(
             f"note: {human_bytes(shared)} of it may still be in uv's own cache there ({', '.join(sorted(caches))}), "

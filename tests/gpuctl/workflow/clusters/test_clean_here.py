@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuctl.command_line import cli
+from gpuctl.json_documents import CleanItem
 from gpuctl.workflow.clusters.clean.this_computer import remove_here
-from gpuctl.workflow.clusters.clean.what_to_clean import Choice
 from inventories.disk.store import RunFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.runs.run import NodeRecord, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
@@ -174,7 +174,7 @@ def test_clean_keeps_run_folder_that_is_a_symlink(
     run.path.symlink_to(tmp_path / "elsewhere")
     status, document, _ = clean(capsys, "--yes")
     assert (status, document["removed"], document["items"][0]["why"]) == (0, 0, "it is a link")
-    choice = Choice(where=None, cluster="c", kind="run", name=run.id, bytes=0, removes=True, why="old")
+    choice = CleanItem(where=None, cluster="c", kind="run", name=run.id, bytes=0, removes=True, why="old")
     assert remove_here(store, choice) == (0, "it is a link")
     assert (tmp_path / "elsewhere" / "run.json").exists()
     assert run.path.is_symlink()

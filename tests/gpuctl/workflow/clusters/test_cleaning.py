@@ -9,23 +9,21 @@ from typing import Any
 import pytest
 
 from gpuctl.global_options import Options
+from gpuctl.json_documents import CleanItem
 from gpuctl.output import Output
-from gpuctl.workflow.clusters.clean.clean import Survey, once_per_home
-from gpuctl.workflow.clusters.clean.table import clean_table
-from gpuctl.workflow.clusters.clean.what_to_clean import (
-    Choice,
-    Known,
+from gpuctl.workflow.clusters.clean.after_down import by_kind, sentence
+from gpuctl.workflow.clusters.clean.choices import (
+    ClusterFacts,
     LocalRun,
     Policy,
     choose_here,
     choose_on_node,
-    downloads_of,
     is_all_here,
-    known_of,
     latest_checkpoints,
     loss_clause,
 )
-from gpuctl.workflow.clusters.leftovers import by_kind, sentence
+from gpuctl.workflow.clusters.clean.clean import Host, Survey, once_per_home, silent_nodes
+from gpuctl.workflow.clusters.clean.table import clean_table
 from remote.files.leftovers import Item, Leftovers, RunFile
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -34,7 +32,9 @@ USUAL, ALL = Policy(), Policy(everything=True)
 
 
 def run(run_id: str, **facts: Any) -> LocalRun:
-    return replace(LocalRun(id=run_id, cluster="c", script="my.py", bytes=10, nodes=("n0",)), **facts)
+    return replace(
+        LocalRun(id=run_id, cluster="c", script="my.py", bytes=10, nodes=("n0",), files={}), **facts
+    )
 
 
 def item(kind: Any, name: str = "x", **facts: Any) -> Item:
@@ -42,11 +42,12 @@ def item(kind: Any, name: str = "x", **facts: Any) -> Item:
 
 
 def left(*items: Item, home: str | None = None) -> Leftovers:
-    return Leftovers(items=items, home=home, free_bytes=0, uv_cache=None)
+    return Leftovers(items=items, home=home)
 
 
-def known(*runs: LocalRun, ours: bool = True, **facts: Any) -> Known:
-    return replace(known_of("c", runs, facts.pop("latest", {}), ours=ours), **facts)
+def known(*runs: LocalRun, ours: bool = True, **facts: Any) -> ClusterFacts:
+    about = ClusterFacts(cluster="c", runs={run.id: run for run in runs}, latest={}, ours=ours)
+    return replace(about, **facts)
 
 
 def here(
@@ -62,9 +63,9 @@ def here(
     return {choice.name: "goes" if choice.removes else choice.why for choice in choices}
 
 
-def on_node(*items: Item, about: Known, policy: Policy = USUAL) -> list[str]:
+def on_node(*items: Item, about: ClusterFacts, policy: Policy = USUAL) -> list[str]:
     """`goes`, or why it stays, an item."""
-    choices = choose_on_node("n0", left(*items), about, policy)
+    choices = choose_on_node("n0", items, about, policy)
     return ["goes" if choice.removes else choice.why for choice in choices]
 
 
@@ -97,7 +98,7 @@ def test_choose_here_counts_keep_runs_per_cluster() -> None:
         ({"over": False}, "not known to be over"),
         ({"cluster": None}, "its record can't be read"),
         ({"link": True}, "it is a link"),
-        ({"checkpoints": 5}, "the latest checkpoints of my.py"),
+        ({"checkpoints": True}, "the latest checkpoints of my.py"),
     ],
 )
 def test_choose_here_keeps_protected_runs_at_any_age(facts: dict[str, Any], why: str) -> None:
@@ -112,10 +113,14 @@ def test_choose_here_keeps_run_while_a_node_may_hold_its_files() -> None:
 
 
 def test_latest_checkpoints_keeps_newest_run_per_script_and_cluster() -> None:
-    runs = (run(OLDER, checkpoints=5), run(OLD), run(NEW))
+    runs = (run(OLDER, checkpoints=True), run(OLD), run(NEW))
     assert latest_checkpoints(runs, ()) == {OLDER: "the latest checkpoints of my.py"}
     assert list(latest_checkpoints(runs, {OLD})) == [OLD]
-    unrelated = (run(OLDER, checkpoints=5, script="a/b.py"), run(OLD, checkpoints=5), run(NEW, cluster="d"))
+    unrelated = (
+        run(OLDER, checkpoints=True, script="a/b.py"),
+        run(OLD, checkpoints=True),
+        run(NEW, cluster="d"),
+    )
     assert set(latest_checkpoints(unrelated, {NEW})) == {OLDER, OLD, NEW}
 
 
@@ -129,18 +134,13 @@ def test_choose_on_node_keeps_last_used_environment_code_and_uv() -> None:
 
 def test_choose_on_node_keeps_code_of_clusters_latest_run() -> None:
     items = (item("code", "a", used=1), item("code", "b", used=3))
-    assert on_node(*items, about=known_of("c", (), {}, ours=True, code=("b", "a"))) == ["used last", "goes"]
-    assert on_node(*items, about=known_of("c", (), {}, ours=True, code=("elsewhere",))) == [
-        "goes",
-        "used last",
-    ]
+    assert on_node(*items, about=known(code=("b", "a"))) == ["used last", "goes"]
+    assert on_node(*items, about=known(code=("elsewhere",))) == ["goes", "used last"]
 
 
 def test_choose_on_node_keeps_items_in_use() -> None:
     for kind in ("environment", "code", "written", "uv", "run", "program"):
-        assert on_node(item(kind, NEW, in_use=True), about=known(run(NEW)), policy=ALL) == ["in use"]
-        busy = frozenset({("code" if kind == "written" else kind, NEW)})
-        assert on_node(item(kind, NEW), about=known(run(NEW), busy=busy), policy=ALL) == ["in use"]
+        assert on_node(item(kind, NEW, keep="in use"), about=known(run(NEW)), policy=ALL) == ["in use"]
 
 
 def test_choose_on_node_removes_wheels_and_programs() -> None:
@@ -160,7 +160,7 @@ def test_choose_on_node_removes_written_files_only_with_all() -> None:
 
 
 def test_choose_on_node_keeps_items_of_other_users_and_clusters() -> None:
-    theirs = known(ours=False, code=frozenset({"mine"}))
+    theirs = known(ours=False, code=("mine",))
     assert on_node(item("run", OLD), item("code"), item("written"), about=theirs, policy=ALL) == [
         "not of this computer",
         "not of this cluster",
@@ -186,7 +186,7 @@ HERE_ALREADY = RunFile(node="n0", path="artifacts/a.pt", bytes=7)
         (OLD, {"files": None}, USUAL, ONLY_THERE),
         (OLD, {"files": (HERE_ALREADY,)}, USUAL, "goes"),
         (OLD, {"files": None}, Policy(keep_runs=0), ONLY_THERE),
-        (OLD, {"files": None, "over": False}, ALL, "not known to be over"),
+        (OLD, {"files": None, "keep": "not known to be over"}, ALL, "not known to be over"),
         ("20260101-000000-dddd", {}, USUAL, ONLY_THERE),
         ("20261122-000000-dddd", {}, USUAL, ONLY_THERE),
         ("not-a-run", {}, USUAL, ONLY_THERE),
@@ -204,7 +204,7 @@ def test_what_is_lost_names_results_that_exist_nowhere_else() -> None:
     about = known(run(OLD, files={"artifacts/a.pt": 7}))
 
     def lost(*items: Item) -> str:
-        return loss_clause(choose_on_node("n0", left(*items), about, ALL))
+        return loss_clause(choose_on_node("n0", items, about, ALL))
 
     assert lost(item("run", OLD, files=(HERE_ALREADY,)), item("wheels"), item("code")) == ""
     for only in (item("run", OLD), item("run", NEW, files=()), item("written")):
@@ -212,20 +212,17 @@ def test_what_is_lost_names_results_that_exist_nowhere_else() -> None:
 
 
 def test_clean_table_accepts_node_named_here() -> None:
-    nodes = choose_on_node("here", left(item("wheels")), known(), USUAL)
+    nodes = choose_on_node("here", [item("wheels")], known(), USUAL)
     out = io.StringIO()
     Output(Options(), stdout=out).table(clean_table([*nodes, choice(None, "wheels", 1, removes=True)]))
     assert [line.split()[:3] for line in out.getvalue().splitlines()[1:3]] == [["here", "wheels", "1"]] * 2
     assert [choice.where for choice in nodes] == ["here"], "of this computer it is None"
 
 
-def test_seen_counts_unreadable_clusters_as_not_checked() -> None:
-    survey = Survey(hosts={}, leftovers={}, errors={("d", "n1"): "no route"}, torn={"c": "torn file"})
-    assert survey.silent([run(OLD), run(NEW, nodes=("n2",))]) == {"d": {"n1"}, "c": {"n0", "n2"}}
-    assert survey.not_asked() == [
-        {"cluster": "c", "node": None, "reason": "torn file"},
-        {"cluster": "d", "node": "n1", "reason": "no route"},
-    ]
+def test_nodes_without_an_answer_and_of_unreadable_clusters_are_silent() -> None:
+    hosts: dict[tuple[str, str], Any] = {("d", "n1"): Host, ("d", "n2"): Host}
+    survey = Survey(hosts=hosts, leftovers={("d", "n2"): left()}, unreadable={"c": "torn file"})
+    assert silent_nodes(survey, [run(OLD), run(NEW, nodes=("n2",))]) == {"d": {"n1"}, "c": {"n0", "n2"}}
 
 
 def test_choose_on_node_keeps_unfinished_run_and_last_checkpoints() -> None:
@@ -237,33 +234,31 @@ def test_choose_on_node_keeps_unfinished_run_and_last_checkpoints() -> None:
 
 
 def test_is_all_here_separates_same_named_files_by_node() -> None:
-    second = item("run", files=(RunFile(node="n1", path="artifacts/sub/a.pt", bytes=9),))
-    assert is_all_here(second, run(NEW, files={"artifacts/n1/sub/a.pt": 9}))
-    assert not is_all_here(second, run(NEW, files={"artifacts/n0/sub/a.pt": 9}))
-    assert not is_all_here(second, run(NEW))
+    second = item("run", NEW, files=(RunFile(node="n1", path="artifacts/sub/a.pt", bytes=9),))
+    assert is_all_here(second, {NEW: run(NEW, files={"artifacts/n1/sub/a.pt": 9})})
+    assert not is_all_here(second, {NEW: run(NEW, files={"artifacts/n0/sub/a.pt": 9})})
+    assert not is_all_here(second, {NEW: run(NEW)})
+    assert not is_all_here(second, {})
 
 
-def test_once_a_home_groups_nodes_with_shared_home() -> None:
-    first, two, three = left(home="h"), left(item("wheels"), home="h"), left(home="other")
-    unknown = left()
+def test_nodes_with_one_home_are_listed_once_and_keep_what_one_of_them_keeps() -> None:
+    used = (item("uv", "a", keep="in use"), item("uv", "b"))
     leftovers = {
-        ("c", "n0"): first,
-        ("c", "n1"): two,
-        ("c", "n2"): three,
-        ("c", "n3"): unknown,
-        ("c", "n4"): unknown,
+        ("c", "n0"): left(item("uv", "a"), item("uv", "b"), home="h"),
+        ("c", "n1"): left(*used, home="h"),
+        ("c", "n2"): left(home="other"),
+        ("c", "n3"): left(),
+        ("c", "n4"): left(),
     }
-    assert once_per_home(leftovers) == [
-        (("c", "n0"), first, [two]),
-        (("c", "n2"), three, []),
-        (("c", "n3"), unknown, []),
-        (("c", "n4"), unknown, []),
-    ]
+    listed = once_per_home(leftovers, Path("/g"))
+    assert listed == {("c", "n0"): list(used), ("c", "n2"): [], ("c", "n3"): [], ("c", "n4"): []}
 
 
-def choice(where: str | None, kind: str, size: int, *, removes: bool, why: str = "", **facts: Any) -> Choice:
+def choice(
+    where: str | None, kind: str, size: int, *, removes: bool, why: str = "", **facts: Any
+) -> CleanItem:
     known_facts = {"cluster": "c", "name": "x", "bytes": size}
-    return Choice(**{"where": where, "kind": kind, "removes": removes, "why": why, **known_facts, **facts})
+    return CleanItem(**{"where": where, "kind": kind, "removes": removes, "why": why, **known_facts, **facts})
 
 
 CHOICES = (
@@ -303,5 +298,6 @@ def test_sentence_lists_leftover_sizes_by_node_and_kind() -> None:
 )
 def test_downloads_on_a_local_host_are_shown_and_stay(cache: str | None, sizes: list[int]) -> None:
     leftovers = replace(left(), uv_cache=cache, uv_cache_bytes=7)
-    rows = downloads_of("c-0", "c", leftovers, Path("/g"))
-    assert [(row.bytes, row.removes) for row in rows] == [(size, False) for size in sizes]
+    listed = once_per_home({("c", "c-0"): leftovers, ("c", "c-1"): leftovers}, Path("/g"))
+    rows = [row for (_, node), items in listed.items() for row in choose_on_node(node, items, known(), ALL)]
+    assert [(row.where, row.bytes, row.removes) for row in rows] == [("c-0", size, False) for size in sizes]
