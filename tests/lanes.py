@@ -137,7 +137,8 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/node/hangs/rank_hook/",
     ),
     "integration/test_hangs.py": (
-        "gpuctl/workflow/runs/hangs/",
+        "gpuctl/run_results/hangs/",
+        "gpuctl/workflow/runs/hang_watch.py",
         "remote/node/hangs/",
         "remote/runs/rank_activity.py",
     ),
@@ -147,7 +148,8 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/command_line/options.py",
     ),
     "integration/test_hangs_vms.py": (
-        "gpuctl/workflow/runs/hangs/",
+        "gpuctl/run_results/hangs/",
+        "gpuctl/workflow/runs/hang_watch.py",
         "remote/node/hangs/",
         "remote/runs/rank_activity.py",
     ),
@@ -203,7 +205,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/transport/host_keys.py",
         "remote/sessions/session.py",
     ),
-    "integration/test_other_scripts.py": ("docs/examples/others/", "gpuctl/run_results/curves/loss_files.py"),
+    "integration/test_other_scripts.py": ("docs/examples/others/", "gpuctl/run_results/written_losses.py"),
     "integration/test_outputs.py": (
         "remote/node/storage/outputs.py",
         "remote/runs/outputs.py",
@@ -261,7 +263,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "train/strategies/",
         "train/checkpoints/",
         "train/on_ray/",
-        "gpuctl/workflow/runs/hangs/",
+        "gpuctl/workflow/runs/hang_watch.py",
         "gpuctl/run_results/",
     ),
     "integration/test_strategy_chains.py": (

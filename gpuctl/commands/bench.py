@@ -78,7 +78,7 @@ def command(
     After Ctrl-C, what was measured so far is shown.
     """
     from gpuctl.library.options import bench_request
-    from gpuctl.run_results.curves.plot_files import check_picture
+    from gpuctl.output_files import check_picture
     from gpuctl.workflow.jobs.bench import bench
     from gpuctl.workflow.runs.request.request import built_in_help
 

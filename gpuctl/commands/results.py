@@ -23,7 +23,7 @@ def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None
     when the machines are gone. Of a search (`gpuctl tune`) all trials are there, the best first; in the CSV they are
     rows below its own.
     """
-    from gpuctl.run_results.curves.plot_files import check_picture
+    from gpuctl.output_files import check_picture
     from gpuctl.run_results.export import check_table, write_csv, write_plot
     from gpuctl.tables.lists import comparison_table, run_table
     from gpuctl.workflow.runs.runs import results_of

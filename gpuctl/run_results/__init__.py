@@ -1,1 +1,1 @@
-"""A run's result: metrics, failures, outputs, loss curves, exports. Pure, but for reading the run's folder."""
+"""A run's result: metrics, failures, outputs, loss curves, exports. Pure, but for `read_run` and `saved_results`."""

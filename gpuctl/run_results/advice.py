@@ -8,11 +8,10 @@ from gpuctl.run_results.failures.log_errors import path_not_found
 from gpuctl.run_results.missing import how_to_bring
 from gpuctl.run_results.missing.files import not_here
 from gpuctl.run_results.missing.written import train_line, written_elsewhere
+from gpuctl.run_results.saved_results import args_of, launch_of
 from gpuctl.scripts.misplaced import how_to_move
 from gpuctl.scripts.sources import reads_at
 from gpuctl.text import clean
-from inventories.disk.store import RunFolder
-from inventories.errors import InventoryError
 from inventories.runs.end_reasons import Cause, Reason
 from inventories.runs.run import Result, Run
 
@@ -43,10 +42,7 @@ def advice_on(result: Result) -> str:
     error = result.first_error
     if error is None and result.hang is None:
         return ""
-    try:
-        run = RunFolder(Path(result.dir)).load_run()
-    except (InventoryError, OSError):
-        run = None
+    run = launch_of(result)
     if run is not None and run.args[:1] == ("--",) and error is not None and error.cause is Cause.ARGUMENTS:
         return _without_dashes(run)
     if run is not None and error is not None and (line := how_to_move(run, error)):
@@ -63,6 +59,19 @@ def advice_on(result: Result) -> str:
     return ""
 
 
+def alone_sentence(result: Result) -> str:
+    """Return the sentence on ranks that each did the whole job. Empty: they joined, or may have divided it."""
+    if result.joined is not False or result.status != "succeeded":
+        return ""
+    run = launch_of(result)
+    if run is None or run.names_ranks:
+        return ""
+    return (
+        f"The {result.world_size} ranks never joined each other (torch.distributed), so each seems to have done the "
+        "whole job. --nnodes 1 --nproc-per-node 1 runs it once."
+    )
+
+
 def uneven_note(result: Result) -> str:
     """Return the note that the nodes' files differed as a successful run began: its ranks may have begun apart.
 
@@ -70,11 +79,10 @@ def uneven_note(result: Result) -> str:
     """
     if result.status != "succeeded":
         return ""
-    try:
-        run = RunFolder(Path(result.dir)).load_run()
-    except (InventoryError, OSError):
+    run = launch_of(result)
+    if run is None or not run.uneven_files:
         return ""
-    return f"When this run began, the nodes' files differed: {run.uneven_files}." if run.uneven_files else ""
+    return f"When this run began, the nodes' files differed: {run.uneven_files}."
 
 
 def _explained_by_files(result: Result, run: Run) -> bool:
@@ -110,7 +118,7 @@ def _how_to_fit(result: Result) -> str:
     error, train = result.first_error, result.train
     if error is None or error.reason is not Reason.OUT_OF_MEMORY or result.script != "built-in":
         return ""
-    typed = _options_of(result)
+    typed = frozenset(word.partition("=")[0] for word in args_of(result))
     ways = ["More --gradient-accumulation-steps compute the same batch in smaller parts"]
     if RECOMPUTING not in typed and not (train.model or "").startswith(WITHOUT_BLOCKS):
         ways.append(f"{RECOMPUTING} keeps less of the forward pass of repeated blocks")
@@ -137,12 +145,3 @@ def _less_a_rank(strategy: str, world_size: int, typed: Collection[str]) -> str:
     without = f" and without {out}" if out else ""
     fsdp = f"with --strategy fsdp{ranks}{without}"
     return f"{fsdp} each rank keeps a part of the model, and it resumes these checkpoints, too"
-
-
-def _options_of(result: Result) -> frozenset[str]:
-    """Names of the options that the job was given; empty where its record can't be read."""
-    try:
-        args = RunFolder(Path(result.dir)).load_run().args
-    except (InventoryError, OSError):
-        return frozenset()
-    return frozenset(word.partition("=")[0] for word in args)

@@ -1,4 +1,4 @@
-"""Step, epoch and loss in a line of metrics, under the names that scripts and libraries give them.
+"""Values of a line of metrics: step, epoch and loss under the names that scripts and libraries give them.
 
 Any script writes these lines: nothing here raises on their content.
 """
@@ -71,6 +71,21 @@ def number(value: object) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:  # an int beyond every float
         return None
+
+
+def whole(value: object) -> int | None:
+    """An integer of a size that counts something, else `None`."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
+
+
+def words(value: object) -> str | None:
+    """A text that says something, else `None`."""
+    return value if isinstance(value, str) and value else None
+
+
+def inner(value: object) -> Line:
+    """A mapping, or an empty one."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def number_in(value: object) -> float | None:
@@ -177,9 +192,7 @@ def others_of(line: Line, loss: str | None) -> dict[str, float]:
 
 
 def unusable(line: Line) -> str:
-    """Return why a line's step, epoch or loss is not used: `its "loss" is true`. Empty: the line is used."""
-    if line.get("event") in EVENTS:
-        return ""
+    """Return why step, epoch or loss of a line on no event are not used: `its "loss" is true`. Empty: all are."""
     values = list(flat(line))
     numbers = [name for name, value in values if value is None or number_in(value) is not None]
     usable = {kind_of(name) for name in numbers}

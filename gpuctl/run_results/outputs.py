@@ -3,12 +3,9 @@
 Pure, but for `files_of` and `matched_nothing`.
 """
 
-import itertools
-import os
 import re
 import shlex
-import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TypeVar
@@ -16,7 +13,7 @@ from typing import TypeVar
 from gpuctl.text import clean, with_tilde
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
-from inventories.runs.outputs import FileKind, NodeOutputs, OutputFile, OutputTotal, OutsidePath, RunFile
+from inventories.runs.outputs import NodeOutputs, OutputFile, OutputTotal, OutsidePath
 from inventories.runs.run import Result, Run
 from remote.shared.checkpoint_sets import sets_in
 from remote.shared.constants import HOME_OUTPUTS, NODE_FOLDER, RUN_DIR_VARIABLE, RUNS
@@ -76,11 +73,9 @@ def outputs_of(nodes: Iterable[NodeOutputs]) -> tuple[tuple[OutputFile, ...], tu
     return tuple(files), tuple(totals)
 
 
-def with_local_paths_once(
-    run: Run, folder: RunFolder, paths: Iterable[OutsidePath]
-) -> tuple[OutsidePath, ...]:
+def with_local_paths_once(run: Run, home: Path, paths: Iterable[OutsidePath]) -> tuple[OutsidePath, ...]:
     """Return the paths; of local hosts, whose homes are in gpuctl's, an absolute path once, as this computer's."""
-    if not Path(run.nodes[0].run_dir).is_relative_to(folder.path.parents[1]):
+    if not Path(run.nodes[0].run_dir).is_relative_to(home):
         return tuple(paths)
     listed: dict[tuple[str, str], OutsidePath] = {}
     for path in paths:
@@ -198,41 +193,6 @@ def _nearest_typed(path: AnyPath) -> AnyPath:
 
 def _can_be_typed(path: str) -> bool:
     return clean(path) == path and path.isprintable() and "\\" not in path
-
-
-FOLDERS: tuple[tuple[FileKind, str], ...] = (
-    ("log", "logs"),
-    ("metrics", "metrics"),
-    ("artifact", "artifacts"),
-    ("output", "outputs"),
-    ("checkpoint", "checkpoints"),
-)
-
-
-def files_of(folder: RunFolder) -> tuple[RunFile, ...]:
-    """Return the copies of a run here: logs, metrics, artifacts, outputs, checkpoints; up to MAX_LISTED of a kind."""
-    return tuple(
-        RunFile(kind=kind, path=_as_text(os.path.relpath(path, folder.path)), bytes=size)
-        for kind, name in FOLDERS
-        for path, size in itertools.islice(_files_below(folder.path / name), MAX_LISTED)
-    )
-
-
-def _files_below(folder: Path) -> Iterator[tuple[str, int]]:
-    for inner, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = f"{inner}/{name}"
-            try:
-                status = os.lstat(path)
-            except FileNotFoundError:
-                continue
-            if stat.S_ISREG(status.st_mode):
-                yield path, status.st_size
-
-
-def _as_text(path: str) -> str:
-    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def in_folder(result: Result, node: str) -> Path:

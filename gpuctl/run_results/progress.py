@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from gpuctl import text
-from gpuctl.run_results.metric_names import EVENTS, epoch_of, loss_of, number, step_of
-from gpuctl.run_results.metrics import whole
+from gpuctl.run_results.metric_names import EVENTS, epoch_of, loss_of, number, step_of, whole
 
 WINDOW = 50
 """Lines a rank of which the speed is taken."""

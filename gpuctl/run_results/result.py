@@ -1,155 +1,177 @@
-"""A run's result: its records, metrics and logs put together as a `Result`. Pure, but for `args_of`."""
+"""A run's result, made of its evidence. Pure."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
-from typing import Any
 
-from gpuctl.run_results import metrics as told
-from gpuctl.run_results.failures.failures import first_failure
+from gpuctl.run_results import metrics
+from gpuctl.run_results.evidence import Evidence
+from gpuctl.run_results.failures.failures import Failure, first_failure
 from gpuctl.run_results.failures.log_errors import read
-from gpuctl.run_results.metric_names import Line
-from gpuctl.run_results.run_status import exit_code_of, reason_of, run_status
+from gpuctl.run_results.hangs.recorded import last_hang
+from gpuctl.run_results.outputs import outputs_of, with_local_paths_once
+from gpuctl.run_results.rank_metrics import RankMetrics, Written
 from gpuctl.run_results.time_parts import first_step_of, train_parts_of
-from inventories.disk.store import RunFolder
-from inventories.errors import InventoryError
-from inventories.runs.end_reasons import Reason
-from inventories.runs.run import (
-    FirstError,
-    NodeRecord,
-    RankRecord,
-    RankResult,
-    Result,
-    Run,
-    Seconds,
-    TrainSummary,
-)
-from inventories.runs.usage import RunUse
+from gpuctl.run_results.utilisation import use_of_run
+from inventories.runs.end_reasons import Cause, Reason
+from inventories.runs.hang import Hang
+from inventories.runs.run import FirstError, RankResult, Result, RunStatus, Seconds, TrainSummary
 
 
-def args_of(result: Result) -> tuple[str, ...]:
-    """Return the script's arguments from the record of the launch. Empty: the record can't be read."""
-    try:
-        return RunFolder(Path(result.dir)).load_run().args
-    except (InventoryError, OSError):
-        return ()
+def result_of(evidence: Evidence, measured: Mapping[str, float] | None = None) -> Result:
+    """Return the result of a run from all that is known now.
 
-
-def summarise(
-    run: Run,
-    ranks: Mapping[str, Sequence[RankRecord]],
-    nodes: Sequence[NodeRecord],
-    metrics: Mapping[int, Sequence[Mapping[str, Any]]],
-    log_tails: Mapping[int, str],
-    seconds: Seconds,
-    ended_at: str | None,
-    dir: Path,  # noqa: A002 - the result's own name for it
-    usage: RunUse | None = None,
-) -> Result:
-    """Compute the result of a run from all that is known now.
-
-    `ranks`: node's name → records of its ranks. `metrics`: rank → its lines; `log_tails`: rank → the end of its log.
-    Missing values of `seconds` come from the run's record, the ranks' records and `ended_at` (ISO 8601). Unknown
-    values are `None`; a run succeeded only if every node reports success.
+    `measured`: seconds of phases that the command measured; others come from the records. Unknown values are
+    `None`; a run succeeded only if every node reports success. The hang has the stacks of all ranks.
     """
-    records = {record.rank: record for node in run.nodes for record in ranks.get(node.name, ())}
-    failure = first_failure(run, ranks, nodes, log_tails, metrics)
-    status = run_status(run, records, nodes, failure)
-    ended_at = None if status == "running" else ended_at
-    seconds = _complete(seconds, run, ranks, ended_at)
+    run, records = evidence.run, evidence.by_rank
+    failure = first_failure(evidence)
+    status = run_status(evidence, failure)
+    hang = None if status == "succeeded" else last_hang(evidence, running=status == "running")
+    hang = hang if hang is not None and hang.verdict == "hung" else None
+    if status == "stopped" and hang is not None and (failure := _raised_in(hang)):
+        status = "failed"
+    ended_at = None if status == "running" else evidence.ended_at
+    seconds = _seconds(evidence, ended_at, measured or {})
+    outputs, totals = outputs_of(evidence.outputs)
+    outside = (path for node in evidence.outputs for path in node.outside)
     return Result(
         run=run.run,
         cluster=run.cluster,
         mode=run.mode,
         script=run.script,
         status=status,
-        exit_code=exit_code_of(status, failure),
+        exit_code=0 if status == "succeeded" else failure.exit_code if failure else None,
         nnodes=len(run.nodes),
         nproc_per_node=max((node.nproc for node in run.nodes), default=0),
         world_size=run.world_size,
         started_at=run.started_at,
-        ended_at=ended_at,
+        ended_at=ended_at.isoformat(timespec="milliseconds") if ended_at else None,
         seconds=seconds,
-        train=_train_summary(run, records, nodes, metrics),
+        train=_train_summary(evidence),
         ranks=tuple(
             RankResult(
                 rank=rank,
                 local_rank=rank - node.first_rank,
                 node=node.name,
-                device=told.device_of(metrics.get(rank, ())),
+                device=lines.device,
                 exit_code=records[rank].exit_code if rank in records else None,
-                step_ms_p50=told.step_ms_of(metrics.get(rank, ())).p50,
-                steps=told.steps_of(metrics.get(rank, ())),
+                step_ms_p50=lines.step_ms.p50,
+                steps=lines.step_count,
                 transports=records[rank].transports if rank in records else (),
             )
             for node in run.nodes
             for rank in range(node.first_rank, node.first_rank + node.nproc)
+            for lines in (evidence.metrics.get(rank, RankMetrics()),)
         ),
         first_error=failure.error if failure else None,
         cost_usd=_cost_usd(run.hourly_usd, seconds.total),
-        dir=str(dir),
-        usage=usage,
+        dir=str(evidence.folder),
+        usage=use_of_run(run, evidence.usage),
         resumed_from=run.resumed_from,
-        reason=reason_of(status, nodes, failure),
+        reason=_reason(evidence, status, failure),
+        checkpoints=evidence.checkpoints,
+        outputs=outputs,
+        output_totals=totals,
+        files=evidence.files,
+        search=evidence.search,
+        hang=hang,
         commit=run.commit,
-        logged_error=_logged_error(run, log_tails) if status == "succeeded" else None,
-        joined=_joined(run, records),
+        endings={node.node: node.ending for node in evidence.nodes if node.ending is not None},
+        logged_error=_logged_error(evidence) if status == "succeeded" else None,
+        joined=_joined(evidence),
+        outside=with_local_paths_once(run, evidence.folder.parents[1], outside),
+        unused_metrics=None if run.built_in else metrics.unused(evidence.metrics),
     )
 
 
-def _joined(run: Run, records: Mapping[int, RankRecord]) -> bool | None:
+def run_status(evidence: Evidence, failure: Failure | None) -> RunStatus:
+    """Return the status: `succeeded` needs every node's record; `stopped`, a recorded order and no failure before."""
+    if failure:
+        return "failed"
+    if not evidence.is_over:
+        return "running"
+    if any(node.stop_ordered for node in evidence.nodes):
+        return "stopped"
+    launchers_well = all(node.exit_code == 0 for node in evidence.nodes)
+    ranks_well = all(record.exit_code in (0, None) for record in evidence.by_rank.values())
+    return "succeeded" if launchers_well and ranks_well else "failed"
+
+
+def _raised_in(hang: Hang) -> Failure | None:
+    """Return the failure of a stopped run of which a rank had raised an exception without ending. `None`: no rank."""
+    rank = next((rank for rank in hang.culprits if rank.raised), None)
+    if rank is None:
+        return None
+    words = rank.raised or ""
+    error = FirstError(
+        rank=rank.rank,
+        node=rank.node,
+        message=f"{words}; its process did not end by itself",
+        reason=Reason.HUNG,
+        ranks=(rank.rank,),
+        detail=words,
+        cause=Cause.RAISED,
+        place=rank.place,
+    )
+    return Failure(error=error, exit_code=None)
+
+
+def _reason(evidence: Evidence, status: RunStatus, failure: Failure | None) -> Reason | None:
+    """Return the reason of the run's end. `None`: it succeeded or is active, or the reason is not known."""
+    if failure:
+        return failure.error.reason
+    if status != "stopped":
+        return None
+    stops = [node.reason for node in evidence.nodes if node.stop_ordered and node.reason is not None]
+    # A user's order has precedence over gpuctl's own.
+    return Reason.STOPPED if Reason.STOPPED in stops else next(iter(stops), None)
+
+
+def _joined(evidence: Evidence) -> bool | None:
     """Return whether ranks joined each other. `None`: the run has one rank, or not all ranks have reported."""
-    joined = [record.joined for record in records.values()]
-    if run.world_size < 2 or len(joined) < run.world_size:
+    joined = [record.joined for record in evidence.by_rank.values()]
+    if evidence.run.world_size < 2 or len(joined) < evidence.run.world_size:
         return None
     return True if any(joined) else None if None in joined else False
 
 
-def alone_sentence(result: Result) -> str:
-    """Return the sentence on ranks that each did the whole job. Empty: they joined, or may have divided it."""
-    if result.joined is not False or result.status != "succeeded":
-        return ""
-    try:
-        if RunFolder(Path(result.dir)).load_run().names_ranks:
-            return ""
-    except (InventoryError, OSError):
-        return ""
-    return (
-        f"The {result.world_size} ranks never joined each other (torch.distributed), so each seems to have done the "
-        "whole job. --nnodes 1 --nproc-per-node 1 runs it once."
-    )
-
-
-def _train_summary(
-    run: Run,
-    records: Mapping[int, RankRecord],
-    nodes: Sequence[NodeRecord],
-    metrics: Mapping[int, Sequence[Line]],
-) -> TrainSummary:
+def _train_summary(evidence: Evidence) -> TrainSummary:
     """Return the job's report, with the times that need the nodes' records."""
+    records = evidence.by_rank
     launched = {
         rank: record.launched_at for rank, record in records.items() if record.launched_at is not None
     }
-    first_step_s, first_step = first_step_of(metrics, launched)
-    ended = next((node.ended_at for node in nodes if node.node == run.nodes[0].name), None)
+    first_step_s, first_step = first_step_of(evidence.metrics, launched)
+    head = evidence.run.nodes[0].name
+    ended = next((node.ended_at for node in evidence.nodes if node.node == head), None)
+    written = {
+        rank: Written(samples=samples, seconds=ended_at - began_at)
+        for rank, record in records.items()
+        if (samples := record.metrics_began_samples) is not None
+        and (began_at := record.metrics_began_at) is not None
+        and (ended_at := record.metrics_ended_at) is not None
+    }
+    train = metrics.summary(
+        evidence.metrics, world_size=evidence.run.world_size, written=written, losses=evidence.losses
+    )
     return replace(
-        told.summary(metrics, world_size=run.world_size, written=_written(records)),
+        train,
         first_step_s=first_step_s,
         first_step=first_step,
-        parts=train_parts_of(metrics.get(0, ()), launched.get(0), ended),
+        parts=train_parts_of(evidence.metrics.get(0, RankMetrics()), launched.get(0), ended),
     )
 
 
-def _logged_error(run: Run, log_tails: Mapping[int, str]) -> FirstError | None:
+def _logged_error(evidence: Evidence) -> FirstError | None:
     """Return the exception with which a rank's log ends, of a run whose ranks all have exit status 0.
 
     Scripts catch what they log: `except Exception: logging.exception(…)`. `None`: no log ends with such an exception.
     """
-    for node in run.nodes:
+    for node in evidence.run.nodes:
         for rank in range(node.first_rank, node.first_rank + node.nproc):
-            log = read(log_tails.get(rank, ""))
+            log = read(evidence.log_tails.get(rank, ""))
             if log.traceback and log.last:
                 place = f" ({log.place})" if log.place else ""
                 return FirstError(
@@ -163,92 +185,35 @@ def _logged_error(run: Run, log_tails: Mapping[int, str]) -> FirstError | None:
     return None
 
 
-def earlier_of(result: Result) -> list[Result]:
-    """Return the runs that a run continues, the oldest first, as far as their results can be read."""
-    earlier: list[Result] = []
-    run, visited = result, {result.run}
-    while run.resumed_from is not None and run.resumed_from not in visited:
-        visited.add(run.resumed_from)
-        try:
-            before = RunFolder(Path(result.dir).parent / run.resumed_from).load_result()
-        except (InventoryError, OSError):
-            break
-        if before is None:
-            break
-        earlier.insert(0, before)
-        run = before
-    return earlier
-
-
-def job_of(result: Result) -> tuple[str | None, ...]:
-    """Return the job of a run: its script, arguments, model and data set."""
-    return result.script, *args_of(result), result.train.model, result.train.dataset
-
-
-def is_other_layout(result: Result, base: Result) -> bool:
-    """Return whether a run is the job of `base` with other numbers of nodes or ranks: the speeds show the scaling."""
-    layouts = {(run.nnodes, run.world_size) for run in (result, base)}
-    return len(layouts) == 2 and job_of(result) == job_of(base)
-
-
-def nothing_was_left(result: Result) -> bool:
-    """Return whether the built-in job resumed a finished run, and so had no epoch to train."""
-    train = result.train
-    return (
-        result.script == "built-in"
-        and result.status == "succeeded"
-        and result.resumed_from is not None
-        and train.epochs is not None
-        and not train.epoch_s
-        and not train.loss
+def _seconds(evidence: Evidence, ended_at: datetime | None, measured: Mapping[str, float]) -> Seconds:
+    """Return the seconds of each phase, measured or else recorded."""
+    run = evidence.run
+    total = _between(run.started_at, ended_at)
+    train = _train_s(evidence) if total is None else max(0.0, total - sum(run.seconds.values()))
+    known = {"total": total, "train": train, **measured}
+    return Seconds(
+        **run.seconds,
+        **{name: round(seconds, 3) for name, seconds in known.items() if seconds is not None},
     )
 
 
-def _written(records: Mapping[int, RankRecord]) -> dict[int, told.Written]:
-    """Return the growth of the metrics files of ended ranks with a count of samples."""
-    return {
-        rank: told.Written(samples=samples, seconds=ended_at - began_at)
-        for rank, record in records.items()
-        if (samples := record.metrics_began_samples) is not None
-        and (began_at := record.metrics_began_at) is not None
-        and (ended_at := record.metrics_ended_at) is not None
-    }
-
-
-def _complete(
-    seconds: Seconds, run: Run, ranks: Mapping[str, Sequence[RankRecord]], ended_at: str | None
-) -> Seconds:
-    """Complete `seconds` from the records."""
-    known: dict[str, float | None] = {
-        "total": _between(run.started_at, ended_at),
-        "train": _train_s(run, ranks),
-        **{name: run.seconds.get(name) for name in ("connect", "prepare", "preflight", "ray", "launch")},
-    }
-    return replace(
-        seconds, **{name: value for name, value in known.items() if getattr(seconds, name) is None}
-    )
-
-
-def _between(started_at: str, ended_at: str | None) -> float | None:
-    """Seconds from one ISO 8601 time to another."""
+def _between(started_at: str, ended_at: datetime | None) -> float | None:
+    """Seconds from an ISO 8601 time to another. `None`: not known, or a clock was set in between."""
     if ended_at is None:
         return None
-    try:
-        passed = datetime.fromisoformat(ended_at) - datetime.fromisoformat(started_at)
-    except (TypeError, ValueError):  # one without a zone, or no time at all
-        return None
-    return passed.total_seconds() if passed.total_seconds() >= 0 else None
+    passed_s = (ended_at - datetime.fromisoformat(started_at)).total_seconds()
+    return passed_s if passed_s >= 0 else None
 
 
-def _train_s(run: Run, ranks: Mapping[str, Sequence[RankRecord]]) -> float | None:
+def _train_s(evidence: Evidence) -> float | None:
     """From the first rank's start to the last one's end, once all of them have ended."""
     spans = [
         (record.started_at - node.clock_offset_s, record.ended_at - node.clock_offset_s)
-        for node in run.nodes
-        for record in ranks.get(node.name, ())
+        for node in evidence.run.nodes
+        for record in evidence.ranks.get(node.name, ())
         if record.ended_at is not None
     ]
-    if not spans or len(spans) < run.world_size:
+    if not spans or len(spans) < evidence.run.world_size:
         return None
     return max(end for _, end in spans) - min(start for start, _ in spans)
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from gpuctl import text
-from gpuctl.run_results.metric_names import Line, number, step_of
-from gpuctl.run_results.metrics import event, inner, steps
+from gpuctl.run_results.metric_names import Line, inner, number, step_of
+from gpuctl.run_results.rank_metrics import RankMetrics
 from inventories.runs.run import FirstStepParts, TrainParts, TrainSummary
 
 JOB_PARTS = ("device", "data", "model")
@@ -17,14 +17,14 @@ NEARLY_ALL, NEGLIGIBLE = 0.9, 0.01
 
 
 def first_step_of(
-    metrics: Mapping[int, Sequence[Line]], launched: Mapping[int, float]
+    metrics: Mapping[int, RankMetrics], launched: Mapping[int, float]
 ) -> tuple[float | None, FirstStepParts | None]:
     """Return the longest time of a rank from its launch to its first step, seconds, and its parts.
 
     `launched`: rank → unix time of its node. `None`: not known. A script whose first line is on a later step than 1,
     such as one with a line every 10 steps, does not report its first step.
     """
-    first = {rank: _first_step_line(metrics.get(rank, ())) for rank in launched}
+    first = {rank: _first_step_line(metrics[rank]) for rank in launched if rank in metrics}
     seconds = {
         rank: at - launched[rank]
         for rank, line in first.items()
@@ -33,7 +33,7 @@ def first_step_of(
     if not seconds or min(seconds.values()) < 0:
         return None, None
     last = max(seconds, key=lambda rank: seconds[rank])
-    start = event(metrics[last], "start")
+    start = metrics[last].start
     began, known = number(start.get("time")), _seconds(start.get("seconds"), JOB_PARTS)
     if began is None or known is None:
         return round(seconds[last], 3), None
@@ -46,18 +46,17 @@ def first_step_of(
     return round(seconds[last], 3), parts
 
 
-def _first_step_line(lines: Sequence[Line]) -> Line:
+def _first_step_line(metrics: RankMetrics) -> Line:
     """Return the line on the first step. Empty: the rank did not report this step."""
-    line = next(steps(lines), {})
+    line = metrics.steps[0] if metrics.steps else {}
     # The built-in job always reports its first step, whose number is higher after a resumption.
-    return line if event(lines, "start") or (step_of(line) or 0) <= 1 else {}
+    return line if metrics.start or (step_of(line) or 0) <= 1 else {}
 
 
-def train_parts_of(lines: Sequence[Line], launched: float | None, ended: float | None) -> TrainParts | None:
+def train_parts_of(first: RankMetrics, launched: float | None, ended: float | None) -> TrainParts | None:
     """Return the parts of a run by rank 0's lines. `launched`, `ended`: unix times of its node; `None`: not known."""
-    last = event(lines, "end")
-    began, over = number(event(lines, "start").get("time")), number(last.get("time"))
-    known = _seconds(last.get("parts"), RUN_PARTS)
+    began, over = number(first.start.get("time")), number(first.end.get("time"))
+    known = _seconds(first.end.get("parts"), RUN_PARTS)
     if began is None or over is None or launched is None or ended is None or known is None:
         return None
     if began < launched or ended < over:

@@ -6,8 +6,7 @@ Any value in these lines may be missing or of a wrong type, and is then not know
 from collections.abc import Mapping, Sequence
 
 from gpuctl import text
-from gpuctl.run_results.metric_names import Line, number
-from gpuctl.run_results.metrics import whole, words
+from gpuctl.run_results.metric_names import Line, number, whole, words
 from inventories.runs.run import Run
 from inventories.runs.usage import GpuUse, NodeUse, RunUse
 from inventories.text import plural

@@ -2,13 +2,11 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 from gpuctl import text
+from gpuctl.run_results.saved_results import launch_of
 from gpuctl.scripts.arguments import named_values
-from inventories.disk.store import RunFolder
-from inventories.errors import InventoryError
 from inventories.runs.run import Result, RunOptions
 from inventories.text import plural
 from remote.shared.addresses import without_logins
@@ -52,10 +50,7 @@ def _text(setting: Setting, value: str | None, values: Sequence[str | None]) -> 
 
 def _settings(result: Result, *, layout: bool) -> dict[Setting, str]:
     """Return the settings of a run. A setting that it was not given is missing."""
-    try:
-        run = RunFolder(Path(result.dir)).load_run()
-    except (InventoryError, OSError):
-        run = None
+    run = launch_of(result)
     options = options_of(run.args if run else ())
     settings: dict[Setting, str] = {("run", "script"): result.script}
     settings |= {("option", name): value for name, value in options.items()}

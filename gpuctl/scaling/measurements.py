@@ -12,8 +12,8 @@ from typing import Literal, Self, TypeAlias
 
 from gpuctl import text
 from gpuctl.errors import Usage
-from gpuctl.run_results import metrics as run_metrics
-from gpuctl.run_results.metric_names import Line, number
+from gpuctl.run_results.metric_names import Line, number, whole, words
+from gpuctl.run_results.rank_metrics import RankMetrics, mean_share
 from inventories.runs.run import Result, Share, StepMs
 
 MAX_LAYOUTS = 32
@@ -99,14 +99,14 @@ class Job:
         """Read the line of a job's start. `script`: the user's."""
         return cls(
             script=script,
-            model=run_metrics.words(start.get("model")),
-            dataset=run_metrics.words(start.get("dataset")),
-            device=run_metrics.words(start.get("device")),
-            loop=run_metrics.words(start.get("loop")),
-            precision=run_metrics.words(start.get("precision")),
-            batch_size=run_metrics.whole(start.get("batch_size")),
-            parameters=run_metrics.whole(start.get("parameters")),
-            gradient_bytes=run_metrics.whole(start.get("gradient_bytes")),
+            model=words(start.get("model")),
+            dataset=words(start.get("dataset")),
+            device=words(start.get("device")),
+            loop=words(start.get("loop")),
+            precision=words(start.get("precision")),
+            batch_size=whole(start.get("batch_size")),
+            parameters=whole(start.get("parameters")),
+            gradient_bytes=whole(start.get("gradient_bytes")),
         )
 
 
@@ -146,7 +146,7 @@ class Repetition:
         return self.steady_per_s or self.samples / self.epoch_s
 
 
-def repetition_of_script(result: Result, metrics: Mapping[int, Sequence[Line]]) -> Repetition | None:
+def repetition_of_script(result: Result, metrics: Mapping[int, RankMetrics]) -> Repetition | None:
     """Return the measurement of a run of any script: its epochs, else samples, steps, or numbers in its log.
 
     Steps are summed over all ranks, as each rank has its own batch. `None`: the run reported no countable work.
@@ -179,11 +179,12 @@ def repetition_of_script(result: Result, metrics: Mapping[int, Sequence[Line]]) 
     )
 
 
-def repetition_of(result: Result, metrics: Mapping[int, Sequence[Line]]) -> Repetition | None:
+def repetition_of(result: Result, metrics: Mapping[int, RankMetrics]) -> Repetition | None:
     """Return a run's measurement from its result and its metrics lines by rank. `None`: no epoch was reported."""
+    first = metrics.get(0, RankMetrics())
     epochs = [
         (seconds, samples)
-        for line in run_metrics.events(metrics.get(0, ()), "epoch")
+        for line in first.epochs
         if (seconds := number(line.get("epoch_s")))
         and (samples := number(line.get("samples")) or seconds * (number(line.get("samples_per_s")) or 0.0))
     ]
@@ -194,20 +195,20 @@ def repetition_of(result: Result, metrics: Mapping[int, Sequence[Line]]) -> Repe
         run=result.run,
         epoch_s=statistics.median(seconds for seconds, _ in steady),
         samples=statistics.median(samples for _, samples in steady),
-        steady_per_s=number(run_metrics.event(metrics.get(0, ()), "end").get("samples_per_s")),
+        steady_per_s=number(first.end.get("samples_per_s")),
         step_ms=result.train.step_ms,
         share=result.train.share,
         paces=tuple(
             RankPace(rank=rank.rank, node=rank.node, own_ms=own_ms)
             for rank in result.ranks
-            if (own_ms := _own_ms(metrics.get(rank.rank, ()))) is not None
+            if rank.rank in metrics and (own_ms := _own_ms(metrics[rank.rank])) is not None
         ),
     )
 
 
-def _own_ms(lines: Sequence[Line]) -> float | None:
+def _own_ms(metrics: RankMetrics) -> float | None:
     """Return a rank's time a step, without its waits for other ranks."""
-    step_ms, waited = run_metrics.step_ms_of(lines).p50, run_metrics.share_of(lines).communication
+    step_ms, waited = metrics.step_ms.p50, metrics.share.communication
     return None if step_ms is None or waited is None else step_ms * (1 - waited)
 
 
@@ -267,7 +268,7 @@ class Measured:
     @property
     def share(self) -> Share:
         """The mean over the repetitions with known shares."""
-        return run_metrics.mean_share(repetition.share for repetition in self.repetitions)
+        return mean_share(repetition.share for repetition in self.repetitions)
 
     @property
     def step_ms(self) -> StepMs:

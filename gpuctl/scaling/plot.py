@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuctl import text
-from gpuctl.run_results.curves.plot_files import new_figure, save_figure
+from gpuctl.output_files import new_figure, save_figure
 from gpuctl.scaling.bottleneck import contradicting
 from gpuctl.scaling.forecast import Outlook
 from gpuctl.scaling.measurements import Layout, Measured, title_of

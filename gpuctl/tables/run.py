@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.run_results.advice import advice_on, uneven_note
+from gpuctl.run_results.advice import advice_on, alone_sentence, uneven_note
 from gpuctl.run_results.failures.failures import headline, how_it_ended
-from gpuctl.run_results.result import alone_sentence, args_of, earlier_of, nothing_was_left
+from gpuctl.run_results.saved_results import args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.time_parts import time_lines
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of

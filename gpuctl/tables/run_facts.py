@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 
 from gpuctl import text
-from gpuctl.run_results.result import nothing_was_left
+from gpuctl.run_results.saved_results import nothing_was_left
 from gpuctl.tables.layout import GAP
 from inventories.runs.run import LossSource, Result, TrainSummary
 

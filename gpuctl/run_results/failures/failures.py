@@ -10,12 +10,12 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuctl.run_results import metrics
+from gpuctl.run_results.evidence import Evidence, Records
 from gpuctl.run_results.failures.rank_end import ECHOES, END_SIGNALS, rank_end
-from gpuctl.run_results.metric_names import Line
+from gpuctl.run_results.rank_metrics import RankMetrics
 from gpuctl.text import clean, for_cluster
 from inventories.runs.end_reasons import Ended, Reason
-from inventories.runs.run import FirstError, NodeRecord, RankRecord, Result, Run
+from inventories.runs.run import FirstError, NodeRecord, RankRecord, Result
 from remote.end_sentences import sentence
 
 SUSPICION = {
@@ -110,49 +110,36 @@ class End:
         return self.ended.signal == signal.SIGKILL
 
 
-def first_failure(
-    run: Run,
-    ranks: Mapping[str, Sequence[RankRecord]],
-    nodes: Sequence[NodeRecord],
-    log_tails: Mapping[int, str],
-    lines: Mapping[int, Sequence[Line]] | None = None,
-) -> Failure | None:
+def first_failure(evidence: Evidence) -> Failure | None:
     """Return the earliest failure that no other end explains. `None`: no failure.
 
-    `lines`: the ranks' metrics. Ends by a stop are no failures. A node is named if no rank's end explains its
-    failure.
+    Ends by a stop are no failures. A node is named if no rank's end explains its failure.
     """
-    failure = _first(run, ranks, nodes, log_tails, lines or {})
-    if failure is None or failure.error.rank is None:
+    failure = _first(evidence)
+    rank = None if failure is None else failure.error.rank
+    if failure is None or rank is None or rank not in evidence.metrics:
         return failure
-    place = metrics.place_of((lines or {}).get(failure.error.rank, ()))
-    return replace(failure, error=replace(failure.error, place=place))
+    return replace(failure, error=replace(failure.error, place=evidence.metrics[rank].place))
 
 
-def _first(
-    run: Run,
-    ranks: Mapping[str, Sequence[RankRecord]],
-    nodes: Sequence[NodeRecord],
-    log_tails: Mapping[int, str],
-    lines: Mapping[int, Sequence[Line]],
-) -> Failure | None:
+def _first(evidence: Evidence) -> Failure | None:
     """The earliest failure, without the rank's place."""
-    ends = _rank_ends(run, ranks, nodes, log_tails, lines)
-    if _stopped_at_an_unknown_time(ends, nodes):
+    ends = _rank_ends(evidence)
+    if _stopped_at_an_unknown_time(ends, evidence.nodes):
         ends = [end for end in ends if end.reason is Reason.UNKNOWN]
-    began = which_began([*ends, *_node_ends(run, nodes)])
-    if began is None and not any(node.stop_ordered for node in nodes):
+    began = which_began([*ends, *_node_ends(evidence)])
+    if began is None and not any(node.stop_ordered for node in evidence.nodes):
         began = min(ends, key=_when, default=None)  # nobody ordered a stop, so an end caused the stops
     if began is None:
         return None
     if began.reason is Reason.TIMED_OUT:
-        return _waited_for(run, ranks, began, _silent(run, ranks, ends))
-    if began.reason is Reason.LOST_PEER and (done := _ended_well_before(run, ranks, nodes, began)):
-        return _waited_for(run, ranks, began, done)
+        return _waited_for(evidence, began, _silent(evidence, ends))
+    if began.reason is Reason.LOST_PEER and (done := _ended_well_before(evidence, began)):
+        return _waited_for(evidence, began, done)
     error = FirstError(
         rank=began.rank,
         node=began.node,
-        message=for_cluster(sentence(began.ended), run.cluster),
+        message=for_cluster(sentence(began.ended), evidence.run.cluster),
         reason=began.reason,
         detail=began.ended.detail,
         cause=began.ended.cause,
@@ -238,27 +225,22 @@ def rank_on_node(error: FirstError) -> str:
     return f"rank {error.rank} on {error.node}" + (f" ({error.place})" if error.place else "")
 
 
-def _rank_ends(
-    run: Run,
-    ranks: Mapping[str, Sequence[RankRecord]],
-    nodes: Sequence[NodeRecord],
-    log_tails: Mapping[int, str],
-    lines: Mapping[int, Sequence[Line]],
-) -> list[End]:
+def _rank_ends(evidence: Evidence) -> list[End]:
     """The ranks that ended badly, earliest first."""
-    of = {node.node: node for node in nodes}
-    offsets = {node.name: node.clock_offset_s for node in run.nodes}
-    by_itself = any(node.exit_code != 0 and not node.stopped for node in nodes)
-    ordered_at = _ordered_at(run, nodes)
+    of = {node.node: node for node in evidence.nodes}
+    by_itself = any(node.exit_code != 0 and not node.stopped for node in evidence.nodes)
+    ordered_at = _ordered_at(evidence)
     ends = []
-    for name, records in ranks.items():
-        node, offset = of.get(name), offsets.get(name, 0.0)
+    for name, records in evidence.ranks.items():
+        node, offset = of.get(name), evidence.offsets.get(name, 0.0)
         for record in records:
             if record.exit_code == 0 or (
                 record.exit_code is None and not (by_itself and has_ended(record, node))
             ):
                 continue
-            ended, own_error = rank_end(record, log_tails.get(record.rank, ""), lines.get(record.rank, ()))
+            log_tail = evidence.log_tails.get(record.rank, "")
+            metrics = evidence.metrics.get(record.rank, RankMetrics())
+            ended, own_error = rank_end(record, log_tail, metrics)
             stopped_at = None if node is None else node.stopped_at
             at = math.inf if record.ended_at is None else record.ended_at - offset
             # A rank can only lose a peer after the peer's stop: what says otherwise is the clocks' difference.
@@ -279,12 +261,11 @@ def _rank_ends(
     return sorted(ends, key=_when)
 
 
-def _ordered_at(run: Run, nodes: Sequence[NodeRecord]) -> float:
+def _ordered_at(records: Records) -> float:
     """Return the time of the first ordered stop, in the cluster's time. Infinity: no order, or an unknown time."""
-    offsets = {node.name: node.clock_offset_s for node in run.nodes}
     ordered = [
-        node.stopped_at - offsets.get(node.node, 0.0)
-        for node in nodes
+        node.stopped_at - records.offsets.get(node.node, 0.0)
+        for node in records.nodes
         if node.stop_ordered and node.stopped_at is not None
     ]
     return min(ordered, default=math.inf)
@@ -303,14 +284,13 @@ def has_ended(record: RankRecord, node: NodeRecord | None) -> bool:
     return node.exit_code is not None and 0 < node.exit_code <= 128
 
 
-def _node_ends(run: Run, nodes: Sequence[NodeRecord]) -> list[End]:
+def _node_ends(records: Records) -> list[End]:
     """The nodes that failed themselves, or whose launchers did."""
-    offsets = {node.name: node.clock_offset_s for node in run.nodes}
-    head = next((node.name for node in run.nodes), None)
-    ordered_at = _ordered_at(run, nodes)
+    head = records.run.nodes[0].name
+    ordered_at = _ordered_at(records)
     ends = []
-    for node in nodes:
-        at = math.inf if node.ended_at is None else node.ended_at - offsets.get(node.node, 0.0)
+    for node in records.nodes:
+        at = math.inf if node.ended_at is None else node.ended_at - records.offsets.get(node.node, 0.0)
         if node.failure:
             ended = replace(node.failure, exit_code=node.exit_code)
         elif node.exit_code != 0 and not node.stopped and not ordered_at <= at < math.inf:
@@ -333,20 +313,18 @@ def _stopped_at_an_unknown_time(ends: Sequence[End], nodes: Sequence[NodeRecord]
     return recorded[0].signalled or (killed and recorded[-1].at - recorded[0].at < SAME_MOMENT_S)
 
 
-def _waited_for(
-    run: Run, ranks: Mapping[str, Sequence[RankRecord]], first: End, silent: Mapping[int, str]
-) -> Failure:
+def _waited_for(records: Records, first: End, silent: Mapping[int, str]) -> Failure:
     """The failure of the ranks (→ node) that others waited for until the `first` gave up, or saw them gone."""
     silent = {rank: node for rank, node in silent.items() if rank in first.ended.ranks} or silent
-    codes = {record.rank: record.exit_code for records in ranks.values() for record in records}
+    by_rank = records.by_rank
     if not silent:
         reason = Reason.TIMED_OUT
-    elif all(codes.get(rank) == 0 for rank in silent):
+    elif all(rank in by_rank and by_rank[rank].exit_code == 0 for rank in silent):
         reason = Reason.ENDED_EARLY
     else:
         reason = Reason.HUNG
     ended = replace(first.ended, reason=reason, rank=first.rank, ranks=tuple(sorted(silent)))
-    nodes = set(silent.values() if silent else (node.name for node in run.nodes))
+    nodes = set(silent.values() if silent else records.offsets)
     error = FirstError(
         rank=min(silent) if len(silent) == 1 else None,
         node=min(nodes) if len(nodes) == 1 else None,
@@ -358,34 +336,31 @@ def _waited_for(
     return Failure(error=error, exit_code=first.ended.exit_code)
 
 
-def _ended_well_before(
-    run: Run, ranks: Mapping[str, Sequence[RankRecord]], nodes: Sequence[NodeRecord], victim: End
-) -> dict[int, str]:
+def _ended_well_before(records: Records, victim: End) -> dict[int, str]:
     """Return rank → node of the ranks that had ended well, not by an order, when the `victim` lost its peer."""
-    offsets = {node.name: node.clock_offset_s for node in run.nodes}
-    stopped_at = {node.node: node.stopped_at for node in nodes if node.stopped_at is not None}
+    stopped_at = {node.node: node.stopped_at for node in records.nodes if node.stopped_at is not None}
     return {
         record.rank: name
-        for name, records in ranks.items()
-        for record in records
+        for name, ranks in records.ranks.items()
+        for record in ranks
         if record.exit_code == 0
         and record.ended_at is not None
         and record.ended_at < stopped_at.get(name, math.inf)
-        and record.ended_at - offsets.get(name, 0.0) <= victim.at + SAME_MOMENT_S
+        and record.ended_at - records.offsets.get(name, 0.0) <= victim.at + SAME_MOMENT_S
     }
 
 
-def _silent(run: Run, ranks: Mapping[str, Sequence[RankRecord]], ends: Sequence[End]) -> dict[int, str]:
+def _silent(records: Records, ends: Sequence[End]) -> dict[int, str]:
     """Return rank → node of the ranks that the others can have waited for, as far as known.
 
     Ranks that timed out or lost a peer are not among them. A rank that works takes SIGTERM; a stopped rank, or one
     that hangs in the driver, does not. A rank that had ended well counts if no other rank is left.
     """
     echoes = {end.rank for end in ends if end.reason in ECHOES}
-    known = {record.rank: record.exit_code for records in ranks.values() for record in records}
+    known = {rank: record.exit_code for rank, record in records.by_rank.items()}
     candidates = {
         rank: node.name
-        for node in run.nodes
+        for node in records.run.nodes
         for rank in range(node.first_rank, node.first_rank + node.nproc)
         if rank not in echoes
     }

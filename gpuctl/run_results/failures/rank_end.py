@@ -2,13 +2,11 @@
 
 import re
 import signal
-from collections.abc import Sequence
 from dataclasses import replace
 
-from gpuctl.run_results import metrics
 from gpuctl.run_results.failures import log_errors
 from gpuctl.run_results.failures.stacks import crashed_at
-from gpuctl.run_results.metric_names import Line
+from gpuctl.run_results.rank_metrics import RankMetrics
 from gpuctl.text import clean
 from inventories.runs.end_reasons import Cause, Ended, EndFacts, Reason
 from inventories.runs.run import RankRecord
@@ -23,15 +21,15 @@ FULL_SHARE = 1 / 16
 """Of /dev/shm: with less free, what did not fit may be what failed."""
 
 
-def rank_end(record: RankRecord, log_tail: str, lines: Sequence[Line] = ()) -> tuple[Ended, bool]:
-    """Return the end of a rank, and whether its log has an exception of the rank's own. `lines`: its metrics."""
+def rank_end(record: RankRecord, log_tail: str, metrics: RankMetrics) -> tuple[Ended, bool]:
+    """Return the end of a rank, and whether its log has an exception of the rank's own."""
     code = record.exit_code
     bare = Ended(reason=Reason.UNKNOWN if code is None else Reason.EXIT_CODE, exit_code=code)
     if record.ended is not None:
         return replace(record.ended, exit_code=code), False
     text, crash = log_errors.without_crash(log_tail)
     log = log_errors.read(text, code=code)
-    reason, ranks = metrics.failed(lines) or (log.reason, log.ranks)
+    reason, ranks = metrics.end_reason or (log.reason, log.ranks)
     is_own = log.traceback and reason not in ECHOES
     facts = None if record.facts is None else _cleaned(record.facts)
     if bare.signal in CRASHES:

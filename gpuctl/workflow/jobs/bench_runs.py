@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.app import App
 from gpuctl.errors import Failed, GpuctlError
 from gpuctl.run_results.failures.failures import what_failed
-from gpuctl.run_results.metrics import event
+from gpuctl.run_results.rank_metrics import RankMetrics
 from gpuctl.scaling.bottleneck import contradicting
 from gpuctl.scaling.measurements import (
     Job,
@@ -184,8 +184,8 @@ def _one_run(ready: Ready, layout: Layout, title: str, more: tuple[str, ...] = (
 
     Raises KeyboardInterrupt on Ctrl-C, and Failed if the run failed.
     """
+    from gpuctl.run_results.read_run import rank_metrics
     from remote import facts
-    from remote.runs.run_files import read_metrics
 
     began, started_at = passed_s(), datetime.now(UTC)
     machines = ready.machines[: layout.nodes]
@@ -224,12 +224,13 @@ def _one_run(ready: Ready, layout: Layout, title: str, more: tuple[str, ...] = (
                 f"Run {run.run} on {layout.name} {result.status} ({what_failed(result)}). gpuctl results {run.run} "
                 "shows all of it."
             )
-    metrics = {rank: file.lines for rank, file in read_metrics(folder, run).items()}
+    metrics = rank_metrics(folder, run)
+    first = metrics.get(0, RankMetrics())
     return Timed(
         run=run,
-        job=Job.of(event(metrics.get(0, ()), "start"), script=None if request.built_in else script.title),
+        job=Job.of(first.start, script=None if request.built_in else script.title),
         repetition=(repetition_of if request.built_in else repetition_of_script)(result, metrics),
-        lines=max(len(metrics.get(0, ())), len(result.train.loss_at)),
+        lines=max(len(first.file.lines), len(result.train.loss_at)),
         interrupted=interrupted,
     )
 

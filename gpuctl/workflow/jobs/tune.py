@@ -11,11 +11,11 @@ from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.option_table.search_space import LISTS, Param, grid_points, trials_of
 from gpuctl.option_table.tune_options import TuneSettings
-from gpuctl.run_results.search import read_search
 from gpuctl.workflow.jobs.run_machines import run_machines
 from gpuctl.workflow.jobs.train import train
 from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in, check_together
 from inventories.codec import to_json
+from inventories.disk.store import RunFolder
 from inventories.runs.run import Result
 from inventories.runs.search import Search
 from remote.files.tree import read_tree, root_of
@@ -77,6 +77,8 @@ def tune(app: App, request: TrainRequest, tuning: TuneRequest, *, on_end: Callab
 
     `on_end` gets the result before machines started for it are ended.
     """
+    from gpuctl.run_results.read_run import read_search
+
     metric = check(request, tuning)
     if tuning.gpus == 0:
         request = replace(request, device=request.device or "cpu")
@@ -87,7 +89,7 @@ def tune(app: App, request: TrainRequest, tuning: TuneRequest, *, on_end: Callab
         tuned = Tuned(
             result=job.result,
             words=words,
-            search=read_search(Path(job.result.dir)) or Search.of(metric, tuning.mode, ()),
+            search=read_search(RunFolder(Path(job.result.dir))) or Search.of(metric, tuning.mode, ()),
             interrupted=job.interrupted,
         )
         hand_over(job.result)

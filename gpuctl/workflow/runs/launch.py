@@ -14,7 +14,7 @@ from gpuctl.interrupts import on_interrupt
 from gpuctl.scripts.sources import config_texts, name_patterns, names_in, outside_paths
 from gpuctl.tables.view import Outcome
 from gpuctl.workflow.runs.collect import conclude
-from gpuctl.workflow.runs.hangs.watch import HangWatch, ask
+from gpuctl.workflow.runs.hang_watch import HangWatch, ask
 from gpuctl.workflow.runs.request.project import Project
 from gpuctl.workflow.runs.request.request import TrainRequest
 from gpuctl.workflow.runs.strategy.fitting import ranks_on

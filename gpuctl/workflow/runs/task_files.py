@@ -36,7 +36,9 @@ def with_task_files(
     with suppress(KeyboardInterrupt):  # the run is over, and its record is not to be lost
         outcomes = fan_out(ask, nodes) if nodes else []
         if paths := [path for outcome in outcomes for path in outcome.value or ()]:
-            outside = with_local_paths_once(folder.load_run(), folder, (*result.outside, *paths))
+            outside = with_local_paths_once(
+                folder.load_run(), folder.path.parents[1], (*result.outside, *paths)
+            )
             result = replace(result, outside=outside)
             if folder.result_path.exists():
                 folder.save_result(result)

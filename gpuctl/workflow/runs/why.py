@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 from gpuctl.app import App
+from gpuctl.run_results.hangs.ray_requests import sentence_on, unserved_request
+from gpuctl.run_results.hangs.recorded import last_hang
 from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.collect import final_result, machines_of
-from gpuctl.workflow.runs.hangs.ray_requests import sentence_on, unserved_request
-from gpuctl.workflow.runs.hangs.watch import ask, last_hang, save_hang
+from gpuctl.workflow.runs.hang_watch import ask, keep_stacks, save_hang
 from gpuctl.workflow.runs.runs import latest
 from inventories.runs.hang import Hang
 from inventories.runs.run import Result
@@ -15,13 +16,17 @@ from inventories.runs.run import Result
 def why(app: App, named: str | None) -> Hang:
     """Return why a run makes no progress; for a finished run, the hang found while it was active."""
     folder = latest(app, named)
-    over = final_result(folder)
+    run, over = folder.load_run(), final_result(folder)
     if over is not None:
-        return last_hang(folder) or _of_the_past(over)
+        from gpuctl.run_results.read_run import read_records
+
+        hang = last_hang(read_records(folder, run))
+        if hang is not None:
+            keep_stacks(folder, hang)
+        return hang or _of_the_past(over)
     from remote.launchers import drives_itself
     from remote.runs.run_files import tail
 
-    run = folder.load_run()
     with open_view(app.output, logs=False) as view:
         view.phase("why", f"asking the ranks of run {folder.id}")
         hang = ask(run, machines_of(app.store, run), app.store.cluster(run.cluster)).hang

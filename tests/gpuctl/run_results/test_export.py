@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuctl.errors import Failed, Usage
-from gpuctl.output_files import write_file
+from gpuctl.output_files import check_picture, new_figure, write_file
 from gpuctl.run_results import export
-from gpuctl.run_results.curves.plot_files import check_picture, new_figure
 from inventories.disk.store import RunFolder
 from inventories.runs.end_reasons import Reason
 from inventories.runs.hang import Culprit, Hang

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from gpuctl.run_results import metrics
 from gpuctl.run_results.progress import Progress
+from gpuctl.run_results.rank_metrics import RankMetrics, Written, percentile
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import Share, StepMs
+from inventories.runs.run import Share, StepMs, TrainSummary
 from remote.runs.metrics_lines import MetricsFile, read_metrics_file
 
 START = {
@@ -43,15 +44,22 @@ def epoch(number: int, **more: object) -> dict[str, object]:
     return {"event": "epoch", "epoch": number, "epoch_s": 2.0, "loss": 1 / number, "accuracy": 0.9} | more
 
 
+def parsed(lines: list[dict[str, object]]) -> RankMetrics:
+    return RankMetrics.of(MetricsFile(lines=lines))
+
+
 def summary(
-    lines: dict[int, list[dict[str, object]]], world_size: int = 1, written: metrics.Written | None = None
-):
+    lines: dict[int, list[dict[str, object]]], world_size: int = 1, written: Written | None = None
+) -> TrainSummary:
     files = {} if written is None else dict.fromkeys(range(world_size), written)
-    return metrics.summary(lines, world_size=world_size, written=files)
+    ranks = {rank: parsed(of_rank) for rank, of_rank in lines.items()}
+    train = metrics.summary(ranks, world_size=world_size, written=files)
+    assert bool(train.loss) is metrics.has_losses(ranks)
+    return train
 
 
-def grew(seconds: float, samples: float = 64) -> metrics.Written:
-    return metrics.Written(samples=samples, seconds=seconds)
+def grew(seconds: float, samples: float = 64) -> Written:
+    return Written(samples=samples, seconds=seconds)
 
 
 def test_summary_takes_values_of_complete_job() -> None:
@@ -196,9 +204,9 @@ def test_lines_that_are_written_together_tell_one_speed() -> None:
     ],
 )
 def test_samples_per_s_of_uses_file_times_without_line_times(
-    lines: list[dict[str, object]], written: metrics.Written | None, speed: float | None
+    lines: list[dict[str, object]], written: Written | None, speed: float | None
 ) -> None:
-    assert metrics.samples_per_s_of(lines, written) == speed
+    assert parsed(lines).samples_per_s(written) == speed
 
 
 JUDGED = {"loss": 0.2, "accuracy": 0.9, "f1": 0.8, "top5": 1}
@@ -254,7 +262,7 @@ def test_summary_keeps_first_32_metrics() -> None:
     ],
 )
 def test_steps_of_counts_steps_by_their_numbers(lines: list[dict[str, object]], message: int | None) -> None:
-    assert metrics.steps_of(lines) == message
+    assert parsed(lines).step_count == message
 
 
 def test_summary_averages_step_shares_over_ranks() -> None:
@@ -262,15 +270,15 @@ def test_summary_averages_step_shares_over_ranks() -> None:
     slow = END | {"share": {"compute": 0.9, "communication": 0.0, "data": 0.1}}
     waits = END | {"share": {"compute": 0.1, "communication": 0.8, "data": 0.1}}
     report = {0: [slow], 1: [waits], 2: [END | {"share": {"compute": 0.5}}]}
-    assert summary(report, world_size=3).share == metrics.Share(
+    assert summary(report, world_size=3).share == Share(
         compute=pytest.approx(0.5), communication=pytest.approx(0.4), data=pytest.approx(0.1)
     )
-    assert summary({0: [END | {"share": {"compute": 0.5}}]}).share == metrics.Share(compute=0.5)
+    assert summary({0: [END | {"share": {"compute": 0.5}}]}).share == Share(compute=0.5)
 
 
 def test_summary_of_no_lines_is_empty() -> None:
-    assert summary({}) == metrics.TrainSummary()
-    assert summary({0: []}) == metrics.TrainSummary()
+    assert summary({}) == TrainSummary()
+    assert summary({0: []}) == TrainSummary()
 
 
 def test_summary_reports_missing_or_nan_loss_as_nan() -> None:
@@ -299,12 +307,12 @@ def test_summary_joins_device_kinds_of_ranks() -> None:
 def test_step_ms_of_takes_reported_or_derived_step_times(
     lines: list[dict[str, object]], p50: float | None, p95: float | None
 ) -> None:
-    result = metrics.step_ms_of(lines)
+    result = parsed(lines).step_ms
     assert (result.p50, result.p95) == (pytest.approx(p50), pytest.approx(p95))
 
 
 def test_percentile_interpolates_between_values() -> None:
-    assert [metrics.percentile([4, 1, 3, 2], percent) for percent in (0, 50, 95, 100)] == pytest.approx(
+    assert [percentile([4, 1, 3, 2], percent) for percent in (0, 50, 95, 100)] == pytest.approx(
         [1, 2.5, 3.85, 4]
     )
 
@@ -350,8 +358,8 @@ def test_metrics_and_progress_accept_any_line(
 ) -> None:
     train = summary({0: lines, 1: others}, world_size=2, written=grew(1.0))
     assert all(math.isfinite(value) for value in train.metrics.values())
-    metrics.step_ms_of(lines)
-    metrics.steps_of(lines)
+    assert parsed(lines).step_ms.p50 != math.inf
+    assert (parsed(lines).step_count or 1) > 0
     progress = Progress()
     for line in lines:
         progress.update(0, line, 1.0)
@@ -375,8 +383,8 @@ def test_metrics_and_progress_accept_any_line(
     ],
 )
 def test_failed_takes_only_what_a_rank_can_know(line: dict[str, object], message: object) -> None:
-    assert metrics.failed([{"step": 1}, {"event": "failed", **line}]) == message
-    assert metrics.failed([{"event": "end", **line}]) is None
+    assert parsed([{"step": 1}, {"event": "failed", **line}]).end_reason == message
+    assert parsed([{"event": "end", **line}]).end_reason is None
 
 
 def curve(*lines: dict[str, object]) -> tuple[object, ...]:
@@ -496,7 +504,7 @@ def test_lines_that_are_not_used_are_counted_with_an_example_and_the_reason(
     text: bytes, lines: int, unused: tuple[object, ...] | None
 ) -> None:
     read = read_metrics_file(text.splitlines(keepends=True))
-    result = metrics.unused({0: MetricsFile(), 1: read})
+    result = metrics.unused({0: RankMetrics(), 1: RankMetrics.of(read)})
     assert len(read.lines) == lines
     assert (result and (result.lines, result.example, result.why)) == unused
     assert result is None or result.rank == 1

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuctl.run_results import outputs
-from gpuctl.run_results.outputs import files_of, groups_of, kind_of, outputs_of, pull_command
+from gpuctl.run_results.outputs import groups_of, kind_of, outputs_of, pull_command
+from gpuctl.run_results.read_run import files_of
 from inventories.disk.store import Store
 from inventories.runs.outputs import NodeOutputs, OutputFile, WrittenFile
 

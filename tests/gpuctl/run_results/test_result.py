@@ -2,16 +2,23 @@
 
 import json
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuctl.run_results.result import alone_sentence, nothing_was_left, summarise
+from gpuctl.run_results.advice import alone_sentence
+from gpuctl.run_results.evidence import Evidence
+from gpuctl.run_results.rank_metrics import RankMetrics
+from gpuctl.run_results.result import result_of
+from gpuctl.run_results.saved_results import nothing_was_left
 from inventories import codec
 from inventories.disk.store import RunFolder
 from inventories.runs.end_reasons import Cause, Ended, Reason
+from inventories.runs.hang import Culprit, Hang, RankStacks
 from inventories.runs.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
+from remote.runs.metrics_lines import MetricsFile
 
 NODES = (
     RunNode(name="node-0", rank=0, nproc=2, first_rank=0, run_dir="/r"),
@@ -30,7 +37,7 @@ RUN = Run(
     seconds={"connect": 0.5, "prepare": 1.0},
     hourly_usd=36.0,
 )
-ENDED_AT = "2026-11-21T05:48:05+00:00"
+ENDED_AT = "2026-11-21T05:48:05.000+00:00"
 
 
 def ranks(*codes: int | None) -> dict[str, list[RankRecord]]:
@@ -52,9 +59,16 @@ def ranks(*codes: int | None) -> dict[str, list[RankRecord]]:
 
 
 def nodes(*codes: int | None, stopped: tuple[bool, ...] = (False, False)) -> list[NodeRecord]:
+    ended_at = datetime.fromisoformat(ENDED_AT).timestamp()
     return [
-        NodeRecord(node=f"node-{n}", launcher="torchrun", exit_code=code, ended_at=200.0, stopped=stop)
-        for n, (code, stop) in enumerate(zip(codes, stopped, strict=False))
+        NodeRecord(
+            node=part.name,
+            launcher="torchrun",
+            exit_code=code,
+            ended_at=ended_at + part.clock_offset_s,
+            stopped=stop,
+        )
+        for part, code, stop in zip(NODES, codes, stopped, strict=False)
     ]
 
 
@@ -63,23 +77,24 @@ def result(
     node_records: list[NodeRecord],
     *,
     metrics: dict[int, list[dict[str, Any]]] | None = None,
-    seconds: Seconds | None = None,
+    measured: dict[str, float] | None = None,
     run: Run = RUN,
     log_tails: dict[int, str] | None = None,
+    hang: Hang | None = None,
 ) -> Result:
-    return summarise(
-        run,
-        rank_records,
-        node_records,
-        metrics or {},
-        log_tails or {},
-        seconds or Seconds(),
-        ENDED_AT,
-        Path("/here"),
+    evidence = Evidence(
+        folder=Path("/home/runs/r"),
+        run=run,
+        ranks=rank_records,
+        nodes=node_records,
+        metrics={rank: RankMetrics.of(MetricsFile(lines=lines)) for rank, lines in (metrics or {}).items()},
+        log_tails=log_tails or {},
+        hang=hang,
     )
+    return result_of(evidence, measured)
 
 
-def test_summarise_reports_succeeded_run_with_its_ranks() -> None:
+def test_result_of_reports_succeeded_run_with_its_ranks() -> None:
     start = {"event": "start", "device": "cuda:1", "model": "cnn"}
     matches = result(
         ranks(0, 0, 0),
@@ -95,7 +110,7 @@ def test_summarise_reports_succeeded_run_with_its_ranks() -> None:
         (2, 0, "node-1", "cuda:1", 0, 3.0),
     ]
     assert matches.ended_at == ENDED_AT
-    assert matches.dir == "/here"
+    assert matches.dir == "/home/runs/r"
 
 
 CAUGHT = (
@@ -118,7 +133,7 @@ CAUGHT = (
         ({1: CAUGHT}, (0, 0, 1), None),
     ],
 )
-def test_summarise_names_an_exception_that_a_script_only_logged(
+def test_result_of_names_an_exception_that_a_script_only_logged(
     tails: dict[int, str], codes: tuple[int, ...], logged: str | None
 ) -> None:
     matches = result(ranks(*codes), nodes(0, max(codes)), log_tails=tails)
@@ -162,7 +177,7 @@ def test_ranks_that_never_joined_are_told_where_each_did_the_whole_job(
     assert bool(alone_sentence(matches)) is message
 
 
-def test_summarise_derives_speed_from_file_times_of_all_ranks() -> None:
+def test_result_of_derives_speed_from_file_times_of_all_ranks() -> None:
     lines = [{"step": 1, "samples": 64}, {"step": 2, "samples": 264}]
     metrics = dict.fromkeys(range(3), lines)
     report = {
@@ -202,25 +217,28 @@ def test_nothing_was_left_needs_resumed_job_without_new_epochs(
     assert nothing_was_left(replace(ended, **changes)) is not left
 
 
-def test_summarise_completes_seconds_from_records() -> None:
+def test_result_of_completes_seconds_from_records() -> None:
     matches = result(ranks(0, 0, 0), nodes(0, 0))
-    assert matches.seconds == Seconds(total=100.0, connect=0.5, prepare=1.0, train=92.0)
-    inputs = Seconds(total=1.0, connect=2.0, train=3.0)
-    assert result(ranks(0, 0, 0), nodes(0, 0), seconds=inputs).seconds == replace(inputs, prepare=1.0)
+    assert matches.seconds == Seconds(total=100.0, connect=0.5, prepare=1.0, train=98.5)
+    measured = {"total": 1.0, "train": 3.0, "collect": 0.5}
+    known = Seconds(**measured, connect=0.5, prepare=1.0)
+    assert result(ranks(0, 0, 0), nodes(0, 0), measured=measured).seconds == known
+    silent = result(ranks(0, 0, 0), nodes(0)).seconds
+    assert silent == Seconds(connect=0.5, prepare=1.0, train=92.0), "as its ranks took"
 
 
 @pytest.mark.parametrize(("hourly", "cost"), [(36.0, 1.0), (0.0, 0.0), (None, None)])
-def test_summarise_computes_cost_from_hourly_price_and_time(hourly: float | None, cost: float | None) -> None:
+def test_result_of_computes_cost_from_hourly_price_and_time(hourly: float | None, cost: float | None) -> None:
     matches = result(ranks(0, 0, 0), nodes(0, 0), run=replace(RUN, hourly_usd=hourly))
     assert matches.cost_usd == pytest.approx(cost)
 
 
-def test_summarise_has_no_cost_for_unknown_time() -> None:
+def test_result_of_has_no_cost_for_unknown_time() -> None:
     matches = result(ranks(None, None, None), [])
     assert (matches.cost_usd, matches.seconds.total) == (None, None)
 
 
-def test_summarise_reports_running_while_a_node_has_not_ended() -> None:
+def test_result_of_reports_running_while_a_node_has_not_ended() -> None:
     for records in ([], nodes(0)):
         matches = result(ranks(0, 0, None), records)
         assert (matches.status, matches.exit_code, matches.ended_at, matches.first_error) == (
@@ -231,12 +249,7 @@ def test_summarise_reports_running_while_a_node_has_not_ended() -> None:
         )
 
 
-def test_summarise_reports_run_without_records_as_failed() -> None:
-    empty = replace(RUN, nodes=())
-    assert result({}, [], run=empty).status == "failed"
-
-
-def test_summarise_reports_failed_as_soon_as_a_rank_failed() -> None:
+def test_result_of_reports_failed_as_soon_as_a_rank_failed() -> None:
     matches = result(ranks(None, 3, None), [])
     assert (matches.status, matches.exit_code) == ("failed", 3)
     assert matches.first_error == FirstError(
@@ -248,13 +261,13 @@ def test_summarise_reports_failed_as_soon_as_a_rank_failed() -> None:
     )
 
 
-def test_summarise_reports_unknown_node_exit_code_as_failed() -> None:
+def test_result_of_reports_unknown_node_exit_code_as_failed() -> None:
     assert result(ranks(0, 0, 0), nodes(0, None)).status == "failed"
     assert result(ranks(0, 0, None), nodes(0, 0)).status == "succeeded"
     assert result(ranks(0, 0, 1), nodes(0, 0)).status == "failed"
 
 
-def test_summarise_reports_stopped_run() -> None:
+def test_result_of_reports_stopped_run() -> None:
     matches = result(ranks(-15, -15, -15), nodes(1, 1, stopped=(True, True)))
     assert (matches.status, matches.exit_code, matches.first_error) == ("stopped", None, None)
 
@@ -268,7 +281,7 @@ def test_summarise_reports_stopped_run() -> None:
         ((None, None), None),
     ],
 )
-def test_summarise_tells_why_run_was_stopped(
+def test_result_of_tells_why_run_was_stopped(
     message: tuple[Reason | None, Reason | None], reason: Reason | None
 ) -> None:
     stopped = nodes(1, 1, stopped=(True, True))
@@ -282,7 +295,25 @@ def test_summarise_tells_why_run_was_stopped(
     assert result(ranks(0, 0, 0), nodes(0, 0)).reason is None
 
 
-def test_summarise_reports_failed_for_run_stopped_after_failure() -> None:
+@pytest.mark.parametrize(("raised", "status"), [("ValueError: no", "failed"), (None, "stopped")])
+def test_result_of_a_stopped_run_that_hung_is_failed_if_a_rank_had_raised(
+    raised: str | None, status: str
+) -> None:
+    culprit = Culprit(rank=1, node="node-0", raised=raised)
+    stacks = RankStacks(rank=1, node="node-0", state="S", cpu=0.0, last_collective=None, at=None, stacks="x")
+    hang = Hang(
+        run=RUN.run, verdict="hung", sentence="The run hangs: so.", culprits=(culprit,), ranks=(stacks,)
+    )
+    matches = result(ranks(-15, -15, -15), nodes(1, 1, stopped=(True, True)), hang=hang)
+    assert (matches.status, matches.exit_code) == (status, None)
+    assert (matches.first_error and matches.first_error.detail) == raised
+    assert matches.hang == replace(hang, sentence="The run hung: so.")
+    running = result(ranks(None, None, None), [], hang=replace(hang, verdict="slow"))
+    assert (running.status, running.hang) == ("running", None)
+    assert result(ranks(0, 0, 0), nodes(0, 0), hang=hang).hang is None, "it succeeded after all"
+
+
+def test_result_of_reports_failed_for_run_stopped_after_failure() -> None:
     matches = result(ranks(3, -15, -15), nodes(1, 1, stopped=(False, True)))
     assert (matches.status, matches.exit_code) == ("failed", 3)
 

@@ -12,8 +12,9 @@ from support import drawn
 
 from gpuctl.errors import Failed
 from gpuctl.run_results.export import csv_text
-from gpuctl.run_results.search import read_search, with_search
+from gpuctl.run_results.read_run import read_search
 from gpuctl.tables.run import run_table
+from inventories.disk.store import RunFolder
 from inventories.runs.run import Result, Seconds, TrainSummary
 
 
@@ -37,38 +38,37 @@ def run(tmp_path: Path) -> Result:
     )  # fmt: skip
 
 
+def searched(run: Result) -> Result:
+    return replace(run, search=read_search(RunFolder(Path(run.dir))))
+
+
 @pytest.mark.parametrize(("mode", "order"), [("max", [3, 1, 2]), ("min", [1, 3, 2])])
 def test_trials_are_read_with_the_best_first_and_those_without_value_last(
     run: Result, mode: str, order: list[int]
 ) -> None:
     path = Path(run.dir, "artifacts", "trials.json")
     path.write_text(path.read_text().replace('"max"', f'"{mode}"'))
-    search = with_search(run).search
+    search = read_search(RunFolder(Path(run.dir)))
     assert search is not None
     assert [trial.trial for trial in search.trials] == order
     assert search.best == search.trials[0]
 
 
-def test_run_that_was_no_search_has_no_trials(run: Result) -> None:
-    assert with_search(replace(run, script="train.py")).search is None
-
-
 @pytest.mark.parametrize("text", ['{"trials": [', '{"trials": [{}]}', "[]", "[" * 100_000])
-def test_trials_that_cannot_be_read_are_refused_and_leave_the_result_as_it_is(run: Result, text: str) -> None:
+def test_trials_that_cannot_be_read_are_refused(run: Result, text: str) -> None:
     Path(run.dir, "artifacts", "trials.json").write_text(text)
     with pytest.raises(Failed, match="can't be read"):
-        read_search(Path(run.dir))
-    assert with_search(run) == run
+        read_search(RunFolder(Path(run.dir)))
 
 
 def test_table_of_a_search_has_its_trials_and_the_command_of_the_best(run: Result) -> None:
-    shown = drawn(run_table(with_search(run)))
+    shown = drawn(run_table(searched(run)))
     assert "trial   lr  accuracy  reports   time  status" in shown
     assert "best: gpuctl train -- --lr 0.3" in shown
 
 
 def test_csv_has_a_row_for_each_trial_below_its_run(run: Result) -> None:
-    first, *trials = csv.DictReader(io.StringIO(csv_text([with_search(run), replace(run, script="x.py")])))
+    first, *trials = csv.DictReader(io.StringIO(csv_text([searched(run), replace(run, script="x.py")])))
     assert (first["search.metric"], first["search.best"], first["search.value"]) == ("accuracy", "3", "0.9")
     assert first["trial.value"] == ""
     assert [(trial["run"], trial["trial.trial"], trial["trial.params.lr"]) for trial in trials[:3]] == [

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from gpuctl.global_options import Options
 from gpuctl.output import Output
+from gpuctl.run_results.evidence import Evidence
 from gpuctl.run_results.export import csv_text
-from gpuctl.run_results.result import summarise
+from gpuctl.run_results.result import result_of
 from gpuctl.run_results.utilisation import use_lines, use_of_node, use_of_run
 from gpuctl.tables.run import draw_run
 from inventories import codec
-from inventories.runs.run import Result, Run, RunNode, Seconds
+from inventories.runs.run import Result, Run, RunNode
 from inventories.runs.usage import GpuUse, NodeUse, RunUse
 
 
@@ -143,24 +144,25 @@ def test_use_lines_omit_unknown_values() -> None:
     assert use_of_run(run_of(2), {"n-0": [], "n-9": [line(1.0, 0.5, 1)]}) is None
 
 
-def result_of(use: RunUse | None) -> Result:
-    return summarise(run_of(1), {}, [], {}, {}, Seconds(), None, Path("/nowhere"), use)
+def result_with(*lines: dict[str, Any]) -> Result:
+    folder = Path("/home/runs/r")
+    return result_of(Evidence(folder=folder, run=run_of(1), ranks={}, nodes=[], usage={"n-0": lines}))
 
 
 def test_result_stores_shows_and_exports_usage() -> None:
     lines = [line(2.0, 0.121, 3_100_000_000, gpu(0, 0.87, 21_300_000_000))] * 3
-    result = result_of(use_of_run(run_of(1), {"n-0": lines}))
+    result = result_with(*lines)
     assert codec.load(Result, codec.dump(result), "result.json") == result
     out = io.StringIO()
     Output(Options(), stdout=out).table(draw_run(result))
     assert "\nGPU use     87 % (peak memory 21.3 of 24.1 GB)\nCPU use     12 % (peak" in out.getvalue()
-    rows = list(csv.DictReader(io.StringIO(csv_text([result, result_of(None)]))))
+    rows = list(csv.DictReader(io.StringIO(csv_text([result, result_with()]))))
     shares = [(row["usage.gpu_utilization"], row["usage.cpu_utilization"]) for row in rows]
     assert shares == [("0.87", "0.121"), ("", "")]
     assert not {"usage", "usage.nodes"} & set(rows[0])
 
 
 def test_result_without_usage_field_is_read() -> None:
-    document = codec.to_json(result_of(None))
+    document = codec.to_json(result_with())
     del document["usage"]
     assert codec.from_json(Result, document, "result.json").usage is None

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpuctl.errors import Usage
+from gpuctl.run_results.rank_metrics import RankMetrics
 from gpuctl.scaling.measurements import (
     Job,
     Layout,
@@ -19,6 +20,11 @@ from gpuctl.scaling.measurements import (
     same_batch,
 )
 from inventories.runs.run import RankResult, Result, Seconds, Share, StepMs, TrainSummary
+from remote.runs.metrics_lines import MetricsFile
+
+
+def parsed(lines: list[Any]) -> RankMetrics:
+    return RankMetrics.of(MetricsFile(lines=lines))
 
 
 def layout(name: str) -> Layout:
@@ -164,7 +170,7 @@ def end(p50: float, communication: float) -> dict[str, object]:
     ],
 )
 def test_repetition_of_skips_first_epoch_as_warm_up(lines: list[Any], epoch_s: float, samples: float) -> None:
-    result = repetition_of(RESULT, {0: lines})
+    result = repetition_of(RESULT, {0: parsed(lines)})
     assert result is not None
     assert (result.run, result.epoch_s, result.samples, result.paces) == ("R", epoch_s, samples, ())
     assert (result.step_ms, result.share) == (RESULT.train.step_ms, RESULT.train.share)
@@ -174,11 +180,13 @@ def test_repetition_of_skips_first_epoch_as_warm_up(lines: list[Any], epoch_s: f
     "lines", [[], [end(1.0, 0.1)], [epoch(1, None, 5.0)], [epoch(1, 0.0, 5.0)], [epoch(1, 2.0, None)]]
 )
 def test_repetition_of_is_none_without_timed_epoch(lines: list[Any]) -> None:
-    assert repetition_of(RESULT, {0: lines}) is None
+    assert repetition_of(RESULT, {0: parsed(lines)}) is None
 
 
 def test_repetition_of_excludes_waiting_from_rank_pace() -> None:
-    result = repetition_of(RESULT, {0: [epoch(1, 2.0, 500.0), end(10.0, 0.5)], 1: [end(10.0, 0.0)]})
+    result = repetition_of(
+        RESULT, {0: parsed([epoch(1, 2.0, 500.0), end(10.0, 0.5)]), 1: parsed([end(10.0, 0.0)])}
+    )
     assert result is not None
     assert result.paces == (
         RankPace(rank=0, node="n-0", own_ms=5.0),
@@ -275,7 +283,7 @@ def test_script_that_tells_nothing_is_not_measured(train: TrainSummary) -> None:
 
 def test_script_that_times_its_epochs_is_measured_by_them() -> None:
     lines = [{"event": "epoch", "epoch": n, "epoch_s": 2.0, "samples_per_s": 100.0} for n in (1, 2)]
-    result = repetition_of_script(SCRIPT, {0: lines})
+    result = repetition_of_script(SCRIPT, {0: parsed(lines)})
     assert result is not None
     assert (result.unit, result.by_epoch, result.epoch_s) == ("samples", True, 2.0)
 

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from support import drawn
 
 from gpuctl.errors import Failed, Usage
-from gpuctl.run_results.curves.plot_files import check_picture
+from gpuctl.output_files import check_picture
 from gpuctl.scaling.forecast import outlook
 from gpuctl.scaling.measurements import Job, Layout, Measured, Repetition, parse_layouts, title_of
 from gpuctl.scaling.network_links import Bandwidth, Network

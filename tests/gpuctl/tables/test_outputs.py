@@ -10,7 +10,6 @@ from gpuctl.run_results.outputs import kind_of, with_local_paths_once
 from gpuctl.tables.outputs import output_lines
 from gpuctl.tables.run import draw_run
 from gpuctl.workflow.jobs.run_machines import outputs_only_there
-from inventories.disk.store import RunFolder
 from inventories.runs.outputs import OutputFile, OutputTotal, OutsidePath
 
 FOLDER = ".gpuctl-node/code/my-01"
@@ -89,17 +88,16 @@ def test_path_of_all_nodes_comes_with_the_command_that_copies_all_into_folders_o
 
 def test_path_of_this_computer_is_listed_once_for_all_local_hosts() -> None:
     run = a_run(nodes=(replace(a_run().nodes[0], run_dir="/g/clusters/c/hosts/c-0/run"),))
-    folder = RunFolder(Path("/g/runs") / run.run)
     paths = [
         OutsidePath(node=f"c-{rank}", path=path, bytes=1, files=1)
         for rank in range(2)
         for path in ("/tmp/x", "out/")
     ]
-    listed = with_local_paths_once(run, folder, paths)
+    listed = with_local_paths_once(run, Path("/g"), paths)
     assert [(path.node, path.path, path.on_this_computer) for path in listed] == [
         ("c-0", "/tmp/x", True), ("c-0", "out/", False), ("c-1", "out/", False)
     ]  # fmt: skip
-    assert with_local_paths_once(a_run(), folder, paths) == tuple(paths)
+    assert with_local_paths_once(a_run(), Path("/g"), paths) == tuple(paths)
 
 
 def test_outputs_outside_the_project_are_pulled_from_where_they_are() -> None:

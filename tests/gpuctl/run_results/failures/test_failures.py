@@ -1,16 +1,22 @@
 """Test which failure came first, from records as real runs leave them."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpuctl.run_results.failures.failures import SUSPICION, failed_first, first_failure, headline
+from gpuctl.run_results.evidence import Evidence
+from gpuctl.run_results.failures.failures import SUSPICION, Failure, failed_first, first_failure, headline
 from gpuctl.run_results.failures.rank_end import rank_end
-from gpuctl.run_results.metrics import Line
-from gpuctl.run_results.run_status import reason_of, run_status
+from gpuctl.run_results.metric_names import Line
+from gpuctl.run_results.rank_metrics import RankMetrics
+from gpuctl.run_results.result import result_of
 from inventories.runs.end_reasons import STOPS, Ended, Reason
 from inventories.runs.run import NodeRecord, RankRecord, Run, RunNode
 from remote.end_sentences import sentence
+from remote.runs.metrics_lines import MetricsFile
 
 BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: boom\n'
 PEER = (
@@ -90,6 +96,30 @@ RAY_ENDED = Ended(reason=Reason.RAY_ENDED, detail="killed")
 REBOOTED = Ended(reason=Reason.REBOOTED)
 
 
+def evidence_of(
+    run: Run,
+    ranks: Mapping[str, Sequence[RankRecord]],
+    nodes: Sequence[NodeRecord],
+    tails: Mapping[int, str],
+    lines: Mapping[int, list[dict[str, object]]] | None = None,
+) -> Evidence:
+    metrics = {rank: RankMetrics.of(MetricsFile(lines=of_rank)) for rank, of_rank in (lines or {}).items()}
+    return Evidence(
+        folder=Path("/home/runs/r"), run=run, ranks=ranks, nodes=nodes, log_tails=tails, metrics=metrics
+    )
+
+
+def failure_of(*parts: Any) -> Failure | None:
+    return first_failure(evidence_of(*parts))
+
+
+def ending_of(
+    ranks: Mapping[str, Sequence[RankRecord]], nodes: Sequence[NodeRecord], tails: Mapping[int, str]
+) -> tuple[str, Reason | None]:
+    result = result_of(evidence_of(run(0.0, 0.0), ranks, nodes, tails))
+    return result.status, result.reason
+
+
 def first(
     *ranks: RankRecord,
     nodes: tuple[NodeRecord, ...],
@@ -99,7 +129,7 @@ def first(
 ) -> tuple[int | None, str | None, str, int | None] | None:
     lines = {rank: [line] for rank, line in (told or {}).items()}
     of = {f"node-{rank.rank}": [rank] for rank in ranks}
-    result = first_failure(run(*offsets), of, nodes, tails or {}, lines)
+    result = failure_of(run(*offsets), of, nodes, tails or {}, lines)
     return result and (result.error.rank, result.error.node, result.error.message, result.exit_code)
 
 
@@ -269,7 +299,7 @@ def test_first_failure_says_which_stage_the_rank_is() -> None:
     }
     report = {rank: [{"event": "start", "place": f"stage {rank + 1} of 3\x1b[2J"}] for rank in range(3)}
     nodes = [node(number) for number in range(3)]
-    result = first_failure(run(0.0, 0.0, 0.0), ranks, nodes, {0: PEER, 2: PEER}, report)
+    result = failure_of(run(0.0, 0.0, 0.0), ranks, nodes, {0: PEER, 2: PEER}, report)
     assert result is not None
     assert (result.error.rank, result.error.place) == (1, "stage 2 of 3")
     assert failed_first(result.error) == "rank 1 on node-1 (stage 2 of 3) failed first"
@@ -334,10 +364,10 @@ def test_rank_that_lost_a_peer_failed_where_nobody_ordered_a_stop(
 ) -> None:
     """Rank 0 waits until it is stopped as rank 1 has failed."""
     ranks = {"node-0": [ended(0, -15, 10.6)], "node-1": [ended(1, 1, 10.0)]}
-    result = first_failure(run(0.0, 0.0), ranks, nodes, {1: tail})
+    result = failure_of(run(0.0, 0.0), ranks, nodes, {1: tail})
     assert result is not None
     assert (result.error.rank, result.error.reason, result.exit_code) == (1, Reason.LOST_PEER, 1)
-    assert run_status(run(0.0, 0.0), {}, nodes, result) == "failed"
+    assert ending_of(ranks, nodes, {1: tail}) == ("failed", Reason.LOST_PEER)
 
 
 @pytest.mark.parametrize("why", sorted(STOPS - {Reason.PEER_FAILED}))
@@ -345,21 +375,20 @@ def test_order_to_stop_explains_ends_on_nodes_that_it_has_not_reached(why: Reaso
     """Another computer stopped the first node; the second ends before the order reaches it."""
     nodes = (node(0, -15, stopped_at=10.0, why=why), node(1, 1))
     ranks = {"node-0": [ended(0, -15, 10.1)], "node-1": [ended(1, 1, 9.9)]}
-    assert first_failure(run(0.0, 0.0), ranks, nodes, {1: PEER}) is None, "the clocks differ a little"
+    assert failure_of(run(0.0, 0.0), ranks, nodes, {1: PEER}) is None, "the clocks differ a little"
     ranks["node-1"] = [ended(1, 1, 10.2)]
-    assert first_failure(run(0.0, 0.0), ranks, nodes, {1: BOOM}) is None
-    assert run_status(run(0.0, 0.0), {}, nodes, None) == "stopped"
-    assert reason_of("stopped", nodes, None) == why
+    assert failure_of(run(0.0, 0.0), ranks, nodes, {1: BOOM}) is None
+    assert ending_of(ranks, nodes, {1: BOOM}) == ("stopped", why)
     # A failure before the order is one.
     ranks["node-1"] = [ended(1, 1, 7.0)]
-    result = first_failure(run(0.0, 0.0), ranks, nodes, {1: PEER})
+    result = failure_of(run(0.0, 0.0), ranks, nodes, {1: PEER})
     assert result is not None
     assert (result.error.rank, result.error.reason) == (1, Reason.LOST_PEER)
 
 
 def test_run_without_an_order_to_stop_failed_whatever_its_ranks_told() -> None:
     nodes = tuple(node(n, -15, stopped_at=9.0, why=Reason.PEER_FAILED) for n in (0, 1))
-    assert run_status(run(0.0, 0.0), {}, nodes, None) == "failed"
+    assert ending_of({}, nodes, {})[0] == "failed"
     result = first(ended(0, -15, 9.5), ended(1, -15, 9.2), nodes=nodes)
     assert result == (1, "node-1", "killed by SIGTERM", -15)
 
@@ -454,7 +483,7 @@ def test_first_failure_blames_hung_rank_not_the_one_that_timed_out(
 def test_first_failure_does_not_take_torchrun_sigkill_for_the_cause() -> None:
     """On one machine torchrun kills ranks that ignore SIGTERM, and gpuctl stopped no rank."""
     ranks = {"node-0": [ended(0, 1, 10.0), ended(1, -9, 40.0, local_rank=1)]}
-    result = first_failure(run(0.0, nproc=2), ranks, (node(0),), {0: GLOO})
+    result = failure_of(run(0.0, nproc=2), ranks, (node(0),), {0: GLOO})
     assert result is not None
     assert (result.error.rank, result.exit_code) == (1, 1)
     assert "out of memory" not in result.error.message
@@ -482,16 +511,16 @@ def test_first_failure_records_reason_and_ranks_of_timeout() -> None:
     many = run(0.0, 0.0, nproc=2)
     gave_up = {"node-0": [ended(0, 1, 10.0), ended(1, 1, 10.1, local_rank=1)]}
     stopped = (node(0), node(1, stopped_at=10.5))
-    result = first_failure(many, gave_up, stopped, {0: GLOO, 1: CLOSED})
+    result = failure_of(many, gave_up, stopped, {0: GLOO, 1: CLOSED})
     assert result is not None
     assert result.error.message.startswith("one of the ranks 2 and 3 hung")
     report = (result.error.rank, result.error.node, result.error.reason, result.error.ranks)
     assert report == (None, "node-1", Reason.HUNG, (2, 3)), "both are on one node"
     assert failed_first(result.error) == "it is not known which rank failed first"
-    result = first_failure(run(0.0, nproc=2), gave_up, (node(0),), {0: GLOO, 1: GLOO})
+    result = failure_of(run(0.0, nproc=2), gave_up, (node(0),), {0: GLOO, 1: GLOO})
     assert result is not None
     assert (result.error.reason, result.error.ranks) == (Reason.TIMED_OUT, ())
-    result = first_failure(run(0.0), {"node-0": [ended(0, 3)]}, (node(0),), {0: BOOM})
+    result = failure_of(run(0.0), {"node-0": [ended(0, 3)]}, (node(0),), {0: BOOM})
     assert result is not None
     assert (result.error.reason, result.error.ranks) == (Reason.EXIT_CODE, ())
     assert failed_first(result.error) == "rank 0 on node-0 failed first"
@@ -534,7 +563,7 @@ def test_rank_that_lost_a_peer_which_had_ended_well_is_not_blamed(
 ) -> None:
     nodes = (node(0, 0, stopped_at=stopped_at, why=Reason.PEER_FAILED), node(1))
     ranks = {"node-0": [record], "node-1": [ended(1, 1, 10.0)]}
-    result = first_failure(run(0.0, 0.0), ranks, nodes, {1: PEER})
+    result = failure_of(run(0.0, 0.0), ranks, nodes, {1: PEER})
     assert result is not None
     assert (result.error.rank, result.exit_code) == (blamed, 1)
     if blamed == 0:
@@ -593,18 +622,18 @@ def test_first_failure_prefers_real_failures_to_timeouts() -> None:
     ],
 )
 def test_rank_end_explains_exit_status_or_signal(code: int, tail: str, message: str) -> None:
-    end, _ = rank_end(ended(0, code), tail)
+    end, _ = rank_end(ended(0, code), tail, RankMetrics())
     assert sentence(end) == message
 
 
 def test_first_failure_blames_rank_that_is_gone_with_its_watcher() -> None:
     """Both ranks are torchrun's on one machine; it ended the other after one was gone."""
     ranks = {"node-0": [ended(0, -15, 10.4), ended(1, None, None, local_rank=1)]}
-    result = first_failure(run(0.0, nproc=2), ranks, (node(0, 1),), {})
+    result = failure_of(run(0.0, nproc=2), ranks, (node(0, 1),), {})
     assert result is not None
     assert (result.error.rank, result.error.reason, result.exit_code) == (1, Reason.UNKNOWN, None)
     # A launcher that was itself killed took its ranks along.
-    result = first_failure(run(0.0, nproc=2), ranks, (node(0, -9),), {})
+    result = failure_of(run(0.0, nproc=2), ranks, (node(0, -9),), {})
     assert result is not None
     assert (result.error.rank, result.error.reason) == (0, Reason.TERMINATED)
 

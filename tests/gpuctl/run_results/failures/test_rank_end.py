@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gpuctl.run_results.failures.rank_end import rank_end
+from gpuctl.run_results.rank_metrics import RankMetrics
 from inventories.runs.end_reasons import Cause, Ended, EndFacts, Reason
 from inventories.runs.run import RankRecord
 from remote.end_sentences import sentence
@@ -34,7 +35,7 @@ def end_of(code: int | None, tail: str, seen: EndFacts | None = None, **facts: A
     record = RankRecord(
         rank=0, local_rank=0, pid=1, started_at=0.0, ended_at=100.0, exit_code=code, facts=seen
     )
-    return rank_end(record, tail)[0]
+    return rank_end(record, tail, RankMetrics())[0]
 
 
 @pytest.mark.parametrize(("code", "tail"), [(-9, "epoch 3\n"), (None, ""), (1, WORKER_KILLED)])

@@ -4,7 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpuctl.workflow.runs.collect import checkpoints_left, failed_as_before, machines_of
+from gpuctl.run_results.read_run import checkpoints_left
+from gpuctl.workflow.runs.collect import failed_as_before, machines_of
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
 from inventories.runs.end_reasons import Reason
@@ -62,13 +63,13 @@ def test_checkpoints_left_are_those_of_the_end(tmp_path: Path) -> None:
         run=folder.id, cluster="default", mode="torchrun", script="my.py", args=(), nodes=(node,),
         master_addr="127.0.0.1", master_port=20001, started_at="2026-11-21T05:46:25+00:00",
     )  # fmt: skip
-    assert checkpoints_left(run, folder) == {}
+    assert checkpoints_left(folder, run) == {}
     folder.checkpoints_path.mkdir()
     (folder.checkpoints_path / "a.pt").write_text("12345")
-    [(name, left)] = checkpoints_left(run, folder).items()
+    [(name, left)] = checkpoints_left(folder, run).items()
     assert (name, left.files, left.bytes, left.newest) == ("gpu-0", 1, 5, "a.pt")
     mirrored_path(folder).touch()  # copied during the run, which may have left newer ones
-    assert checkpoints_left(run, folder) == {}
+    assert checkpoints_left(folder, run) == {}
 
 
 def test_another_pod_of_that_name_is_not_the_runs_machine(tmp_path: Path) -> None:

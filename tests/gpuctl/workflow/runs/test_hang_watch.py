@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from gpuctl.workflow.runs.hangs.compare import compare
-from gpuctl.workflow.runs.hangs.sentences import hang_of, past_tense
-from gpuctl.workflow.runs.hangs.watch import Answer, HangWatch, last_hang, ranks_of, save_hang
+from gpuctl.run_results.hangs.compare import compare
+from gpuctl.run_results.hangs.recorded import last_hang, ranks_of
+from gpuctl.run_results.hangs.sentences import hang_of, past_tense
+from gpuctl.run_results.read_run import read_records
+from gpuctl.workflow.runs.hang_watch import Answer, HangWatch, keep_stacks, save_hang
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
 from inventories.runs.hang import Hang, RankStacks
@@ -58,6 +60,13 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
+def recorded(folder: RunFolder, *, running: bool = False) -> Hang | None:
+    hang = last_hang(read_records(folder, folder.load_run()), running=running)
+    if hang is not None:
+        keep_stacks(folder, hang)
+    return hang
+
+
 def bring(folder: RunFolder, *bodies: bytes) -> None:
     for part, body in zip(folder.load_run().nodes, bodies, strict=False):
         RunFiles(folder, part, folder.path / "incoming").hang_report(body)
@@ -65,7 +74,7 @@ def bring(folder: RunFolder, *bodies: bytes) -> None:
 
 def test_reports_of_the_nodes_are_compared_when_nobody_watched(folder: RunFolder) -> None:
     bring(folder, report(0, over=False), report(1, over=True))
-    hang = last_hang(folder)
+    hang = recorded(folder)
     assert hang is not None
     assert hang.verdict == "hung"
     assert hang.sentence.startswith(
@@ -76,7 +85,7 @@ def test_reports_of_the_nodes_are_compared_when_nobody_watched(folder: RunFolder
 
 def test_report_of_one_node_alone_is_no_hang(folder: RunFolder) -> None:
     bring(folder, report(0, over=False))
-    assert last_hang(folder) is None, "the other node's watch has nothing to report: there the run goes on"
+    assert recorded(folder) is None, "the other node's watch has nothing to report: there the run goes on"
 
 
 def test_node_whose_rank_had_ended_reports_no_more(folder: RunFolder) -> None:
@@ -84,7 +93,7 @@ def test_node_whose_rank_had_ended_reports_no_more(folder: RunFolder) -> None:
     record = {"rank": 1, "local_rank": 0, "pid": 1, "started_at": 1.0, "ended_at": 900.0, "exit_code": 0}
     files = RunFiles(folder, folder.load_run().nodes[1], folder.path / "incoming")
     files.record("ranks/rank-1.json", json.dumps(record).encode())
-    hang = last_hang(folder)
+    hang = recorded(folder)
     assert hang is not None
     assert hang.sentence.startswith(
         "The run hung (1970-01-01 00:16:40 UTC): the process of rank 1 on b has ended; "
@@ -95,13 +104,13 @@ def test_hang_of_a_run_that_goes_on_is_told_as_of_now_while_a_node_reports_it(fo
     hang = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", at="2026-01-01T00:05:00+00:00")
     save_hang(folder, hang)
     then = "The run hung (2026-01-01 00:05:00 UTC): so."
-    assert (over := last_hang(folder)) is not None
+    assert (over := recorded(folder)) is not None
     assert over.sentence == then
     assert past_tense(over) == over
-    assert (unreported := last_hang(folder, running=True)) is not None
+    assert (unreported := recorded(folder, running=True)) is not None
     assert unreported.sentence == f"{then} `gpuctl why` asks its ranks again."
     bring(folder, report(0, over=False))
-    assert last_hang(folder, running=True) == hang
+    assert recorded(folder, running=True) == hang
 
 
 def test_run_that_had_not_begun_when_it_was_asked_is_not_told_so_later(folder: RunFolder) -> None:
@@ -109,23 +118,23 @@ def test_run_that_had_not_begun_when_it_was_asked_is_not_told_so_later(folder: R
     early = hang_of(folder.id, compare(ranks_of(folder.load_run(), activities)), at=datetime.now(UTC))
     assert early.sentence == "The run starts: none of its ranks has begun yet."
     save_hang(folder, early)
-    assert last_hang(folder) is None
-    assert last_hang(folder, running=True) is None
+    assert recorded(folder) is None
+    assert recorded(folder, running=True) is None
     bring(folder, report(0, over=False), report(1, over=True))
-    assert (later := last_hang(folder)) is not None
+    assert (later := recorded(folder)) is not None
     assert later.verdict == "hung"
 
 
 def test_report_that_is_withdrawn_counts_no_more(folder: RunFolder) -> None:
     bring(folder, report(0, over=False), report(1, over=True))
-    assert last_hang(folder) is not None
+    assert recorded(folder) is not None
     bring(folder, b"")
-    assert last_hang(folder) is None
+    assert recorded(folder) is None
 
 
 def test_ranks_that_all_work_are_no_hang(folder: RunFolder) -> None:
     bring(folder, report(0, over=True), report(1, over=True))
-    assert last_hang(folder) is None
+    assert recorded(folder) is None
 
 
 def test_what_was_found_here_comes_before_reports(folder: RunFolder) -> None:
@@ -133,7 +142,7 @@ def test_what_was_found_here_comes_before_reports(folder: RunFolder) -> None:
     hang = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", ranks=(stacks,))
     save_hang(folder, hang)
     bring(folder, report(0, over=False), report(1, over=True))
-    assert last_hang(folder) == past_tense(hang)
+    assert recorded(folder) == past_tense(hang)
 
 
 def ended(folder: RunFolder, rank: int, wrote_at: float) -> None:
@@ -152,22 +161,22 @@ def test_hang_that_the_run_survived_is_not_why_it_ended(folder: RunFolder) -> No
     hang = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", at=at)
     save_hang(folder, hang)
     ended(folder, 0, 900.0)
-    assert last_hang(folder) == past_tense(hang)
+    assert recorded(folder) == past_tense(hang)
     ended(folder, 1, 1500.0)
-    assert last_hang(folder) is None, "rank 1 made steps after that"
+    assert recorded(folder) is None, "rank 1 made steps after that"
     stopped = NodeRecord(node="b", launcher="torchrun", stopped=True, stopped_at=1400.0)
     save_node_record(folder, stopped)
-    assert last_hang(folder) == past_tense(hang), "what a rank writes as it is stopped is no step"
+    assert recorded(folder) == past_tense(hang), "what a rank writes as it is stopped is no step"
 
 
 def test_report_that_is_withdrawn_takes_back_what_another_command_found(folder: RunFolder) -> None:
     hang = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.")
     save_hang(folder, hang)
     bring(folder, b"")
-    assert last_hang(folder) == past_tense(hang), "nothing was reported: `gpuctl why` found it"
+    assert recorded(folder) == past_tense(hang), "nothing was reported: `gpuctl why` found it"
     bring(folder, report(0, over=False))
     bring(folder, b"")
-    assert last_hang(folder) is None
+    assert recorded(folder) is None
 
 
 def dump(folder: RunFolder, rank: int, sequence: int) -> None:
@@ -192,20 +201,20 @@ def dump(folder: RunFolder, rank: int, sequence: int) -> None:
 def test_dumps_of_nccls_timeout_tell_who_never_came(folder: RunFolder) -> None:
     dump(folder, 0, 5)
     dump(folder, 1, 4)
-    hang = last_hang(folder)
+    hang = recorded(folder)
     assert hang is not None
     assert hang.verdict == "hung"
     assert hang.sentence == (
         "The run hung (1970-01-01 00:10:05 UTC): rank 1 on b never entered all_reduce #5, which rank 0 waits in; "
         "where it was is not known, for 10 min 0 s."
     )
-    assert last_hang(folder) == hang
+    assert recorded(folder) == hang
 
 
 def test_dumps_that_say_nothing_are_passed_over(folder: RunFolder) -> None:
     dump(folder, 0, 4)
     (folder.path / "hangs" / "nccl-1").write_bytes(b"no dump")
-    assert last_hang(folder) is None
+    assert recorded(folder) is None
 
 
 def test_report_that_can_not_be_read_is_refused(folder: RunFolder) -> None:
@@ -280,7 +289,7 @@ def test_node_that_never_reported_does_not_say_that_the_run_goes_on(folder: RunF
     following.watch.reported("b", None)
     following.answers.put(hung(folder, "so"))
     following.given_up.get(timeout=WAIT_S)
-    assert last_hang(folder) == past_tense(hung(folder, "so")[0])
+    assert recorded(folder) == past_tense(hung(folder, "so")[0])
 
 
 def test_what_ranks_write_when_they_are_ended_is_no_progress(folder: RunFolder) -> None:
@@ -289,7 +298,7 @@ def test_what_ranks_write_when_they_are_ended_is_no_progress(folder: RunFolder) 
     following.answers.put(hung(folder, "so"))
     following.given_up.get(timeout=WAIT_S)
     following.watch.reported("a", None)
-    assert last_hang(folder) == past_tense(hung(folder, "so")[0])
+    assert recorded(folder) == past_tense(hung(folder, "so")[0])
 
 
 def test_ranks_that_are_being_ended_are_not_asked_again(folder: RunFolder) -> None:
@@ -300,7 +309,7 @@ def test_ranks_that_are_being_ended_are_not_asked_again(folder: RunFolder) -> No
     following.given_up.get(timeout=WAIT_S)
     following.watch.reported("b", replace(SILENT, silent_s=400.0))
     assert following.asked.empty()
-    assert last_hang(folder) == past_tense(hung(folder, "so")[0])
+    assert recorded(folder) == past_tense(hung(folder, "so")[0])
 
 
 def test_answer_that_fails_is_told_and_the_next_report_asks_again(folder: RunFolder) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpuctl.workflow.runs.hangs.rank import Rank
+from gpuctl.run_results.hangs.rank import Rank
 from remote.findings import number_ranges
 
 MAX_NAMED = 4

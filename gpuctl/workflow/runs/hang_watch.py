@@ -3,14 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from math import inf
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuctl.workflow.runs.hangs.compare import Kind, blocks, compare, culprits_idle
-from gpuctl.workflow.runs.hangs.rank import Rank
-from gpuctl.workflow.runs.hangs.sentences import hang_of, past_tense
-from inventories.codec import dump, load
+from gpuctl.run_results.hangs.compare import Kind, blocks, compare, culprits_idle
+from gpuctl.run_results.hangs.recorded import ranks_of
+from gpuctl.run_results.hangs.sentences import hang_of
+from inventories.codec import dump
 from inventories.disk.files import private_dir, write_atomic
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
@@ -22,7 +21,7 @@ from remote.launchers import drives_itself
 
 if TYPE_CHECKING:
     from remote.runs.observer import Observer
-    from remote.runs.rank_activity import HangReport, RankActivity
+    from remote.runs.rank_activity import HangReport
 
 STACKS = "stacks/rank-{}.txt"
 PROBLEMS = (OSError, ValueError, InventoryError, RemoteError)
@@ -157,105 +156,14 @@ def ask(
     return Answer(hang, blocked, culprits_idle(finding))
 
 
-def ranks_of(run: Run, activities: "Mapping[int, RankActivity]") -> list[Rank]:
-    """Return all ranks of a run, each with its node's report."""
-    return [
-        Rank(rank=rank, node=part.name, activity=activities.get(rank), clock_offset_s=part.clock_offset_s)
-        for part in run.nodes
-        for rank in range(part.first_rank, part.first_rank + part.nproc)
-    ]
-
-
 def save_hang(folder: RunFolder, hang: Hang) -> None:
     """Keep it as `hang.json`, and each rank's stacks as a text of its own."""
-    _keep_stacks(folder, hang)
+    keep_stacks(folder, hang)
     write_atomic(folder.hang_path, dump(hang))
 
 
-def _keep_stacks(folder: RunFolder, hang: Hang) -> None:
+def keep_stacks(folder: RunFolder, hang: Hang) -> None:
+    """Save each rank's stacks as a text of its own."""
     private_dir(folder.path / "stacks")
     for rank in filter(lambda rank: rank.stacks, hang.ranks):
         write_atomic(folder.path / STACKS.format(rank.rank), rank.stacks.encode())
-
-
-def last_hang(folder: RunFolder, *, running: bool = False) -> Hang | None:
-    """Return the last hang found by a command here, by the nodes' watches or by NCCL's. `None`: no hang.
-
-    The hang is in the past tense, unless the run is running and a node's watch still reports it.
-    """
-    from remote.runs.run_files import read_hang_reports
-
-    hang = _last_recorded(folder)
-    if hang is None or (running and read_hang_reports(folder, folder.load_run().nodes)):
-        return hang
-    hang = past_tense(hang)
-    return replace(hang, sentence=f"{hang.sentence} `gpuctl why` asks its ranks again.") if running else hang
-
-
-def _last_recorded(folder: RunFolder) -> Hang | None:
-    path = folder.hang_path
-    again = "Remove the file; `gpuctl why` makes it again while the run goes on."
-    known = load(Hang, path.read_bytes(), str(path), rebuild=again) if path.exists() else None
-    run = folder.load_run()
-    if known is not None and known.ranks and all(rank.begun is False for rank in known.ranks):
-        known = None  # a run that had not begun says nothing about its later state
-    if known is not None and known.verdict == "hung":
-        if not _progressed_since(run, folder, known):
-            return known
-        known = None
-    hang = _of_reports(run, folder) or _of_dumps(run, folder)
-    if hang is not None:
-        _keep_stacks(folder, hang)
-    return hang or known
-
-
-def _progressed_since(run: Run, folder: RunFolder, hang: Hang) -> bool:
-    """Return whether a rank that has ended wrote metrics after the hang was found, and before the run was stopped."""
-    from remote.runs.run_files import read_node_records, read_rank_records
-
-    if hang.at is None:
-        return False
-    found_at = datetime.fromisoformat(hang.at).timestamp() + SAME_MOMENT_S
-    stopped_at = {node.node: node.stopped_at for node in read_node_records(folder, run.nodes)}
-    records = read_rank_records(folder, run.nodes)
-    for part in run.nodes:
-        limit = stopped_at.get(part.name) or inf
-        wrote = (record.metrics_ended_at or 0.0 for record in records[part.name])
-        if any(found_at < at - part.clock_offset_s and at < limit for at in wrote):
-            return True
-    return False
-
-
-def _of_reports(run: Run, folder: RunFolder) -> Hang | None:
-    """Return the hang from the reports of the nodes' watches. `None` also while a node without one still runs."""
-    from remote.runs.rank_activity import ended_activity
-    from remote.runs.run_files import read_hang_reports, read_rank_records
-
-    reports = read_hang_reports(folder, run.nodes)
-    activities = {activity.rank: activity for report in reports.values() for activity in report.ranks}
-    if not activities:
-        return None
-    last = max(activity.now for activity in activities.values())
-    records = read_rank_records(folder, run.nodes)
-    for record in (record for name, of in records.items() if name not in reports for record in of):
-        if record.ended_at is None or record.ended_at > last:
-            return None
-        activities[record.rank] = ended_activity(record)
-    finding = compare(ranks_of(run, activities))
-    if len(activities) < run.world_size or not any(
-        blocks(finding, report.silent_s, report.allowed_s) for report in reports.values()
-    ):
-        return None
-    return hang_of(run.run, finding, at=datetime.fromtimestamp(last, UTC), hung=True)
-
-
-def _of_dumps(run: Run, folder: RunFolder) -> Hang | None:
-    """Return the hang from the dumps that torch writes when a collective of NCCL's exceeds its timeout."""
-    from remote.runs.run_files import read_dumps
-
-    dumps = read_dumps(folder, run.nodes)
-    finding = compare(ranks_of(run, dumps))
-    if not finding.waiting:
-        return None
-    at = max(activity.now for activity in dumps.values())
-    return hang_of(run.run, finding, at=datetime.fromtimestamp(at, UTC), hung=True)

@@ -1,4 +1,4 @@
-"""The curve of the training loss in the metrics lines of all ranks."""
+"""The curve of the training loss in the metrics of all ranks."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from gpuctl.run_results.metric_names import Line, epoch_of, is_held_out, loss_name, losses_of, step_of
+from inventories.runs.run import LossSource
 
 Place = TypeVar("Place", int, float)
 
@@ -23,6 +24,8 @@ class LossCurve:
     """Unit of the places. `line`: the lines name neither epoch nor step, and are counted."""
     name: str | None = None
     """Name of the loss in the lines."""
+    source: LossSource | None = None
+    """`None`: metrics."""
 
 
 def script_losses(metrics: Mapping[int, Sequence[Line]]) -> LossCurve:

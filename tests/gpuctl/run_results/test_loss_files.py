@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.run_results.curves.loss_files import losses_from_files
-from gpuctl.run_results.curves.plot import with_curve
+from gpuctl.run_results.written_losses import losses_from_files, written_losses
 from inventories.disk.store import Store
 from inventories.runs.outputs import OutputFile
-from inventories.runs.run import TrainSummary
 from train.reporting.tensorboard import Writer
 
 
@@ -87,7 +85,8 @@ def test_files_of_the_first_node_count_and_missing_ones_tell_nothing(tmp_path: P
 def test_training_loss_of_event_files_comes_before_the_log(tmp_path: Path) -> None:
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    (folder.logs_path / "rank-0.log").write_text("epoch 1 loss 0.5\n")
+    log = folder.logs_path / "rank-0.log"
+    log.write_text("epoch 1 loss 0.5\n")
     path = folder.outputs_path / "n-0" / "runs" / "events.out.tfevents.1"
     path.parent.mkdir(parents=True)
     with Writer(path) as writer:
@@ -97,9 +96,11 @@ def test_training_loss_of_event_files_comes_before_the_log(tmp_path: Path) -> No
             writer.scalar("accuracy", 0.5, step)
     (events,) = path.parent.iterdir()
     outputs = [OutputFile(node="n-0", path=f"runs/{events.name}", bytes=1, kind=None, brought=True)]
-    result = with_curve(TrainSummary(), folder, outputs)
-    assert (result.loss, result.loss_from, result.loss_by) == ((4.0, 3.0, 2.0, 1.0), "TensorBoard", "step")
+    result = written_losses(log, folder.outputs_path, outputs)
+    assert (result.losses, result.source, result.by) == ((4.0, 3.0, 2.0, 1.0), "TensorBoard", "step")
     events.write_bytes(events.read_bytes()[:-90] + b"\xff" * 300)
-    assert with_curve(TrainSummary(), folder, outputs).loss == (4.0, 3.0, 2.0), "as far as it is whole"
+    assert written_losses(log, folder.outputs_path, outputs).losses == (4.0, 3.0, 2.0), (
+        "as far as it is whole"
+    )
     events.write_bytes(b"no events")
-    assert with_curve(TrainSummary(), folder, outputs).loss_from == "log"
+    assert written_losses(log, folder.outputs_path, outputs).source == "log"

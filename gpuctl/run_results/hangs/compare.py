@@ -1,6 +1,6 @@
 """Compare the ranks of a run: find the ranks that a collective lacks, and the ranks that wait in it. Pure.
 
-The finding is data; `gpuctl.workflow.runs.hangs.sentences` puts it into words.
+The finding is data; `gpuctl.run_results.hangs.sentences` puts it into words.
 """
 
 from collections import Counter
@@ -14,8 +14,8 @@ from typing import Any
 from gpuctl.run_results.failures.stacks import (
     collective,
 )
-from gpuctl.workflow.runs.hangs.lateness import Late, latest
-from gpuctl.workflow.runs.hangs.rank import TIMES_BUSY, Rank
+from gpuctl.run_results.hangs.lateness import Late, latest
+from gpuctl.run_results.hangs.rank import TIMES_BUSY, Rank
 from remote.runs.rank_activity import Collective
 
 MIN_HUNG_S = 10.0

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpuctl.workflow.runs.hangs.compare import Kind, blocks, compare, culprits_idle
-from gpuctl.workflow.runs.hangs.rank import Rank
-from gpuctl.workflow.runs.hangs.sentences import hang_of
+from gpuctl.run_results.hangs.compare import Kind, blocks, compare, culprits_idle
+from gpuctl.run_results.hangs.rank import Rank
+from gpuctl.run_results.hangs.sentences import hang_of
 from inventories.runs.hang import Hang
 from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
 

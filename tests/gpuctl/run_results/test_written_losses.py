@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.run_results.curves.plot import losses_from_log, with_curve
-from gpuctl.run_results.curves.script_losses import POINTS, thinned
+from gpuctl.run_results.metric_losses import POINTS, LossCurve, thinned
+from gpuctl.run_results.written_losses import losses_from_log, written_losses
 from inventories.disk.store import RunFolder, Store
-from inventories.runs.outputs import OutputFile
-from inventories.runs.run import TrainSummary
 
 
 @pytest.fixture
@@ -20,10 +18,6 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def log(folder: RunFolder, text: str | bytes) -> None:
     (folder.logs_path / "rank-0.log").write_bytes(text if isinstance(text, bytes) else text.encode())
-
-
-def output(path: str, *, node: str = "n-0", brought: bool = True) -> OutputFile:
-    return OutputFile(node=node, path=path, bytes=1, kind=None, brought=brought)
 
 
 @pytest.mark.parametrize(
@@ -75,21 +69,16 @@ def test_long_curve_keeps_its_ends_and_its_course() -> None:
     assert list(saved) == sorted(saved)
 
 
-def test_losses_of_metrics_come_before_those_of_files(folder: RunFolder) -> None:
-    log(folder, "epoch 1 loss 0.5\n")
-    report = TrainSummary(loss=(0.1,))
-    assert with_curve(report, folder, ()) == report
-    assert with_curve(TrainSummary(), folder, ()) == TrainSummary(
-        loss=(0.5,), loss_at=(1,), loss_from="log", loss_by="epoch"
-    )
+def losses(folder: RunFolder) -> LossCurve:
+    return written_losses(folder.logs_path / "rank-0.log", folder.outputs_path, ())
 
 
 def test_states_of_a_bar_that_writes_over_itself_are_lines(folder: RunFolder) -> None:
     log(folder, b"\xff\x00Epoch 0: loss=0.9\rEpoch 0: loss=0.8\rEpoch 1: loss=0.7 " + b"x" * 100_000)
-    assert with_curve(TrainSummary(), folder, ()).loss == (0.8, 0.7)
+    assert losses(folder) == LossCurve(losses=(0.8, 0.7), places=(0, 1), by="epoch", source="log")
 
 
 def test_run_without_log_or_with_an_empty_one_has_no_curve(folder: RunFolder) -> None:
-    assert with_curve(TrainSummary(), folder, ()) == TrainSummary()
+    assert losses(folder) == LossCurve()
     log(folder, "")
-    assert with_curve(TrainSummary(), folder, ()) == TrainSummary()
+    assert losses(folder) == LossCurve()

@@ -8,7 +8,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.runs.hangs.rank import Rank
+    from gpuctl.run_results.hangs.rank import Rank
 
 MIN_COUNTED = 8
 MIN_LATE_S = 0.02

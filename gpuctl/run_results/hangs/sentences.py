@@ -5,11 +5,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuctl.run_results.failures.stacks import Frame, collective, fetches_data, in_project, main_thread
+from gpuctl.run_results.hangs.compare import Finding, Kind
+from gpuctl.run_results.hangs.groups import MAX_NAMED, listed, named, numbered
+from gpuctl.run_results.hangs.lateness import Late
+from gpuctl.run_results.hangs.rank import BUSY_BYTES_PER_S, Rank
 from gpuctl.text import clean, duration
-from gpuctl.workflow.runs.hangs.compare import Finding, Kind
-from gpuctl.workflow.runs.hangs.groups import MAX_NAMED, listed, named, numbered
-from gpuctl.workflow.runs.hangs.lateness import Late
-from gpuctl.workflow.runs.hangs.rank import BUSY_BYTES_PER_S, Rank
 from inventories.runs.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank, alike
 
 SURE = (Kind.STOPPED, Kind.EXITED, Kind.DEAD_WORKER, Kind.DIFFERENT)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuctl.workflow.runs.hangs.ray_requests import unserved_request
+from gpuctl.run_results.hangs.ray_requests import unserved_request
 
 REFUSED = "(autoscaler +36s) Error: No available node types can fulfill resource request"
 ADD = "Add suitable node types to this cluster to resolve this issue."

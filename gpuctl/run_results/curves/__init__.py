@@ -1,1 +1,0 @@
-"""Loss curves, from metrics, log lines and files of other tools; pictures of them."""

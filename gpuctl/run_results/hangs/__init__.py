@@ -1,0 +1,1 @@
+"""Runs that hang: the comparison of all ranks, the sentence that names the cause."""

@@ -1,1 +1,0 @@
-"""Runs that hang: the watch, the comparison of all ranks, the sentence that names the cause."""
