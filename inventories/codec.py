@@ -161,7 +161,7 @@ def _value(hint: object, data: object, where: str) -> object:
         if not isinstance(data, list):
             raise _wrong(where, "a list", data)
         return tuple(_value(args[0], item, f"{where}[{index}]") for index, item in enumerate(data))
-    if origin is dict:
+    if origin in (dict, Mapping):
         if not isinstance(data, dict):
             raise _wrong(where, "an object", data)
         return {key: _value(args[1], item, _join(where, key)) for key, item in data.items()}
@@ -181,7 +181,7 @@ def _scalar(hint: object, data: object, where: str) -> object:
         return data
     if hint is float and data is None:
         return math.nan
-    if hint is float and isinstance(data, int | float) and not isinstance(data, bool):
+    if hint is float and isinstance(data, int | float) and not isinstance(data, bool) and math.isfinite(data):
         return float(data)
     if hint is int and isinstance(data, int) and not isinstance(data, bool):
         return data

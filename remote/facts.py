@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from remote.errors import BadAnswer
 from remote.firewall import FirewallFacts
 from remote.firewall import parse as parse_firewall
+from remote.sessions.answers import answer_as, reading
 from remote.sessions.session import Node
 
 
@@ -45,7 +45,7 @@ class Driver:
     fabric: str | None = None
     """systemd's state of the fabric manager: `active`, `failed`, … `unknown`: it can't be read, as in a container.
     `None`: the GPUs do not need it."""
-    holders: Sequence[str] = ()
+    holders: tuple[str, ...] = ()
     """Processes that have the GPUs open though nvidia-smi fails, as `1234 (python3)`, as far as they can be seen."""
 
 
@@ -146,51 +146,15 @@ def gather(
     }
     answer = node.call("facts", request)
     now = time.time()
-    try:
+    with reading(node.name, "the facts"):
         return parse(answer["facts"], now=now)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadAnswer(f"{node.name}: the facts can't be read: {error!r}.") from error
 
 
 def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
     """Facts from the node's document; `now` is this computer's clock when it came, unix seconds."""
-    return Facts(
-        hostname=str(facts["hostname"]),
-        os=str(facts["os"]),
-        home=str(facts["home"]),
-        python=str(facts["python"]),
-        python_version=str(facts["python_version"]),
-        torch=facts["torch"],
-        ray=facts["ray"],
-        packages=None,
-        gpus=tuple(facts["gpus"]),
-        driver=Driver(**facts["driver"]),
-        cloud=facts["cloud"],
-        rdma=tuple(
-            RdmaDevice(
-                name=device["name"],
-                driver=device["driver"],
-                interfaces=tuple(device["interfaces"]),
-                addressed=bool(device["addressed"]),
-            )
-            for device in facts["rdma"]
-        ),
-        cpus=int(facts["cpus"]),
-        disk_free_bytes=int(facts["disk_free_bytes"]),
-        boot_id=str(facts["boot_id"]),
-        machine=str(facts["machine"]),
-        clock_offset_s=float(facts["time"]) - now,
-        addresses=dict(facts["addresses"]),
-        interfaces=dict(facts["interfaces"]),
-        free_port=facts["free_port"],
-        cant_listen=facts["cant_listen"],
-        active_runs=tuple(facts["active_runs"]),
-        compiled_code=tuple(facts["compiled_code"]),
-        sudo=bool(facts["sudo"]),
-        firewall=None if facts["firewall"] is None else parse_firewall(facts["firewall"]),
-        end_timer=facts["end_timer"],
-        efa=None if facts["efa"] is None else EfaSoftware(**facts["efa"]),
-    )
+    known = {**facts, "firewall": None, "packages": None, "clock_offset_s": float(facts["time"]) - now}
+    firewall = None if facts["firewall"] is None else parse_firewall(facts["firewall"])
+    return replace(answer_as(Facts, known, "the document"), firewall=firewall)
 
 
 def with_environment(

@@ -18,30 +18,16 @@ class ClusterFiles:
         """The cluster's name."""
         return self.path.name
 
-    @property
-    def key_path(self) -> Path:
-        """The cluster's private key."""
-        return self.path / "keys" / "id_ed25519"
-
-    @property
-    def known_hosts_path(self) -> Path:
-        """The pinned host keys of the cluster's machines."""
-        return self.path / "known_hosts"
-
-    @property
-    def ssh_config_path(self) -> Path:
-        """The configuration with which plain `ssh` reaches the machines."""
-        return self.path / "ssh_config"
-
-    @property
-    def kubeconfig_path(self) -> Path:
-        """Return the kubeconfig of the cluster's own Kubernetes, for clusters whose provider made it."""
-        return self.path / "kubeconfig"
-
-    @property
-    def ray_token_path(self) -> Path:
-        """The token of the cluster's Ray, once it was started."""
-        return self.path / "keys" / "ray_token"
+    key_path = files.Inside("keys", "id_ed25519")
+    """The cluster's private key."""
+    known_hosts_path = files.Inside("known_hosts")
+    """The pinned host keys of the cluster's machines."""
+    ssh_config_path = files.Inside("ssh_config")
+    """The configuration with which plain `ssh` reaches the machines."""
+    kubeconfig_path = files.Inside("kubeconfig")
+    """The kubeconfig of the cluster's own Kubernetes, for clusters whose provider made it."""
+    ray_token_path = files.Inside("keys", "ray_token")
+    """The token of the cluster's Ray, once it was started."""
 
     def ray_token(self) -> str:
         """The token that a client of the cluster's Ray needs, made the first time. Only under the lock."""

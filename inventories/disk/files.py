@@ -9,8 +9,20 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from inventories.errors import NoAccess
+
+
+class Inside:
+    """A path inside a folder: an attribute of a class whose objects have the folder's `path`."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, folder: Any, kind: object = None) -> Path:  # noqa: ANN401 - any class with a `path`
+        """Return the path inside this folder."""
+        return Path(folder.path, *self._names)
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:

@@ -46,10 +46,8 @@ class ClusterFolder(ClusterFiles):
         """Return the journal of planned and completed changes of the cluster."""
         return Journal(self.path / "journal.jsonl")
 
-    @property
-    def inventory_path(self) -> Path:
-        """The Ansible inventory."""
-        return self.path / "inventory.yaml"
+    inventory_path = files.Inside("inventory.yaml")
+    """The Ansible inventory."""
 
     def exists(self) -> bool:
         """Return whether an inventory exists, readable or not."""
@@ -127,65 +125,30 @@ class RunFolder:
         """The run's id; ids sort by time."""
         return self.path.name
 
-    @property
-    def run_path(self) -> Path:
-        """Return the path of the run's record."""
-        return self.path / "run.json"
-
-    @property
-    def result_path(self) -> Path:
-        """Return the path of the run's result."""
-        return self.path / "result.json"
-
-    @property
-    def hang_path(self) -> Path:
-        """Return the path of the analysis of why the run made no progress."""
-        return self.path / "hang.json"
-
-    @property
-    def stopped_path(self) -> Path:
-        """Return the path that exists after a stop from this computer by another command than the run's own."""
-        return self.path / "stopped"
-
-    @property
-    def logs_path(self) -> Path:
-        """Folder of the logs."""
-        return self.path / "logs"
-
-    @property
-    def metrics_path(self) -> Path:
-        """Folder of the metrics, a file of JSON lines a rank."""
-        return self.path / "metrics"
-
-    @property
-    def ranks_path(self) -> Path:
-        """Return the folder of the records of ranks."""
-        return self.path / "ranks"
-
-    @property
-    def nodes_path(self) -> Path:
-        """Return the folder of the records of launchers, one a node."""
-        return self.path / "nodes"
-
-    @property
-    def artifacts_path(self) -> Path:
-        """Return the folder of files that the ranks left in their `artifacts/`."""
-        return self.path / "artifacts"
-
-    @property
-    def checkpoints_path(self) -> Path:
-        """Folder of the checkpoints that came back; there only where they were small enough, or mirrored."""
-        return self.path / "checkpoints"
-
-    @property
-    def outputs_path(self) -> Path:
-        """Folder of what came back of the files that the run wrote into the project's folder, a folder a node."""
-        return self.path / "outputs"
-
-    @property
-    def written_path(self) -> Path:
-        """Return the folder of the nodes' lists of these files."""
-        return self.path / "written"
+    run_path = files.Inside("run.json")
+    """The run's record."""
+    result_path = files.Inside("result.json")
+    """The run's result."""
+    hang_path = files.Inside("hang.json")
+    """The analysis of why the run made no progress."""
+    stopped_path = files.Inside("stopped")
+    """It exists after a stop from this computer by another command than the run's own."""
+    logs_path = files.Inside("logs")
+    """Folder of the logs."""
+    metrics_path = files.Inside("metrics")
+    """Folder of the metrics, a file of JSON lines a rank."""
+    ranks_path = files.Inside("ranks")
+    """The folder of the records of ranks."""
+    nodes_path = files.Inside("nodes")
+    """The folder of the records of launchers, one a node."""
+    artifacts_path = files.Inside("artifacts")
+    """The folder of files that the ranks left in their `artifacts/`."""
+    checkpoints_path = files.Inside("checkpoints")
+    """Folder of the checkpoints that came back; there only where they were small enough, or mirrored."""
+    outputs_path = files.Inside("outputs")
+    """Folder of what came back of the files that the run wrote into the project's folder, a folder a node."""
+    written_path = files.Inside("written")
+    """The folder of the nodes' lists of these files."""
 
     def save_run(self, run: "Run") -> None:
         """Replace the record of the run, atomically."""

@@ -11,8 +11,10 @@ from threading import Condition
 from typing import Any, Generic, TypeVar
 
 from inventories.clocks import MAX_RETRIES, Watch, awake_s, wait_awake
+from inventories.codec import from_json
 from remote.errors import BadAnswer, NodeFailed
 from remote.fanout import fan_out
+from remote.sessions.answers import answer_as, reading
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
@@ -127,7 +129,10 @@ def _ask(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None)
             "high_ports": HIGH_PORTS,
         }
         try:
-            with node.stream("probe", request, timeout_s=silence_s, bounds=bounds) as talk:
+            with (
+                reading(node.name, "the probe's answer"),
+                node.stream("probe", request, timeout_s=silence_s, bounds=bounds) as talk,
+            ):
                 incoming = talk.frames()
                 opened = _next(incoming, frames.LISTENING, node)
                 if not ready.arrive(node.name, targets_at(node, opened, port)):
@@ -146,11 +151,10 @@ def _ask(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None)
                 # To its end: the ranks will want the port that it listened on.
                 for header, _ in incoming:
                     raise BadAnswer(f"{node.name}: the probe spoke on after its end: {header.get('t')!r}.")
-            answer = parse(node.name, opened, outcome)
-            second = opened["address"] != node.machine.private_ip
-            return replace(answer, rank_address=opened["address"]) if second else answer
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadAnswer(f"{node.name}: the probe's answer can't be read: {error!r}.") from error
+            with reading(node.name, "the probe's answer"):
+                answer = parse(node.name, opened, outcome)
+                second = opened["address"] != node.machine.private_ip
+                return replace(answer, rank_address=opened["address"]) if second else answer
         finally:
             ready.leave(node.name)
             done.leave(node.name)
@@ -231,20 +235,7 @@ def _next(incoming: Iterator[frames.Frame], kind: str, node: Node) -> dict[str, 
 
 
 def parse(name: str, opened: Mapping[str, Any], outcomes: Mapping[str, Any]) -> ProbeAnswer:
-    """Return a node's answer from its two frames. Raises KeyError, TypeError or ValueError for other frames."""
-    health = dict(outcomes["health"])
-    addresses = health.pop("hostname_addresses")
-    stale = [StaleProcess(**{**process, "ports": tuple(process["ports"])}) for process in health.pop("stale")]
-    return ProbeAnswer(
-        node=name,
-        attempts=tuple(
-            Attempt(**{key: process[key] for key in Attempt.__dataclass_fields__})
-            for process in outcomes["attempts"]
-        ),
-        taken=tuple(PortUse(**process) for process in opened["taken"]),
-        health=Health(
-            **health,
-            hostname_addresses=None if addresses is None else tuple(addresses),
-            stale=tuple(stale),
-        ),
-    )
+    """Return a node's answer from its two frames. Raises KeyError, TypeError or CorruptFile for other frames."""
+    attempts = [answer_as(Attempt, attempt, "an attempt") for attempt in outcomes["attempts"]]
+    answer = {"node": name, "taken": opened["taken"], "health": outcomes["health"]}
+    return replace(from_json(ProbeAnswer, answer, "the answer"), attempts=tuple(attempts))

@@ -13,6 +13,7 @@ from remote.files.pull import take_in
 from remote.files.receive import FileReceiver
 from remote.files.sync import sync
 from remote.files.tree import tree_of
+from remote.sessions.answers import reading
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
@@ -38,11 +39,9 @@ class Held:
 def on_node(node: Node, runs: Sequence[Run]) -> list[Held]:
     """Return the node's share of each run's checkpoints. One round trip."""
     answer = node.call("checkpoints", {"runs": [_source(run) for run in runs]})
-    try:
+    with reading(node.name, "what it says of checkpoints"):
         checkpoints = [None if document is None else checkpoints_of(document) for document in answer["found"]]
         parts = [{str(name): int(size) for name, size in sizes.items()} for sizes in answer["parts"]]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadAnswer(f"{node.name}: what it says of checkpoints can't be read: {error!r}.") from error
     if not len(checkpoints) == len(parts) == len(runs):
         raise BadAnswer(
             f"{node.name}: was asked for {len(runs)} runs' checkpoints, and told of {len(checkpoints)}."

@@ -3,16 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 from inventories.codec import from_json
-from inventories.errors import CorruptFile
-from remote.errors import BadAnswer
+from remote.sessions.answers import reading
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
 
-T = TypeVar("T")
 Kind = Literal["environment", "wheels", "uv", "code", "written", "run", "program", "removed", "downloads"]
 """`code` was sent from here; `written`: files that runs wrote into a folder of code; `program`: an earlier version
 of the node's part; `removed`: the remains of an interrupted removal; `downloads`: uv's own cache."""
@@ -105,7 +103,8 @@ def find_leftovers(node: Node, *, built_in: Collection[str] = (), measure_s: flo
                 items.append(header)
             elif kind == frames.END:
                 end = header
-    return _read(Leftovers, {**end, "items": items}, f"{node.name}: what it says of its disk")
+    with reading(node.name, "what it says of its disk"):
+        return from_json(Leftovers, {**end, "items": items}, "the answer")
 
 
 Digests: TypeAlias = Mapping[str, Sequence[str]]
@@ -126,11 +125,5 @@ def clean(
         for header, _ in talk.frames():
             if header.pop("t", None) == frames.CLEANED:
                 answer = header
-    return _read(Cleaned, answer, f"{node.name}: what it says of the removal")
-
-
-def _read(cls: type[T], document: Mapping[str, Any], source: str) -> T:
-    try:
-        return from_json(cls, document, "the answer")
-    except CorruptFile as error:
-        raise BadAnswer(f"{source} can't be read: {error}") from error
+    with reading(node.name, "what it says of the removal"):
+        return from_json(Cleaned, answer, "the answer")

@@ -1,11 +1,13 @@
 """`pull`: a file or folder of a node comes here, as plain files within one folder."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from remote.errors import BadAnswer
 from remote.files.receive import MAX_NAMES, FileReceiver, plain_parts
+from remote.sessions.answers import reading
 from remote.sessions.limits import of_files
 from remote.sessions.session import Node
 from remote.shared import frames
@@ -43,17 +45,15 @@ def conflicts(node: Node, source: str, root: Path) -> list[Path]:
 def _described(node: Node, source: str, digests: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield the description of each file with a plain name that the node would send."""
     request = {"path": source, "digests": list(digests)}
-    try:
-        with node.stream("describe", request, bounds=of_files(0)) as talk:
-            for header, _ in talk.frames():
-                if header.get("t") == frames.ITEM:
-                    try:
-                        plain_parts(header["path"])
-                    except BadAnswer:
-                        continue
+    with (
+        reading(node.name, "its list of files"),
+        node.stream("describe", request, bounds=of_files(0)) as talk,
+    ):
+        for header, _ in talk.frames():
+            if header.get("t") == frames.ITEM:
+                with suppress(BadAnswer):
+                    plain_parts(header["path"])
                     yield header
-    except (KeyError, TypeError) as error:
-        raise BadAnswer(f"{node.name}: its list of files can't be read: {error!r}.") from error
 
 
 def take_in(

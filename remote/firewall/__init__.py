@@ -14,11 +14,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from inventories.text import plural
-from remote.errors import BadAnswer, NodeFailed
+from remote.errors import NodeFailed
 from remote.firewall import firewalld, iptables, nftables, ufw
 from remote.firewall.iptables import File
 from remote.firewall.rules import Address, Filter, networks_of, short
 from remote.firewall.steps import Run, Step, Steps, Write, places
+from remote.sessions.answers import reading
 from remote.sessions.session import Node
 
 __all__ = [
@@ -188,11 +189,10 @@ def apply(node: Node, steps: Steps) -> FirewallFacts:
     request = {"steps": [step.document() for step in steps.steps]}
     try:
         answer = node.call("firewall", request, timeout_s=120 + 5 * len(steps.steps))
-        return parse(answer["facts"])
     except NodeFailed as error:
         raise NodeFailed(f"{error}{_for_administrator(steps)}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadAnswer(f"{node.name}: the firewall's facts can't be read: {error!r}.") from error
+    with reading(node.name, "the firewall's facts"):
+        return parse(answer["facts"])
 
 
 def ensure_open(node: Node, facts: FirewallFacts, *, owner: str, peers: Sequence[str]) -> Steps:

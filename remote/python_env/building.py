@@ -15,6 +15,7 @@ from remote.python_env import build_needs, conda_file
 from remote.python_env.backend import DRIVER, settings
 from remote.python_env.project_files import project_of
 from remote.python_env.requirements import BUILT_IN, EVERY, UV, Requirements, key_of
+from remote.sessions.answers import answer_as, reading
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
@@ -238,21 +239,12 @@ def environment(requirements: Requirements, backend: str | None) -> dict[str, st
 
 def parse(name: str, document: Mapping[str, Any] | None, *, built: bool) -> Environment:
     """The node's own record of an environment. Raises BadAnswer."""
-    try:
+    with reading(name, "what it says of its environment"):
         assert document is not None
-        return Environment(
-            key=str(document["key"]),
-            python=str(document["python"]),
-            python_version=document.get("python_version"),
-            torch=None if document["torch"] is None else str(document["torch"]),
-            packages=tuple(map(str, document["packages"])),
-            torch_index=document.get("torch_index"),
-            built=built,
-            seconds=float(document["seconds"]),
-            size_bytes=int(document["bytes"]),
+        known = {"python_version": None, "torch_index": None, **document}
+        return answer_as(
+            Environment, {**known, "built": built, "size_bytes": document["bytes"]}, "the document"
         )
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
-        raise BadAnswer(f"{name}: what it says of its environment can't be read: {error!r}.") from error
 
 
 def packages_of(states: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

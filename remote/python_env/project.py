@@ -29,6 +29,7 @@ from remote.python_env.building import BUILD_DEADLINE_S, LONGEST_S, SILENCE_S, S
 from remote.python_env.local_paths import NamedProject
 from remote.python_env.project_files import BadRequirements, parse_toml, read_text, read_toml
 from remote.python_env.workspace import local_sources
+from remote.sessions.answers import reading
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
@@ -325,7 +326,7 @@ def install(
 
 def parse(name: str, answer: Mapping[str, Any], facts: Facts) -> Installed:
     """Read a node's answer about a project's environment; `facts`: of the environment below. Raises BadAnswer."""
-    try:
+    with reading(name, "what it says of the project"):
         record = answer["ready"]
         problem = record["problem"]
         return Installed(
@@ -335,8 +336,6 @@ def parse(name: str, answer: Mapping[str, Any], facts: Facts) -> Installed:
             made=answer.get("built") is True,
             seconds=float(record["seconds"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadAnswer(f"{name}: what it says of the project can't be read: {error!r}.") from error
 
 
 def findings(project: LocalProject, name: str, done: Installed) -> list[Finding]:

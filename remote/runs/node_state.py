@@ -12,6 +12,7 @@ from inventories.runs.end_reasons import STOPS, Ended, Reason
 from inventories.runs.run import NodeRecord, Run, RunNode
 from remote.errors import BadAnswer, NodeFailed, RemoteError
 from remote.fanout import fan_out
+from remote.sessions.answers import reading
 from remote.sessions.connect import connect
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
@@ -73,10 +74,8 @@ def occupancy(node: Node) -> Occupancy:
     answer = node.call("occupancy", {"node": node.name})
     ray = "KubeRay" if node.machine.transport == "pod" else answer.get("ray")
     runs = {key: answer.get(key) for key in ("runs", "begun", "begun_elsewhere")}
-    try:
+    with reading(node.name, "the runs that it lists"):
         return from_json(Occupancy, {**runs, "ray": ray}, "the runs of a node")
-    except CorruptFile as error:
-        raise BadAnswer(f"{node.name}: the runs that it lists can't be read: {error}") from error
 
 
 def busy_nodes(nodes: Mapping[str, Occupancy], spreads: Callable[[str], bool]) -> dict[str, str]:
@@ -99,16 +98,13 @@ def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
     """Read the node's answer on the run's end, for the record. Raises BadAnswer."""
     keys = ("exit_code", "ended_at", "stopped", "stopped_at", "ended", "ending")
     document = {key: state[key] for key in keys if key in state}
-    try:
+    with reading(name, "what it says of the run's end"):
         record = from_json(NodeRecord, {"node": name, "launcher": mode, **document}, "the end of the run")
-    except CorruptFile as error:
-        raise BadAnswer(f"{name}: what it says of the run's end can't be read: {error}") from error
-    for when in (record.ended_at, record.stopped_at):
-        if when is not None and not 0 <= when <= LATEST_CLOCK_S:
-            raise BadAnswer(f"{name}: what it says of the run's end can't be read: {when} is no time.")
-    wrong = problem_of(record.ended, NODE_REASONS)
-    if wrong:
-        raise BadAnswer(f"{name}: what it says of the run's end can't be read: {wrong}.")
+        for when in (record.ended_at, record.stopped_at):
+            if when is not None and not 0 <= when <= LATEST_CLOCK_S:
+                raise CorruptFile(f"{when} is no time.")
+        if wrong := problem_of(record.ended, NODE_REASONS):
+            raise CorruptFile(f"{wrong}.")
     return record
 
 

@@ -1,6 +1,5 @@
 """The load of the nodes: one sample of each, or all of them watched while somebody looks."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Event, Lock, Thread
@@ -8,9 +7,11 @@ from typing import Any, Literal, Self
 
 from inventories.clocks import awake_s
 from inventories.disk.cluster_files import ClusterFiles
+from inventories.errors import CorruptFile
 from inventories.machine import Machine
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError, Unreachable
 from remote.fanout import fan_out
+from remote.sessions.answers import answer_as, reading
 from remote.sessions.connect import connect
 from remote.sessions.limits import TALK_BYTES, Bounds
 from remote.sessions.session import Node
@@ -74,47 +75,12 @@ class Reading:
 
 
 def parse(document: Mapping[str, Any]) -> Usage:
-    """Read a node's sample. Raises KeyError, TypeError or ValueError for anything else."""
-    gpus = document["gpus"]
-    if gpus is not None and (not isinstance(gpus, list) or len(gpus) > MAX_GPUS):
-        raise ValueError("gpus is no list of GPUs")
-    return Usage(
-        cpus=_whole(document["cpus"]),
-        cpu_utilization=_number(document["cpu_utilization"]),
-        load_1m=_number(document["load_1m"]),
-        memory_used_bytes=_whole(document["memory_used_bytes"]),
-        memory_total_bytes=_whole(document["memory_total_bytes"]),
-        interfaces=tuple(str(name)[:MAX_NAME] for name in document["interfaces"]),
-        received_bytes_per_s=_number(document["received_bytes_per_s"]),
-        sent_bytes_per_s=_number(document["sent_bytes_per_s"]),
-        disk_free_bytes=_whole(document["disk_free_bytes"]),
-        gpus=None if gpus is None else tuple(_parse_gpu(gpu) for gpu in gpus),
-    )
-
-
-def _parse_gpu(gpu: Mapping[str, Any]) -> GpuUsage:
-    return GpuUsage(
-        index=int(gpu["index"]),
-        name=str(gpu["name"])[:MAX_NAME],
-        utilization=_number(gpu["utilization"]),
-        memory_used_bytes=_whole(gpu["memory_used_bytes"]),
-        memory_total_bytes=_whole(gpu["memory_total_bytes"]),
-        temperature_c=_number(gpu["temperature_c"]),
-        power_w=_number(gpu["power_w"]),
-    )
-
-
-def _number(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no number")
-    return float(value)
-
-
-def _whole(value: object) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)
+    """Read a node's sample. Raises CorruptFile for anything else."""
+    usage = answer_as(Usage, document, "usage")
+    names = [*usage.interfaces, *(gpu.name for gpu in usage.gpus or ())]
+    if len(usage.gpus or ()) > MAX_GPUS or any(len(name) > MAX_NAME for name in names):
+        raise CorruptFile(f"it has more than {MAX_GPUS} GPUs, or names of more than {MAX_NAME} characters.")
+    return usage
 
 
 def _watch(
@@ -136,10 +102,8 @@ def _watch(
     bounds = Bounds(total_s=total_s, max_bytes=None if samples is None else TALK_BYTES)
     with node.stream("usage", request, timeout_s=silence_s, bounds=bounds) as talk:
         for header, _ in talk.frames():
-            try:
+            with reading(node.name, "its usage"):
                 usage = parse(header["usage"])
-            except (KeyError, TypeError, ValueError) as error:
-                raise BadAnswer(f"{node.name}: its usage can't be read: {error!r}.") from error
             take(usage)
 
 

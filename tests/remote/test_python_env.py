@@ -590,7 +590,7 @@ def test_build_of_torch_from_another_index_is_told_with_what_it_means(
         "key": "k",
         "python": "/p",
         "torch": "2.13.0",
-        "packages": packages,
+        "packages": list(packages),
         "torch_index": "index.corp",
     }
     made = building.parse("n", {**document, "seconds": 1, "bytes": 1}, built=True)

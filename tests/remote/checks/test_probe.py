@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import remote
+from inventories.errors import CorruptFile
 from remote.checks.probe import Meeting, parse, silence_of
 from remote.node.checks import probe as on_node
 
@@ -299,7 +300,7 @@ def test_meeting_ends_without_nodes_that_left_or_are_late() -> None:
 def test_parse_refuses_a_malformed_probe_answer() -> None:
     with pytest.raises(KeyError):
         parse("a", {"taken": []}, {"attempts": []})
-    with pytest.raises(TypeError):
+    with pytest.raises(CorruptFile):
         parse(
             "a",
             {"taken": [{"port": 1}]},

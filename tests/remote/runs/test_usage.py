@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support import processes_with, wait_for
 
+from inventories.errors import CorruptFile
 from remote.node import process
 from remote.node.gpu import gpu_usage
 from remote.node.runs import usage, usage_log
@@ -314,5 +315,5 @@ def test_parse_reads_a_usage_sample() -> None:
     ],
 )  # fmt: skip
 def test_parse_refuses_a_malformed_usage_sample(changed: dict[str, Any]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
+    with pytest.raises(CorruptFile):
         ours.parse({**GOOD, **changed})
