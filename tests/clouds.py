@@ -94,7 +94,6 @@ class CloudGpuctl(Gpuctl):
 
     def fork(self, *words: str) -> Forked:
         """Start a command that is forked; the caller ends it."""
-        assert self.forks is not None
         return self.forks.start(words, env=self.env, cwd=self.cwd)
 
     @property

@@ -65,8 +65,7 @@ def forks(request: pytest.FixtureRequest) -> Forks | None:
     """Return the process that a test's commands fork from; `None` for a test that runs the command as a user does."""
     if request.node.get_closest_marker("whole"):
         return None
-    result: Forks = request.getfixturevalue("imported")
-    return result
+    return request.getfixturevalue("imported")
 
 
 @pytest.fixture

@@ -211,7 +211,6 @@ def parsed(words: list[str]) -> None:
         words = words[1 if words[0] in ("--json", "--yes", "--version") else 2 :]
     assert words[0] in root_help.COMMANDS, words
     command = group.get_command(click.Context(group), words[0])
-    assert command is not None
     with group.make_context("gpuctl", [words[0]], resilient_parsing=True) as parent:
         try:
             command.make_context(words[0], words[1:], parent=parent)

@@ -37,8 +37,7 @@ class FakeCloud:
 
     def settings(self, **changes: Any) -> dict[str, Any]:
         """Change settings; returns all."""
-        result: dict[str, Any] = self._ask("PATCH", "settings", changes)
-        return result
+        return self._ask("PATCH", "settings", changes)
 
     def fault(self, **fields: Any) -> None:
         """Let something go wrong: the fields of `control.Fault`."""
@@ -50,8 +49,7 @@ class FakeCloud:
 
     def held(self, wait_s: float = 10) -> dict[str, Any] | None:
         """Return the held call; wait for a call if necessary. `None`: no call came."""
-        result: dict[str, Any] | None = self._ask("GET", f"held?wait_s={wait_s}", timeout_s=wait_s)["held"]
-        return result
+        return self._ask("GET", f"held?wait_s={wait_s}", timeout_s=wait_s)["held"]
 
     def release(self) -> int:
         """Drop all held calls, and return their number."""
@@ -71,8 +69,7 @@ class FakeCloud:
 
     def state(self) -> dict[str, Any]:
         """Return the fake's state, with the maximum number of instances at any time."""
-        result: dict[str, Any] = self._ask("GET", "state")
-        return result
+        return self._ask("GET", "state")
 
     def live_instances(self) -> list[dict[str, Any]]:
         """Instances that are neither gone nor going."""
@@ -136,7 +133,6 @@ def run_fake(command: Sequence[str], folder: Path) -> Iterator[FakeCloud]:
             stderr=errors,
             start_new_session=True,  # Ctrl-C is for the tests, which then end the fake in order
         )
-    assert process.stdin and process.stdout
     try:
         ready = _ready(process.stdout, log)
         yield FakeCloud(url=ready["url"], pid=ready["pid"], env=ready["env"], log=log)
@@ -173,8 +169,7 @@ def _ready(stdout: IO[bytes], log: Path) -> dict[str, Any]:
             data = os.read(stdout.fileno(), 4096) if events else b""
             assert data, f"the fake did not start:\n{_tail(log)}"
             received += data
-    result: dict[str, Any] = json.loads(received)
-    return result
+    return json.loads(received)
 
 
 def _state(entry: dict[str, Any]) -> str:

@@ -217,7 +217,6 @@ def _aws(aws: Aws, program: str, *words: str) -> Any:
 def test_fake_ec2_exits_0_on_sigterm(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.fakes.aws_proxy", "--home", str(tmp_path), "--die-with-stdin"]
     process = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin and process.stdout
     ready = json.loads(process.stdout.readline())
     assert ready["pid"] == process.pid
     process.terminate()

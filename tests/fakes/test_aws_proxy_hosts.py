@@ -15,12 +15,6 @@ pytestmark = pytest.mark.slow
 pytest_plugins = ["tests.fakes.aws_proxy.fixtures"]
 
 
-def gateway(aws: Aws, vpc: str) -> str:
-    name: str = aws.ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
-    aws.ec2.attach_internet_gateway(InternetGatewayId=name, VpcId=vpc)
-    return name
-
-
 def nic(net: Net, **fields: Any) -> dict[str, Any]:
     return {"DeviceIndex": 0, "SubnetId": net.subnet, "Groups": [net.group]} | fields
 

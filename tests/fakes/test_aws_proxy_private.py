@@ -18,14 +18,12 @@ def gateway(aws: Aws, net: Net) -> str:
 
 
 def address(aws: Aws) -> str:
-    name: str = aws.ec2.allocate_address(Domain="vpc")["AllocationId"]
-    return name
+    return aws.ec2.allocate_address(Domain="vpc")["AllocationId"]
 
 
 def make(aws: Aws, net: Net, **more: Any) -> dict[str, Any]:
     request = {"SubnetId": net.subnet, "AllocationId": more.pop("AllocationId", None) or address(aws), **more}
-    made: dict[str, Any] = aws.ec2.create_nat_gateway(**request)["NatGateway"]
-    return made
+    return aws.ec2.create_nat_gateway(**request)["NatGateway"]
 
 
 def shown(aws: Aws, name: str) -> dict[str, Any]:

@@ -84,7 +84,6 @@ def listening(host: Host) -> Iterator[None]:
     """Run a server in a host, on PEER_PORT."""
     argv = [*enter_argv(host.pid), "python3", "-c", SERVER]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
         try:
             yield

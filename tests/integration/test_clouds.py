@@ -18,16 +18,10 @@ from support import wait_for
 
 pytestmark = pytest.mark.slow
 
-LATE_FAILURES = {
-    "oci": "Out of host capacity.",
-    "aws": "Server.InsufficientInstanceCapacity: Insufficient capacity to satisfy instance request",
-}
-
 
 @pytest.fixture(params=KINDS.values(), ids=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    result: Kind = request.param
-    return result
+    return request.param
 
 
 @pytest.fixture
@@ -112,95 +106,6 @@ def test_up_replaces_machine_terminated_elsewhere(gpuctl: CloudGpuctl) -> None:
     assert gpuctl.cloud.state()["most_instances"] == COUNT
 
 
-def test_up_tries_next_zone_when_first_has_no_capacity(gpuctl: CloudGpuctl) -> None:
-    first, second, _ = gpuctl.kind.zones
-    gpuctl.cloud.settings(capacity={gpuctl.kind.shape: {first: 0}})
-    up = gpuctl.ok(*gpuctl.up_words)
-    launches = [
-        call for call in gpuctl.cloud.calls() if call["operation"] in ("LaunchInstance", "RunInstances")
-    ]
-    # OCI's capacity report is read before, so that not even that one call is lost there.
-    refused = [call["code"] for call in launches if call["status"] >= 400]
-    assert refused == {"oci": [], "aws": ["InsufficientInstanceCapacity"]}[gpuctl.kind.provider]
-    assert {instance["place"].split("/")[0] for instance in gpuctl.cloud.live_instances()} == {second}
-    assert (first in up.err) == bool(refused)
-
-
-def test_up_removes_all_if_capacity_is_for_some_only(gpuctl: CloudGpuctl) -> None:
-    gpuctl.cloud.settings(capacity={gpuctl.kind.shape: {"*": COUNT - 1}})
-    up = gpuctl(*gpuctl.up_words)
-    assert up.status == 3, up.err
-    for zone in gpuctl.kind.zones:
-        assert zone in up.err
-    assert gpuctl.cloud.owned() == []
-    assert gpuctl.cloud.state()["most_instances"] <= COUNT
-    assert not (gpuctl.home / "clusters" / "default").exists()
-
-
-def test_up_stops_after_first_quota_error(gpuctl: CloudGpuctl) -> None:
-    gpuctl.cloud.settings(quota={gpuctl.kind.shape: COUNT - 1})
-    up = gpuctl(*gpuctl.up_words)
-    assert up.status == 3, up.err
-    assert gpuctl.cloud.owned() == []
-    tried = {call["operation"] for call in gpuctl.cloud.calls()} & {"LaunchInstance", "RunInstances"}
-    refused = [
-        call for call in gpuctl.cloud.calls() if call["operation"] in tried and (call["status"] or 0) >= 400
-    ]
-    assert len(refused) <= 1
-
-
-def test_up_tries_next_zone_after_late_launch_failure(gpuctl: CloudGpuctl) -> None:
-    gpuctl.cloud.settings(late_failure={gpuctl.kind.zones[0]: LATE_FAILURES[gpuctl.kind.provider]})
-    gpuctl.ok(*gpuctl.up_words)
-    assert {instance["place"].split("/")[0] for instance in gpuctl.cloud.live_instances()} == {
-        gpuctl.kind.zones[1]
-    }
-
-
-@pytest.mark.parametrize("fault", ["drop_before", "drop_after", "duplicate"])
-def test_up_survives_lost_replies_and_duplicate_requests(gpuctl: CloudGpuctl, fault: str) -> None:
-    """The first attempt of each changing call gets the fault."""
-    gpuctl.cloud.settings(list_lag_s=0.3)
-    total = calls_of_a_good_run(gpuctl)
-    for nth in range(1, total + 1, 2):
-        gpuctl.cloud.fault(operation="*", mutating=True, nth=nth, kind=fault)
-    gpuctl.ok(*gpuctl.up_words)
-    assert len(gpuctl.cloud.live_instances()) == COUNT
-    assert gpuctl.cloud.state()["most_instances"] == COUNT
-
-
-def calls_of_a_good_run(gpuctl: CloudGpuctl) -> int:
-    gpuctl.ok(*gpuctl.up_words)
-    total = len(gpuctl.cloud.calls(mutating=True))
-    gpuctl.ok("down", "--yes")
-    assert gpuctl.cloud.owned() == []
-    return total
-
-
-def test_up_survives_throttling(gpuctl: CloudGpuctl) -> None:
-    throttled = {
-        "oci": {"status": 429, "code": "TooManyRequests"},
-        "aws": {"status": 503, "code": "RequestLimitExceeded"},
-    }[gpuctl.kind.provider]
-    for nth in (2, 3, 7, 8, 12, 13, 14):
-        gpuctl.cloud.fault(operation="*", nth=nth, kind="error", message="Slow down.", **throttled)
-    gpuctl.ok(*gpuctl.up_words)
-    assert len(gpuctl.cloud.live_instances()) == COUNT
-
-
-def test_down_lists_live_machines_if_credentials_expire(gpuctl: CloudGpuctl) -> None:
-    gpuctl.ok(*gpuctl.up_words)
-    expired = {
-        "oci": {"status": 401, "code": "NotAuthenticated"},
-        "aws": {"status": 400, "code": "RequestExpired"},
-    }[gpuctl.kind.provider]
-    gpuctl.cloud.fault(operation="Terminate*", nth=1, times=0, kind="error", message="Expired.", **expired)
-    down = gpuctl("down", "--yes")
-    assert down.status not in (0, 130), down.err
-    for instance in gpuctl.cloud.live_instances():
-        assert instance["id"] in down.err, "what is live is listed"
-
-
 def test_down_and_reap_keep_resources_of_others(gpuctl: CloudGpuctl, tmp_path: Path) -> None:
     """Other users' resources with names like gpuctl's outlive `down` and `reap`."""
     gpuctl.ok(*gpuctl.up_words)
@@ -209,18 +114,6 @@ def test_down_and_reap_keep_resources_of_others(gpuctl: CloudGpuctl, tmp_path: P
     gpuctl.ok("reap", "--provider", gpuctl.kind.provider, "--yes")
     assert gpuctl.cloud.owned() == []
     assert foreign in {part["id"] for part in gpuctl.cloud.state()["resources"]}
-
-
-def test_down_keeps_shared_network_until_last_cluster(gpuctl: CloudGpuctl) -> None:
-    gpuctl.ok(*gpuctl.up_words)
-    gpuctl.ok(*gpuctl.up_words, "--cluster", "second")
-    networks = [part for part in gpuctl.cloud.owned() if part.get("kind") in ("vcn", "vpc")]
-    assert len(networks) == 1
-    first = gpuctl.ok("down", "--yes")
-    assert "second" in first.err, "it says for whom the network stays"
-    assert len(gpuctl.cloud.live_instances()) == COUNT
-    gpuctl.ok("down", "--yes", "--cluster", "second")
-    assert gpuctl.cloud.owned() == []
 
 
 def test_reap_lists_and_removes_with_no_local_state(gpuctl: CloudGpuctl) -> None:
@@ -255,17 +148,6 @@ def test_up_enforces_max_cost_and_records_ttl(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words, "--max-cost", "1000", "--ttl", "4h")
 
 
-def test_up_dry_run_shows_full_plan_and_creates_nothing(gpuctl: CloudGpuctl) -> None:
-    plan = gpuctl.ok(*gpuctl.up_words, "--dry-run").json
-    assert len(plan["create"]) == COUNT
-    assert plan["requests"][-1]["operation"] in ("RunInstances", "LaunchInstance")
-    report = json.dumps(plan)
-    assert "127.0.0.1/32" in report
-    assert "PRIVATE KEY" not in report
-    assert gpuctl.cloud.calls(mutating=True) == []
-    assert gpuctl.cloud.owned() == []
-
-
 def test_up_writes_private_key_to_its_file_only(gpuctl: CloudGpuctl) -> None:
     up = gpuctl.ok(*gpuctl.up_words, "--verbose")
     assert "PRIVATE KEY" not in up.out + up.err
@@ -275,14 +157,6 @@ def test_up_writes_private_key_to_its_file_only(gpuctl: CloudGpuctl) -> None:
         if path.is_file() and b"PRIVATE KEY" in path.read_bytes()
     ]
     assert holders == [Path("clusters/default/keys/id_ed25519")], "a host's key is forgotten once it is there"
-
-
-def test_cloud_client_lists_the_machines_of_up_and_down(gpuctl: CloudGpuctl) -> None:
-    client = find_client(gpuctl.kind)
-    made = {machine["id"] for machine in gpuctl.ok(*gpuctl.up_words).json["machines"]}
-    assert listed_by(client, gpuctl) == made
-    gpuctl.ok("down", "--yes")
-    assert listed_by(client, gpuctl) == set()
 
 
 def test_doctor_checks_cloud_credentials(gpuctl: CloudGpuctl) -> None:
@@ -332,17 +206,6 @@ def compartment_of(gpuctl: CloudGpuctl) -> str:
     return next(line.split("=", 1)[1].strip() for line in text.splitlines() if line.startswith("tenancy"))
 
 
-def listed_by(client: str, gpuctl: CloudGpuctl) -> set[str]:
-    """Ids of the machines that are not gone."""
-    if gpuctl.kind.client == "aws":
-        answer = client_json(client, gpuctl, "ec2", "describe-instances")
-        machines = [i for group in answer["Reservations"] for i in group["Instances"]]
-        return {i["InstanceId"] for i in machines if i["State"]["Name"] != "terminated"}
-    words = ("compute", "instance", "list", "--all", "--compartment-id", compartment_of(gpuctl))
-    answer = client_json(client, gpuctl, *words) or {"data": []}
-    return {i["id"] for i in answer["data"] if i["lifecycle-state"] != "TERMINATED"}
-
-
 def end_from_outside(gpuctl: CloudGpuctl, instance: str) -> None:
     """End a machine as a user of the console would, and wait until it has ended."""
     client = find_client(gpuctl.kind)
@@ -361,49 +224,10 @@ def make_foreign_network(gpuctl: CloudGpuctl) -> str:
     if gpuctl.kind.client == "aws":
         named = "ResourceType=vpc,Tags=[{Key=Name,Value=gpuctl}]"
         words = ("ec2", "create-vpc", "--cidr-block", "10.9.0.0/16", "--tag-specifications", named)
-        made: str = client_json(client, gpuctl, *words)["Vpc"]["VpcId"]
-        return made
+        return client_json(client, gpuctl, *words)["Vpc"]["VpcId"]
     words = ("network", "vcn", "create", "--cidr-block", "10.9.0.0/16", "--display-name", "gpuctl")
     answer = client_json(client, gpuctl, *words, "--compartment-id", compartment_of(gpuctl))
     return str(answer["data"]["id"])
-
-
-def test_up_dry_run_works_without_account(gpuctl: CloudGpuctl) -> None:
-    plan = gpuctl.ok(*gpuctl.up_words, "--dry-run", env=no_credentials(gpuctl.kind))
-    assert len(plan.json["create"]) == COUNT
-    assert "127.0.0.1/32" in json.dumps(plan.json["requests"])
-    assert not plan.json["account_asked"]
-    refused = gpuctl(*gpuctl.up_words, env=no_credentials(gpuctl.kind))
-    assert refused.status == 1
-    assert gpuctl.cloud.calls(mutating=True) == []
-
-
-def test_up_dry_run_works_without_region_and_address(gpuctl: CloudGpuctl) -> None:
-    words = ("up", "--shape", gpuctl.kind.shape, "--count", "2", "--dry-run", "--json")
-    nothing = {
-        **no_credentials(gpuctl.kind),
-        "AWS_DEFAULT_REGION": "",
-        "GPUCTL_ADDRESS_URL": "http://127.0.0.1:1/",
-    }
-    plan = gpuctl.ok(*words, env=nothing).json
-    assert plan["region"] is None
-    assert plan["ssh"]["cidrs"] == ["<your address>/32"]
-
-
-def test_up_replaces_ssh_address_in_firewall_rules(gpuctl: CloudGpuctl) -> None:
-    gpuctl.ok(*gpuctl.up_words)
-    words = ("up", "--ssh-cidr", "127.0.0.9/32", "--no-wait", "--yes")
-    gpuctl.ok(*words)
-    kinds = {"oci": "NetworkSecurityGroupSecurityRules", "aws": "SecurityGroupIngress"}
-    changed = [
-        call["operation"]
-        for call in gpuctl.cloud.calls(mutating=True)
-        if kinds[gpuctl.kind.provider] in call["operation"]
-    ]
-    assert len(changed) == 3, "made, added, removed"
-    made = len(gpuctl.cloud.calls(mutating=True))
-    gpuctl.ok(*words)
-    assert len(gpuctl.cloud.calls(mutating=True)) == made
 
 
 def test_up_reports_what_happens_at_end_of_ttl(gpuctl: CloudGpuctl) -> None:
@@ -427,24 +251,6 @@ def test_up_warns_where_nothing_in_the_cloud_ends_the_bill(clouds: Clouds, tmp_p
     assert "nothing ends these machines: a day costs $" in oci.ok("status").out
     oci.ok("down", "--yes")
     assert oci.cloud.owned() == []
-
-
-def test_reap_looks_into_every_compartment(clouds: Clouds, tmp_path: Path) -> None:
-    gpuctl = clouds.as_new(KINDS["oci"], tmp_path)
-    words = ("iam", "compartment", "list", "--all", "--compartment-id", compartment_of(gpuctl))
-    result = client_json(find_client(gpuctl.kind), gpuctl, *words)["data"]
-    inner = next(item["id"] for item in result if item["name"] == "gpu")
-    gpuctl.ok(*gpuctl.up_words, "--compartment", inner)
-    shutil.rmtree(gpuctl.home)
-    gpuctl.ok("reap", "--provider", "oci", "--yes")
-    assert gpuctl.cloud.owned() == []
-
-
-def no_credentials(kind: Kind) -> dict[str, str]:
-    return {
-        "oci": {"OCI_CONFIG_FILE": "/nowhere", "OCI_CLI_CONFIG_FILE": "/nowhere"},
-        "aws": {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
-    }[kind.provider]
 
 
 def test_status_shows_what_a_killed_up_has_made(gpuctl: CloudGpuctl) -> None:
@@ -474,19 +280,6 @@ def kinds_of(gpuctl: CloudGpuctl) -> set[str]:
     return {part.get("kind", "instance") for part in gpuctl.cloud.owned()}
 
 
-def test_private_cluster_is_created_once_and_removed(gpuctl: CloudGpuctl) -> None:
-    up = gpuctl.ok(*private_words(gpuctl))
-    machines = up.json["machines"]
-    assert [machine["host"] for machine in machines] == [machine["private_ip"] for machine in machines]
-    assert all(machine["host"] for machine in machines)
-    assert ("$0.045 an hour" in up.err) == (gpuctl.kind.provider == "aws"), "what costs money is told"
-    made = len(gpuctl.cloud.calls(mutating=True))
-    gpuctl.ok(*private_words(gpuctl))
-    assert len(gpuctl.cloud.calls(mutating=True)) == made
-    gpuctl.ok("down", "--yes")
-    assert gpuctl.cloud.owned() == []
-
-
 @pytest.fixture
 def aws(clouds: Clouds, tmp_path: Path) -> Iterator[CloudGpuctl]:
     """Yield gpuctl with an AWS account, whose private network is billed; it must be empty at the end."""
@@ -508,44 +301,6 @@ def ec2(gpuctl: CloudGpuctl) -> Any:
     )
 
 
-def gateways(gpuctl: CloudGpuctl) -> list[str]:
-    result = ec2(gpuctl).describe_nat_gateways()["NatGateways"]
-    return [gateway["NatGatewayId"] for gateway in result if gateway["State"] == "available"]
-
-
-def test_up_recreates_deleted_nat_gateway(aws: CloudGpuctl) -> None:
-    aws.ok(*private_words(aws))
-    (old,) = gateways(aws)
-    ec2(aws).delete_nat_gateway(NatGatewayId=old)
-    machines = aws.cloud.live_instances()
-    up = aws.ok(*private_words(aws))
-    (new,) = gateways(aws)
-    assert new != old
-    assert f"waiting for the NAT gateway {new}" in up.err
-    assert aws.cloud.live_instances() == machines
-    routes = [route for table in ec2(aws).describe_route_tables()["RouteTables"] for route in table["Routes"]]
-    assert [route["State"] for route in routes if route.get("NatGatewayId") == new] == ["active"]
-    assert [route for route in routes if route.get("NatGatewayId") == old] == []
-
-
-def test_up_reports_billed_private_network_without_machines(aws: CloudGpuctl) -> None:
-    aws.ok(*private_words(aws))
-    ec2(aws).terminate_instances(InstanceIds=[machine["id"] for machine in aws.cloud.live_instances()])
-    aws.cloud.fault(operation="RunInstances", status=400, code="InsufficientInstanceCapacity", times=99)
-    up = aws(*private_words(aws))
-    assert up.status == 3
-    assert "No machine is left of the attempts" in up.err
-    assert "its NAT gateway, if it was made, is billed, about $0.05 an hour, until `gpuctl down" in up.err
-    aws.cloud.clear_faults()
-    refused = aws(*aws.up_words)
-    assert refused.status == 2, refused.err
-    assert "were made with another --no-public-ip" in refused.err
-    assert "`gpuctl down --cluster default`" in refused.err
-    aws.ok("down", "--yes")
-    aws.ok(*aws.up_words)
-    assert gateways(aws) == []
-
-
 def test_max_cost_includes_nat_gateway_of_private_cluster(aws: CloudGpuctl) -> None:
     plain = aws.ok(*aws.up_words, "--dry-run").json["hourly_usd"]
     limit = ("--ttl", "1h", "--max-cost", f"{plain + 0.02:.4f}")
@@ -555,37 +310,6 @@ def test_max_cost_includes_nat_gateway_of_private_cluster(aws: CloudGpuctl) -> N
     up = aws.ok(*private_words(aws), "--ttl", "1h")
     assert "nothing is billed after that" not in up.err
     assert "NAT gateway and its address stay, and are billed, about $0.05 an hour" in up.err
-
-
-def test_private_and_public_clusters_share_one_network(gpuctl: CloudGpuctl) -> None:
-    gpuctl.ok(*gpuctl.up_words)
-    gpuctl.ok(*private_words(gpuctl), "--cluster", "second")
-    networks = [part for part in gpuctl.cloud.owned() if part.get("kind") in ("vcn", "vpc")]
-    assert len(networks) == 1
-    gpuctl.ok("down", "--yes", "--cluster", "second")
-    assert len(gpuctl.cloud.live_instances()) == COUNT
-    # Only AWS takes money for it.
-    assert ("natgateway" in kinds_of(gpuctl)) == (gpuctl.kind.provider == "oci")
-    gpuctl.ok("down", "--yes")
-    assert gpuctl.cloud.owned() == []
-
-
-def test_up_dry_run_of_private_cluster_lists_nat_gateway_cost(gpuctl: CloudGpuctl) -> None:
-    plan = gpuctl.ok(*private_words(gpuctl), "--dry-run").json
-    assert "CreateNatGateway" in [request["operation"] for request in plan["requests"]]
-    billed = sum(item["hourly_usd"] for item in plan["resources"])
-    assert plan["hourly_usd"] == pytest.approx(billed), "the lines add up to the whole"
-    assert gpuctl.cloud.calls(mutating=True) == []
-
-
-MAKING_PRIVATE = {
-    "oci": ("CreateNatGateway", "CreateRouteTable", "CreateSubnet", "LaunchInstance"),
-    "aws": ("AllocateAddress", "CreateNatGateway", "CreateVpcEndpoint", "CreateRoute", "RunInstances"),
-}
-ENDING_PRIVATE = {
-    "oci": ("DeleteSubnet", "DeleteRouteTable", "DeleteNatGateway", "DeleteVcn"),
-    "aws": ("DeleteNatGateway", "ReleaseAddress", "DetachInternetGateway"),
-}
 
 
 def killed(gpuctl: CloudGpuctl, operation: str, phase: str, *words: str) -> None:
@@ -599,29 +323,62 @@ def killed(gpuctl: CloudGpuctl, operation: str, phase: str, *words: str) -> None
     gpuctl.cloud.release()
 
 
-@pytest.mark.parametrize("phase", ["hold_before", "hold_after"])
-def test_private_up_and_down_killed_at_calls_resume(gpuctl: CloudGpuctl, phase: str) -> None:
-    """Each command resumes where the previous was killed; finally everything exists once, then nothing."""
-    provider = gpuctl.kind.provider
-    if provider == "aws":
-        gpuctl.cloud.settings(nat_ready_s=1, nat_gone_s=1)
-    for operation in MAKING_PRIVATE[provider]:
-        killed(gpuctl, operation, phase, *private_words(gpuctl))
-    gpuctl.ok(*private_words(gpuctl))
-    kinds = [part.get("kind", "instance") for part in gpuctl.cloud.owned()]
-    assert kinds.count("instance") == COUNT
-    once = {"oci": ("natgateway", "vcn"), "aws": ("natgateway", "elastic-ip", "vpc-endpoint", "vpc")}
-    assert [kinds.count(kind) for kind in once[provider]] == [1] * len(once[provider])
-    for operation in ENDING_PRIVATE[provider]:
-        killed(gpuctl, operation, phase, "down", "--yes")
-    gpuctl.ok("down", "--yes")
-    assert gpuctl.cloud.owned() == []
-
-
 def test_reap_removes_what_is_left_of_a_private_network(gpuctl: CloudGpuctl) -> None:
     """A NAT gateway alone, with no cluster and no local file, is billed as well."""
     killed(gpuctl, "CreateNatGateway", "hold_after", *private_words(gpuctl))
     assert "natgateway" in kinds_of(gpuctl)
     shutil.rmtree(gpuctl.home)
     gpuctl.ok("reap", "--provider", gpuctl.kind.provider, "--yes")
+    assert gpuctl.cloud.owned() == []
+
+
+def test_up_removes_all_if_capacity_is_for_some_only(gpuctl: CloudGpuctl) -> None:
+    gpuctl.cloud.settings(capacity={gpuctl.kind.shape: {"*": COUNT - 1}})
+    up = gpuctl(*gpuctl.up_words)
+    assert up.status == 3, up.err
+    for zone in gpuctl.kind.zones:
+        assert zone in up.err
+    assert gpuctl.cloud.owned() == []
+    assert gpuctl.cloud.state()["most_instances"] <= COUNT
+    assert not (gpuctl.home / "clusters" / "default").exists()
+
+
+def test_down_keeps_shared_network_until_last_cluster(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    gpuctl.ok(*gpuctl.up_words, "--cluster", "second")
+    networks = [part for part in gpuctl.cloud.owned() if part.get("kind") in ("vcn", "vpc")]
+    assert len(networks) == 1
+    first = gpuctl.ok("down", "--yes")
+    assert "second" in first.err, "it says for whom the network stays"
+    assert len(gpuctl.cloud.live_instances()) == COUNT
+    gpuctl.ok("down", "--yes", "--cluster", "second")
+    assert gpuctl.cloud.owned() == []
+
+
+def test_up_replaces_ssh_address_in_firewall_rules(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    words = ("up", "--ssh-cidr", "127.0.0.9/32", "--no-wait", "--yes")
+    gpuctl.ok(*words)
+    kinds = {"oci": "NetworkSecurityGroupSecurityRules", "aws": "SecurityGroupIngress"}
+    changed = [
+        call["operation"]
+        for call in gpuctl.cloud.calls(mutating=True)
+        if kinds[gpuctl.kind.provider] in call["operation"]
+    ]
+    assert len(changed) == 3, "made, added, removed"
+    made = len(gpuctl.cloud.calls(mutating=True))
+    gpuctl.ok(*words)
+    assert len(gpuctl.cloud.calls(mutating=True)) == made
+
+
+def test_private_cluster_is_created_once_and_removed(gpuctl: CloudGpuctl) -> None:
+    up = gpuctl.ok(*private_words(gpuctl))
+    machines = up.json["machines"]
+    assert [machine["host"] for machine in machines] == [machine["private_ip"] for machine in machines]
+    assert all(machine["host"] for machine in machines)
+    assert ("$0.045 an hour" in up.err) == (gpuctl.kind.provider == "aws"), "what costs money is told"
+    made = len(gpuctl.cloud.calls(mutating=True))
+    gpuctl.ok(*private_words(gpuctl))
+    assert len(gpuctl.cloud.calls(mutating=True)) == made
+    gpuctl.ok("down", "--yes")
     assert gpuctl.cloud.owned() == []

@@ -102,7 +102,6 @@ def test_fab_tells_each_nodes_outcome_and_refuses_what_is_not_there(project: Gpu
 
 def test_fab_ends_at_an_interrupt(project: Gpuctl) -> None:
     process = project.start("fab", "--rank", "0", "nap")
-    assert process.stdout is not None
     assert process.stdout.readline() == "sleeping\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)

@@ -403,53 +403,6 @@ def test_train_refuses_changed_host_key_before_sending(two_hosts: Gpuctl) -> Non
     assert not (two_hosts.home / "runs").exists() or not list((two_hosts.home / "runs").iterdir())
 
 
-def mount_small_disk(folder: Path, size: str) -> None:
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"needs the right to mount a small disk: {mounted.stderr.strip()}")
-
-
-def test_train_reports_full_disk_before_the_run(two_hosts: Gpuctl) -> None:
-    home = two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home"
-    mount_small_disk(home, "200k")
-    try:
-        two_hosts.script("my.py", "print('ran')")
-        done = two_hosts("train", "my.py")
-        assert done.status == 1
-        assert "default-1" in done.err
-        assert "disk is full" in done.err
-        assert "Traceback" not in done.err
-    finally:
-        subprocess.run(["umount", str(home)], check=True)
-
-
-def test_train_reports_disk_that_fills_up_during_the_run(two_hosts: Gpuctl) -> None:
-    home = two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home"
-    mount_small_disk(home, "60m")
-    try:
-        fill = (
-            "import os\n"
-            "with open(os.path.join(os.environ['GPUCTL_RUN_DIR'], 'fill'), 'wb') as file:\n"
-            "    while os.environ['RANK'] == '1':\n"
-            "        file.write(b'0' * 65536)\n"
-            "        file.flush()\n"
-        )
-        two_hosts.script("fill.py", fill)
-        done = two_hosts("train", "--json", "fill.py")
-        assert done.status == 1, done.err
-        error = done.json["first_error"]
-        assert error["node"] == "default-1"
-        assert "No space left on device" in error["message"] or "disk is full" in error["message"]
-    finally:
-        two_hosts("down", "--yes")
-        subprocess.run(["umount", str(home)], check=False)
-
-
 def test_killed_runner_is_reported_and_leaves_no_process(two_hosts: Gpuctl) -> None:
     process, run = running_train(two_hosts)
     [runner] = (two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home").glob(

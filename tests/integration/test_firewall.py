@@ -194,7 +194,6 @@ class Place:
         hold = "import sys; print(flush=True); sys.stdin.read()"
         argv = ["unshare", "--net", "--mount", "--propagation", "private", sys.executable, "-c", hold]
         self.holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self.holder.stdout is not None
         self.holder.stdout.readline()
         self.sh("ip link set lo up")
 
@@ -235,7 +234,6 @@ class Host(Place):
         """)
         argv = self.argv(sys.executable, "-c", LISTEN, *map(str, PORTS))
         self.listener = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self.listener.stdout is not None
         self.listener.stdout.readline()
 
     def plug(self, other: Place, number: int) -> None:

@@ -59,7 +59,6 @@ async def main():
 asyncio.run(main())
 """,
     )
-    assert process.stdout
     calls = ""
     while "begun" not in calls:
         line = process.stdout.readline()

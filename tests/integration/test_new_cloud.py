@@ -58,7 +58,6 @@ def gpuctl(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     ) as process:
 
         def run(*words: str) -> Any:
-            assert process.stdin and process.stdout
             process.stdin.write(json.dumps(["--json", *words]) + "\n")
             process.stdin.flush()
             status, out, err = json.loads(process.stdout.readline())

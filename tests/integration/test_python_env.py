@@ -225,7 +225,6 @@ def test_environment_follows_pyproject_or_lock_file(
     subprocess.run(lock, cwd=project, check=True, capture_output=True)
     make_wheel(wheels, "small", "3.0")
     locked = requirements_of(project, wheels=wheels)
-    assert locked is not None
     assert locked.kind == "lock"
     assert build(nodes[0], locked, Said()).packages == ("small==2.0",), (
         "as locked, though there is a newer one"
@@ -327,7 +326,6 @@ def test_interrupted_build_leaves_no_process_and_next_recovers(
     else:
         [uv] = [p for p in processes_in(home) if p.name() == "uv"]
         parent = uv.parent()
-        assert parent is not None
         parent.send_signal(signal.SIGKILL)
     thread.join(30)
     assert len(errors) == 1
@@ -373,7 +371,6 @@ def test_environment_build_ends_when_stdin_closes(wheels: Path, uv_wheel: Path, 
     with subprocess.Popen(
         [sys.executable, "-B", "-c", script], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as part:
-        assert part.stdin is not None
         part.stdin.write(frames.encode(building.request(wish, None)))
         part.stdin.flush()
         wait_for(started.exists, what="the build's start")

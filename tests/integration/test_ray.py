@@ -94,16 +94,12 @@ def node_home(gpuctl: Gpuctl, rank: int) -> Path:
 
 def daemons(gpuctl: Gpuctl, rank: int) -> dict[str, Any]:
     """Return the node's record of its Ray."""
-    known: dict[str, Any] = json.loads(
-        (node_home(gpuctl, rank) / "ray" / f"default-{rank}" / "node.json").read_text()
-    )
-    return known
+    return json.loads((node_home(gpuctl, rank) / "ray" / f"default-{rank}" / "node.json").read_text())
 
 
 def keeper_pid(gpuctl: Gpuctl, rank: int) -> int:
     """Return the pid of the process that started the node's daemons and ends after them."""
-    pid: int = json.loads((Path(daemons(gpuctl, rank)["run_dir"]) / "runner.json").read_text())["pid"]
-    return pid
+    return json.loads((Path(daemons(gpuctl, rank)["run_dir"]) / "runner.json").read_text())["pid"]
 
 
 def content(path: Path) -> bytes:

@@ -529,7 +529,6 @@ def test_interrupt_before_restart_reports_the_failure(two_hosts: Gpuctl) -> None
         [sys.executable, "-c", holder, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        assert held.stdout is not None
         assert held.stdout.readline() == "1\n"
         kill_rank(two_hosts, first, 1)
         result = two_hosts.run_folder(first) / "result.json"

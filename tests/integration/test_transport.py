@@ -22,8 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason
 
 @pytest.fixture(params=["namespace", "pod"])
 def transport(request: pytest.FixtureRequest) -> str:
-    result: str = request.param
-    return result
+    return request.param
 
 
 @pytest.fixture
@@ -92,7 +91,6 @@ def test_whole_way_works_without_ssh(gpuctl: Gpuctl, net: Net, transport: str) -
     assert (gpuctl.cwd / "back" / "notes.txt").read_text() == "two lines\nof text\n"
 
     gpuctl.script("steps.py", STEPS)
-    assert gpuctl.forks is not None
     watching = gpuctl.forks.start(("train", "--json", "steps.py", "60"), env={**gpuctl.env}, cwd=gpuctl.cwd)
     wait_for(lambda: len(runs_of(gpuctl)) == 2, what="the second run")
     run = wait_for_ranks(gpuctl, net.hosts)

@@ -86,7 +86,6 @@ def torchrun_by_hand(net: Net, deadline_s: int) -> list[tuple[int, str]]:
 def closed_ports(net: Net, host: Host) -> list[int]:
     """Return the ports of PORTS that a machine outside the cluster can't reach though a process listens there."""
     listening = ssh(net, host, sys.executable, "-uc", LISTEN, *map(str, PORTS))
-    assert listening.stdout is not None
     with listening:
         try:
             first = listening.stdout.readline()

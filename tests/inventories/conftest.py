@@ -66,7 +66,6 @@ def ansible_list(tmp_path: Path) -> Callable[[Path], dict[str, Any]]:
             timeout=60,
         )
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        document: dict[str, Any] = json.loads(done.stdout)
-        return document
+        return json.loads(done.stdout)
 
     return run

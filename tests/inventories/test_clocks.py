@@ -85,7 +85,6 @@ print("well")
 
 def test_stopped_process_calls_again_and_waits_as_long_as_it_runs() -> None:
     child = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
     assert child.stdout.readline() == "stop me\n"
     os.kill(child.pid, signal.SIGSTOP)
     time.sleep(AWAY_S + 2 * TICK_S)

@@ -48,8 +48,7 @@ class Client:
             with suppress(ValueError, KeyError):
                 text = json.loads(text)["message"]
             raise Refused(answer.status, text)
-        made: Document = json.loads(text) if text.startswith("{") else {"text": text}
-        return made
+        return json.loads(text) if text.startswith("{") else {"text": text}
 
     def apply(self, document: Document, manager: str = "tests") -> Document:
         """Apply an object by the server."""

@@ -275,12 +275,10 @@ class _Pod:
         return not self._over.is_set()
 
     def _once(self, container: Document) -> bool:
-        assert self.containers is not None
         return self.containers.start(container).wait() == 0
 
     def _keep_running(self) -> None:
         """Run the containers, and restart ended ones unless the pod's policy forbids it."""
-        assert self.containers is not None
         restarts, report = 0, False
         containers = self._document["spec"]["containers"]
         processes = [self.containers.start(container) for container in containers]

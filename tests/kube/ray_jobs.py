@@ -133,5 +133,4 @@ def _ask(client: Client, cluster: Document, method: str, path: str, body: Any = 
         retries=False,
     )
     assert answer.status == 200, f"{method} {path}: {answer.status} {answer.data.decode(errors='replace')}"
-    report: Document = json.loads(answer.data)
-    return report
+    return json.loads(answer.data)

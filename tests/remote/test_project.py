@@ -68,11 +68,9 @@ def test_nearest_project_within_what_is_sent_is_taken(tmp_path: Path) -> None:
     toml(root, BUILD + NAMED.replace("mine", "whole"))
     toml(root, "[tool.ruff]\n", "apps/one")
     whole = found_in(root, "apps/one")
-    assert whole is not None
     assert (whole.name, whole.folder) == ("whole", ".")
     toml(root, BUILD + NAMED.replace("mine", "part"), "apps")
     part = found_in(root, "apps/one", apps__src__part__a_py="")
-    assert part is not None
     assert (part.name, part.folder, part.source) == ("part", "apps", "src")
 
 
@@ -115,7 +113,6 @@ def test_what_a_setup_needs_to_run_is_of_the_build_system(tmp_path: Path) -> Non
     setup = "import setuptools\nsetuptools.setup(setup_requires=['setuptools_scm', \"pbr>=6\"])\n"
     (tmp_path / "setup.cfg").write_text("[options]\nsetup_requires =\n    cython\n    numpy>=2\n")
     result = found_in(tmp_path, setup_py=setup)
-    assert result is not None
     assert result.build_requires == ("setuptools", "setuptools_scm", "pbr>=6", "cython", "numpy>=2")
 
 
@@ -201,7 +198,6 @@ def test_projects_that_a_project_has_from_folders_are_installed_beside_it(tmp_pa
         "libs/words",
     )
     result = found_in(tmp_path, "libs/mine")
-    assert result is not None
     assert list(result.beside) == ["libs/words"]
     assert result.not_from_index == ("Words__x", "far")
     request = project.request(result, "/code", facts(), "install", {})
@@ -218,14 +214,12 @@ def test_projects_that_requirements_name_by_folder_are_installed_with_what_they_
     toml(tmp_path, "[tool.ruff]\n", "lib")
     (tmp_path / "requirements.txt").write_text("torch\n-e .[train, eval]  # us\n./lib[gpu]\n")
     listed = requirements.requirements_of(tmp_path)
-    assert listed is not None
     assert listed.files == (("requirements.txt", "torch\n\n\n"),)
     assert listed.projects == ((tmp_path, ("train", "eval")), (tmp_path / "lib", ("gpu",)))
     tree = tree_of(tmp_path, "**/*")
     around = project_above(tmp_path, tree)
     for result in (around, None):
         both = project.with_named(result, listed.projects, tree)
-        assert both is not None
         assert (both.name, both.extras, [*both.beside]) == ("mine", ("train", "eval"), ["lib"])
         assert project.request(both, "/code", facts(), "install", {})["extras"] == {
             "mine": ["train", "eval"], "lib": ["gpu"],

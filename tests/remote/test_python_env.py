@@ -55,13 +55,11 @@ def test_wanted_takes_pip_then_lock_then_requirements_then_pyproject(tmp_path: P
     )
     write(tmp_path, requirements_txt="torch\n")
     result = requirements_of(tmp_path)
-    assert result is not None
     assert (result.source, result.kind, result.files, result.python) == (
         "requirements.txt", "requirements", (("requirements.txt", "torch\n"),), ">=3.11",
     )  # fmt: skip
     write(tmp_path, uv_lock="version = 1\n")
     result = requirements_of(tmp_path)
-    assert result is not None
     assert (result.source, result.kind) == ("uv.lock", "lock")
     assert result.files == (("uv.lock", "version = 1\n"), ("pyproject.toml", PROJECT))
     named = requirements_of(tmp_path, pip=["torch==2.13.0", "einops"])
@@ -69,7 +67,6 @@ def test_wanted_takes_pip_then_lock_then_requirements_then_pyproject(tmp_path: P
         source="--pip", kind="requirements", files=(("named.txt", "torch==2.13.0\neinops\n"),)
     )
     built_in = requirements_of(tmp_path, built_in=True)
-    assert built_in is not None
     assert built_in.source == "the built-in job"
     assert "torch>=" in built_in.files[0][1]
 
@@ -95,7 +92,6 @@ def test_wanted_takes_a_named_file_of_each_kind(tmp_path: Path) -> None:
     extra = requirements_of(
         tmp_path, requirements=tmp_path / "pyproject.toml", pip=["einops"], always=["ray"]
     )
-    assert extra is not None
     assert (extra.files, extra.always) == ((("pyproject.toml", PROJECT),), ("ray", "einops"))
 
 
@@ -106,11 +102,9 @@ def test_wanted_takes_the_nearest_folder_that_lists_something(tmp_path: Path) ->
     assert requirements_of(typed_in, root=tmp_path / "repository") is None
     (tmp_path / "repository" / "requirements.txt").write_text("numpy")
     result = requirements_of(typed_in, root=tmp_path / "repository")
-    assert result is not None
     assert (result.source, result.files) == ("../../requirements.txt", (("requirements.txt", "numpy"),))
     (typed_in / "requirements.txt").write_text("scipy")
     nearest = requirements_of(typed_in, root=tmp_path / "repository")
-    assert nearest is not None
     assert nearest.source == "requirements.txt"
 
 
@@ -139,7 +133,6 @@ def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
     write(tmp_path, a__top_txt="-r more/x.txt  # more\n--constraint=pins.txt\ntorch\n")
     write(tmp_path, a__pins_txt="numpy<3\n", a__more__x_txt="-r ../../up.txt\n", up_txt="-c a/pins.txt\n")
     above = requirements_of(tmp_path, requirements=tmp_path / "a" / "top.txt")
-    assert above is not None
     assert [name for name, _ in above.files] == ["a/top.txt", "a/more/x.txt", "a/pins.txt", "up.txt"]
     assert building.commands(above, None)[1][-2:] == ["-r", "a/top.txt"]
     write(tmp_path, a__more__x_txt=f"-r {tmp_path}/up.txt\n")
@@ -147,7 +140,6 @@ def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
         requirements_of(tmp_path, requirements=tmp_path / "a" / "top.txt")
     write(tmp_path, a__more__x_txt="-r y.txt\n-r https://example.org/z.txt\n", a__more__y_txt="einops\n")
     result = requirements_of(tmp_path, pip=["rich"], requirements=tmp_path / "a" / "top.txt")
-    assert result is not None
     assert result.files == (
         ("named.txt", "rich\n-r top.txt\n"),
         ("top.txt", "-r more/x.txt  # more\n--constraint=pins.txt\ntorch\n"),
@@ -203,7 +195,6 @@ def test_conda_file_has_included_requirements_once_and_constraints_in_a_file(tmp
     )
     write(tmp_path, pins__a_txt="numpy<3\n-c b.txt\n", pins__b_txt="-c a.txt\nrich<99\n")
     result = requirements_of(tmp_path)
-    assert result is not None
     assert dict(result.files)["environment.yml"].endswith("- einops\n  - rich\n  - -c constraints.txt\n")
     assert dict(result.files)["constraints.txt"] == "numpy<3\nrich<99\n"
 
@@ -242,15 +233,12 @@ def test_project_that_a_line_names_by_its_place_is_installed_from_there(tmp_path
     write(tmp_path, lib__pyproject_toml="[tool.x]\n", p__requirements_txt=f"torch\n{line}\n", p__sub__a="")
     expected = ((tmp_path / "lib", ("a", "b")),)
     result = requirements_of(tmp_path / "p")
-    assert result is not None
     assert (result.projects, result.files) == (expected, (("requirements.txt", "torch\n\n"),))
     named = requirements_of(tmp_path / "p", pip=[line])
-    assert named is not None
     assert (named.projects, named.files) == (expected, (("named.txt", ""),))
     conda = CONDA + f"      - {json.dumps(line)}\n"
     write(tmp_path, p__environment_yml=conda)
     of_conda = requirements_of(tmp_path / "p", requirements=tmp_path / "p" / "environment.yml")
-    assert of_conda is not None
     assert (of_conda.projects, "lib" in of_conda.files[0][1]) == (expected, False)
 
 
@@ -265,7 +253,6 @@ def test_project_that_a_line_names_by_its_place_is_installed_from_there(tmp_path
 def test_wanted_accepts_lines_that_are_no_local_place(tmp_path: Path, line: str) -> None:
     write(tmp_path, requirements_txt=f"{line}\n", more_txt="", c_txt="")
     result = requirements_of(tmp_path)
-    assert result is not None
     assert result.files[0] == ("requirements.txt", f"{line}\n")
 
 
@@ -281,7 +268,6 @@ round = [{include-group = "round"}]
     (tmp_path / "sub").mkdir()
     for word in ("--group train-it", "--group=Train_It"):
         result = requirements_of(tmp_path / "sub", root=tmp_path, pip=[word, "tqdm"])
-        assert result is not None
         assert result.files == (("named.txt", "einops\nrich>=13\nx[y] ; os_name == 'posix'\ntqdm\n"),)
     for name in ("other", "round"):
         with pytest.raises(
@@ -293,7 +279,6 @@ round = [{include-group = "round"}]
 def test_editable_repository_is_installed_as_it_is(tmp_path: Path) -> None:
     write(tmp_path, requirements_txt="-e git+https://example.org/mine.git@v1#egg=mine\n")
     result = requirements_of(tmp_path)
-    assert result is not None
     assert result.files == (("requirements.txt", "git+https://example.org/mine.git@v1#egg=mine\n"),)
 
 
@@ -301,7 +286,6 @@ def test_editable_repository_is_installed_as_it_is(tmp_path: Path) -> None:
 def test_requirements_of_a_windows_shell_are_read(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "requirements.txt").write_bytes("x==1\r\ny==2\r\n".encode(encoding))
     result = requirements_of(tmp_path)
-    assert result is not None
     assert result.files == (("requirements.txt", "x==1\ny==2\n"),)
 
 
@@ -677,7 +661,6 @@ dependencies:
 def test_conda_file_is_taken_last_and_without_what_is_of_this_computer(tmp_path: Path) -> None:
     write(tmp_path, environment_yml=CONDA)
     result = requirements_of(tmp_path, always=["torch"])
-    assert result is not None
     assert (result.source, result.kind, result.always, result.names_its_build) == (
         "environment.yml",
         "conda",

@@ -187,8 +187,7 @@ def _with_token(world: World, request: Request, model: Any, params: Params) -> b
         used_for, answer = world.tokens[key]
         if used_for != mark:
             raise mismatch()
-        result: bytes = answer
-        return result
+        return answer
     answer = _once(world, request, model, params)
     world.tokens[key] = (mark, answer)
     return answer

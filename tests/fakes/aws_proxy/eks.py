@@ -65,8 +65,7 @@ def cluster_of(world: World, region: str, name: str) -> Thing:
     result = next((item for item in world.of(CLUSTER, region) if item.body["name"] == name), None)
     if result is None:
         raise gone("cluster", name)
-    thing: Thing = result
-    return thing
+    return result
 
 
 def _create_cluster(world: World, region: str, params: Params) -> Params:
@@ -225,8 +224,7 @@ def _named(world: World, region: str, kind: str, cluster: str, name: str) -> Thi
     result = next((item for item in world.of(kind, region) if item.body["_key"] == key), None)
     if result is None:
         raise gone(kind, name)
-    thing: Thing = result
-    return thing
+    return result
 
 
 def _create_addon(world: World, region: str, params: Params) -> Params:

@@ -37,8 +37,7 @@ def group_of(world: World, region: str, cluster: str, name: str) -> Thing:
     clusters.cluster_of(world, region, cluster)
     for item in world.of(GROUP, region):
         if (item.body["clusterName"], item.body["nodegroupName"]) == (cluster, name):
-            thing: Thing = item
-            return thing
+            return item
     raise clusters.gone("node group", name)
 
 

@@ -43,8 +43,7 @@ class Instance(Thing):
     @property
     def token(self) -> str | None:
         """Return the client token of its launch."""
-        token: str | None = self.request.get("ClientToken")
-        return token
+        return self.request.get("ClientToken")
 
     @property
     def gone(self) -> bool:

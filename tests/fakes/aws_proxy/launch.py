@@ -44,8 +44,7 @@ def zone_asked_for(world: World, region: str, params: Params) -> str | None:
     for name in filter(None, inputs):
         if result := lookup.find_subnet(world, region, name):
             return str(result.availability_zone)
-    zone: str | None = params.get("Placement", {}).get("AvailabilityZone")
-    return zone
+    return params.get("Placement", {}).get("AvailabilityZone")
 
 
 def plan(world: World, region: str, params: Params) -> LaunchPlan:

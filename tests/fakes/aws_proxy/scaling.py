@@ -41,8 +41,7 @@ def answer(world: World, region: str, operation: str, form: dict[str, str]) -> b
 def _group(world: World, region: str, name: str) -> Thing:
     for item in world.of(eks_nodes.GROUP, region):
         if eks_nodes.scaling_group_of(item) == name:
-            thing: Thing = item
-            return thing
+            return item
     raise ApiError(
         "ValidationError", f"AutoScalingGroup name not found - AutoScalingGroup '{name}' not found"
     )
@@ -164,8 +163,7 @@ def follow_calendar(world: World) -> None:
 
 
 def _actions_of(thing: Thing) -> dict[str, Params]:
-    actions: dict[str, Params] = thing.body.setdefault("_actions", {})
-    return actions
+    return thing.body.setdefault("_actions", {})
 
 
 def _now(world: World) -> dt.datetime:

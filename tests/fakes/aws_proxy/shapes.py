@@ -70,8 +70,7 @@ def facts(name: str) -> Mapping[str, Any]:
     """Return the description of an instance type. Raises ApiError if it does not exist."""
     if name not in INSTANCE_TYPES:
         raise ApiError("InvalidParameterValue", f"Invalid value '{name}' for InstanceType.")
-    result: Mapping[str, Any] = INSTANCE_TYPES[name]
-    return result
+    return INSTANCE_TYPES[name]
 
 
 def vcpus(name: str) -> int:

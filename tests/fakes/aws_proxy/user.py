@@ -44,8 +44,7 @@ class Aws:
 
     @cached_property
     def image(self) -> str:
-        result: str = self.client("ssm").get_parameter(Name=DEEP_LEARNING)["Parameter"]["Value"]
-        return result
+        return self.client("ssm").get_parameter(Name=DEEP_LEARNING)["Parameter"]["Value"]
 
     def net(self, zone: str = "us-east-1a", cidr: str = "10.7.0.0/24") -> Net:
         vpc = self.ec2.create_vpc(CidrBlock="10.7.0.0/16")["Vpc"]["VpcId"]
@@ -54,8 +53,7 @@ class Aws:
 
     def subnet(self, vpc: str, zone: str, cidr: str) -> str:
         made = self.ec2.create_subnet(VpcId=vpc, CidrBlock=cidr, AvailabilityZone=zone)
-        name: str = made["Subnet"]["SubnetId"]
-        return name
+        return made["Subnet"]["SubnetId"]
 
     def run(self, net: Net | None = None, count: int = 1, **params: Any) -> list[dict[str, Any]]:
         """Instances of a new launch."""
@@ -69,8 +67,7 @@ class Aws:
             request |= {"SubnetId": net.subnet, "SecurityGroupIds": [net.group]}
         request |= params
         reply = self.ec2.run_instances(**{key: value for key, value in request.items() if value is not None})
-        instances: list[dict[str, Any]] = reply["Instances"]
-        return instances
+        return reply["Instances"]
 
     def instances(self, *ids: str, **params: Any) -> list[dict[str, Any]]:
         reply = self.ec2.describe_instances(**({"InstanceIds": list(ids)} if ids else {}), **params)
@@ -80,8 +77,7 @@ class Aws:
         return self.instances(name)[0]
 
     def state(self, name: str) -> str:
-        result: str = self.instance(name)["State"]["Name"]
-        return result
+        return self.instance(name)["State"]["Name"]
 
     def end(self, *ids: str) -> None:
         """Terminate, and wait until it is so."""

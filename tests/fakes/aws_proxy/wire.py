@@ -48,8 +48,7 @@ def parse(model: OperationModel, form: Mapping[str, str]) -> Params:
             _insert(tree, key, value)
     if model.input_shape is None:
         return {}
-    params: Params = _structure(model.input_shape, tree, "")
-    return params
+    return _structure(model.input_shape, tree, "")
 
 
 def _insert(tree: Tree, key: str, value: str) -> None:

@@ -80,7 +80,6 @@ def _copy(stream: Any, link: WebSocketServer, channel: int) -> None:
 
 def _feed(link: WebSocketServer, process: "subprocess.Popen[bytes]") -> None:
     """Give the command its input; a runtime closes it with the connection, and ends no command."""
-    assert process.stdin is not None
     try:
         while True:
             message = link.receive()

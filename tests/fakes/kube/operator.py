@@ -122,13 +122,11 @@ def _gpus(group: Document) -> int:
 
 def _owner(pod: Document) -> str | None:
     owners = pod["metadata"].get("ownerReferences") or [{}]
-    uid: str | None = owners[0].get("uid")
-    return uid
+    return owners[0].get("uid")
 
 
 def _label(pod: Document, name: str) -> str | None:
-    value: str | None = (pod["metadata"].get("labels") or {}).get(name)
-    return value
+    return (pod["metadata"].get("labels") or {}).get(name)
 
 
 def _phase(pod: Document) -> str:

@@ -200,8 +200,7 @@ def run_schedules(cloud: Cloud) -> None:
 
 
 def _size(policy: Resource) -> int:
-    size: int = policy.view["capacity"]["initial"]
-    return size
+    return policy.view["capacity"]["initial"]
 
 
 def advance(cloud: Cloud) -> None:

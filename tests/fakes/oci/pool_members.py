@@ -49,8 +49,7 @@ def new_pool(cloud: Cloud, view: View) -> Resource:
 
 def members_of(pool: Resource) -> dict[str, Member]:
     """Return the members of a pool by the OCIDs of their machines."""
-    members: dict[str, Member] = pool.own["members"]
-    return members
+    return pool.own["members"]
 
 
 def pool_of(cloud: Cloud, instance: Resource) -> Resource | None:
@@ -270,5 +269,4 @@ def launch_body(configuration: Resource, pool: View, placement: View) -> View:
 def subnet_of(placement: View) -> str | None:
     """Return the OCID of a placement's primary subnet, if it has one."""
     subnets = placement.get("primaryVnicSubnets") or {}
-    subnet: str | None = placement.get("primarySubnetId") or subnets.get("subnetId")
-    return subnet
+    return placement.get("primarySubnetId") or subnets.get("subnetId")

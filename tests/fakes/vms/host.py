@@ -118,7 +118,6 @@ class Host:
                 start_new_session=True,
             )
         self.running.append(Running(process=process))
-        assert process.stdin is not None
         config = boot.config(self.options, self.place, first=first, shared=boot.hidden(PROGRAMS))
         process.stdin.write(json.dumps(config) + "\n")
         process.stdin.flush()
@@ -127,7 +126,6 @@ class Host:
         """Blocks until sshd accepts connections. Raises RuntimeError with the step that failed."""
         (running,) = self.running
         out = running.process.stdout
-        assert out is not None
         output = out.readline() if select.select([out], [], [], BOOT_LIMIT_S)[0] else ""
         document = json.loads(output or '{"ready": false, "error": "nothing was heard of it"}')
         if not document["ready"]:

@@ -132,7 +132,6 @@ def held(argv: tuple[str, ...]) -> "Iterator[subprocess.Popen[str]]":
         ["unshare", "--net", *argv],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/", start_new_session=True,
     )  # fmt: skip
-    assert process.stdout is not None
     try:
         # Before that line it may not be in its namespace yet.
         if not process.stdout.readline():
@@ -145,7 +144,6 @@ def held(argv: tuple[str, ...]) -> "Iterator[subprocess.Popen[str]]":
 
 def close(process: "subprocess.Popen[str]") -> None:
     """Close a process's standard input, at which it ends. Unread input is lost."""
-    assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.close()
 
@@ -153,7 +151,6 @@ def close(process: "subprocess.Popen[str]") -> None:
 def wait(process: "subprocess.Popen[str]") -> None:
     """Wait for a process's end. Raises subprocess.TimeoutExpired."""
     process.wait(END_LIMIT_S)
-    assert process.stdout is not None
     process.stdout.close()
 
 

@@ -49,7 +49,6 @@ def test_trials_are_read_with_the_best_first_and_those_without_value_last(
     path = Path(run.dir, "artifacts", "trials.json")
     path.write_text(path.read_text().replace('"max"', f'"{mode}"'))
     search = read_search(RunFolder(Path(run.dir)))
-    assert search is not None
     assert [trial.trial for trial in search.trials] == order
     assert search.best == search.trials[0]
 

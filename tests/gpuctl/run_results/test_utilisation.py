@@ -127,7 +127,6 @@ def test_use_lines_show_gpu_and_cpu_use_per_node() -> None:
 def test_cpus_of_hosts_on_one_machine_have_one_line() -> None:
     lines = {name: [line(2.0, 0.5, None)] for name in ("n-0", "n-1")}
     report = use_of_run(replace(run_of(2), master_addr="127.0.0.1"), lines)
-    assert report is not None
     assert report.one_machine
     assert use_lines(report) == [("CPU use", "whole machine  50 %")]
 

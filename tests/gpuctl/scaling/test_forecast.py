@@ -135,7 +135,6 @@ def test_forecast_computes_step_and_epoch_range_of_layout(
 ) -> None:
     result = forecast(start, layout(to), network)
     epoch_s = Range(fast=step_ms.fast * steps / 1000, slow=step_ms.slow * steps / 1000)
-    assert result is not None
     assert result == Forecast(
         layout=layout(to),
         steps=steps,
@@ -161,17 +160,14 @@ def test_forecast_range_contains_measured_two_node_step() -> None:
     """A machine with two A10 took 391 steps of 21.2 ms. With a second machine over 48 Gbps, 38.3 ms were measured."""
     item = measured("1x2", 391 * 0.0212, share=Share(compute=1.0, communication=0.0, data=0.0))
     start = step_of(item)
-    assert start is not None
     assert start.compute_ms == pytest.approx(21.2)
     result = forecast(start, layout("2x2"), Network(between=link(6.0, "shape"), within=link(20.0)))
-    assert result is not None
     assert result.steps == 196
     assert result.step_ms.fast == pytest.approx(21.2)
     assert result.step_ms.slow == pytest.approx(21.2 + 2 * 11.181642)
     assert result.step_ms.fast < 38.3 < result.step_ms.slow
     assert result.epoch_s.slow == pytest.approx(196 * 0.0435632840)
     without = forecast(start, layout("2x2"), Network(between=link(6.0)))
-    assert without is not None
     assert without.step_ms.slow == pytest.approx(32.381642)
 
 
@@ -198,7 +194,6 @@ def test_step_of_is_a_steady_one_whatever_its_epochs_took() -> None:
     known = measured("2x1", 60.0, job=job)
     steady = replace(known, repetitions=(replace(slow, steady_per_s=2 * 64 / 0.040),))
     result = step_of(steady)
-    assert result is not None
     assert (result.data_ms, result.compute_ms) == (pytest.approx(10.0), pytest.approx(30.0))
     assert steady.speed_up(known) == pytest.approx(2 * 64 / 0.040 / (50_000 / 60))
 
@@ -206,7 +201,6 @@ def test_step_of_is_a_steady_one_whatever_its_epochs_took() -> None:
 def test_step_of_excludes_measured_communication() -> None:
     item = measured("2x1", 391 * 0.040, share=Share(compute=0.5, communication=0.4, data=0.1))
     start = step_of(item)
-    assert start is not None
     assert (start.compute_ms, start.data_ms) == (pytest.approx(20.0), pytest.approx(4.0))
 
 
@@ -273,7 +267,6 @@ def test_outlook_has_no_cost_for_nodes_with_more_gpus(
     job = Job(device=device, batch_size=64, gradient_bytes=RESNET18_BYTES)
     item = measured("1x2", 10.0, usd=4.0, job=job)
     result = outlook(layout(to), [item], Network(between=link(6.0), within=link(6.0)), gpus_a_node=gpus)
-    assert result.forecast is not None
     if usd is None:
         assert result.epoch_usd is None
         assert result.why == (
@@ -282,7 +275,6 @@ def test_outlook_has_no_cost_for_nodes_with_more_gpus(
         )
     else:
         assert result.why is None
-        assert result.epoch_usd is not None
         assert result.epoch_usd.slow == pytest.approx(usd * result.forecast.epoch_s.slow / 3600)
 
 
@@ -405,11 +397,9 @@ def test_network_of_derives_latency_from_smallest_size(
 def test_network_of_assumes_latency_when_unmeasured() -> None:
     for known in ({"given_gb_s": 1.0}, {"nominal_gb_s": 1.0}):
         between = network_of([], nnodes=1, bucket_bytes=1000, **known).between
-        assert between is not None
         assert between.hop_s == UNMEASURED_HOP_S
     slow = [line("all", 64_000, 1.0, latency_s=0.002), line("all", 4_000_000, 1.0)]
     between = network_of(slow, nnodes=2, bucket_bytes=1000, given_gb_s=9.0).between
-    assert between is not None
     assert between.hop_s == pytest.approx(0.001), "a bandwidth that is given takes no latency away"
 
 
@@ -436,7 +426,6 @@ def test_forecast_slow_end_bounds_measured_allreduce_time() -> None:
         size = measured_line["bytes"]
         network = network_of(lines, nnodes=2, bucket_bytes=size)
         result = forecast(step(gradient_bytes=size, buckets=1), layout("2x1"), network)
-        assert result is not None
         slow_ms, took_ms = result.communication_ms.slow, measured_line["seconds"] * 1000
         assert took_ms <= slow_ms * (1 + 1e-9)
         assert slow_ms <= took_ms * 1.35

@@ -171,7 +171,6 @@ def end(p50: float, communication: float) -> dict[str, object]:
 )
 def test_repetition_of_skips_first_epoch_as_warm_up(lines: list[Any], epoch_s: float, samples: float) -> None:
     result = repetition_of(RESULT, {0: parsed(lines)})
-    assert result is not None
     assert (result.run, result.epoch_s, result.samples, result.paces) == ("R", epoch_s, samples, ())
     assert (result.step_ms, result.share) == (RESULT.train.step_ms, RESULT.train.share)
 
@@ -187,7 +186,6 @@ def test_repetition_of_excludes_waiting_from_rank_pace() -> None:
     result = repetition_of(
         RESULT, {0: parsed([epoch(1, 2.0, 500.0), end(10.0, 0.5)]), 1: parsed([end(10.0, 0.0)])}
     )
-    assert result is not None
     assert result.paces == (
         RankPace(rank=0, node="n-0", own_ms=5.0),
         RankPace(rank=1, node="n-1", own_ms=10.0),
@@ -269,7 +267,6 @@ def test_script_is_measured_by_what_it_tells(
     train: TrainSummary, unit: str, per_s: float, from_log: bool
 ) -> None:
     result = repetition_of_script(replace(SCRIPT, train=train), {})
-    assert result is not None
     assert (result.unit, result.samples_per_s, result.from_log) == (unit, pytest.approx(per_s), from_log)
     assert not result.by_epoch
 
@@ -284,7 +281,6 @@ def test_script_that_tells_nothing_is_not_measured(train: TrainSummary) -> None:
 def test_script_that_times_its_epochs_is_measured_by_them() -> None:
     lines = [{"event": "epoch", "epoch": n, "epoch_s": 2.0, "samples_per_s": 100.0} for n in (1, 2)]
     result = repetition_of_script(SCRIPT, {0: parsed(lines)})
-    assert result is not None
     assert (result.unit, result.by_epoch, result.epoch_s) == ("samples", True, 2.0)
 
 

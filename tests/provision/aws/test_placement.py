@@ -82,7 +82,6 @@ def test_cluster_of_one_machine_grows_without_a_placement_group(up: Up, fake: Fa
     assert groups() == ["", ""]
     assert "CreatePlacementGroup" not in operations(fake)
     record = CloudState(up.folder).load()
-    assert record is not None
     assert record.first_count == 1
     assert not any(NOTE in note for note in up.plan(2).notes)  # nothing is launched
 
@@ -95,7 +94,6 @@ def test_cluster_without_machines_begins_anew(up: Up, fake: FakeCloud) -> None:
     up(2)
     assert "" not in groups()
     record = CloudState(up.folder).load()
-    assert record is not None
     assert record.first_count == 2
 
 

@@ -56,7 +56,6 @@ def change_action(node_group: str, *, start: datetime, size: int = 0) -> None:
 
 def end_of(user: User) -> datetime:
     record = CloudState(user.folder).load()
-    assert record is not None
     assert record.expires_at is not None
     return datetime.fromisoformat(record.expires_at)
 

@@ -16,8 +16,6 @@ from tests.fakes.kube.api import KubeApi
 from tests.provision.aws.building import a_cluster
 from tests.provision.eks.building import signed_for
 
-ROOT = Path(__file__).parents[3]
-
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,6 @@ def test_refreshed_session_token_is_read_again(fake: FakeCloud, monkeypatch: pyt
     cloud = connect(Target(provider="oci"), clock=FastClock())
     assert cloud.target.profile == "TOKEN"
     file = cloud.api.credentials.token_file
-    assert file is not None
     good = file.read_text()
     try:
         file.write_text("stale")

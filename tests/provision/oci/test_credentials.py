@@ -137,8 +137,7 @@ def test_error_of_a_broken_key_does_not_show_the_key(config: Path, tmp_path: Pat
 
 
 def service_error(status: int, code: str, message: str) -> Exception:
-    error: Exception = oci.exceptions.ServiceError(status, code, {}, message)
-    return error
+    return oci.exceptions.ServiceError(status, code, {}, message)
 
 
 @pytest.mark.parametrize(

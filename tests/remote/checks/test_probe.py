@@ -41,13 +41,11 @@ class Probed:
     opened: dict[str, Any] = field(default_factory=dict)
 
     def hear(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1].decode()
         return json.loads(line)
 
     def say(self, header: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(header).encode() + b"\n")
         self.process.stdin.flush()
 
@@ -144,7 +142,6 @@ def test_probe_connects_all_nodes_on_every_port(start: Callable[..., Probed]) ->
         node.say({"t": "close"})
         assert node.process.wait(60) == 0
         answer = parse(node.name, node.opened, item)
-        assert answer.health is not None
         assert answer.health.interface == "lo"
         assert answer.health.stale == ()
     # The ranks listen on the probe's port: no socket of the probe may linger there.
@@ -255,7 +252,6 @@ def test_probe_ends_when_stdin_is_closed(start: Callable[..., Probed], say_peers
     node = start("a", "127.0.0.1")
     if say_peers:
         assert outcomes(node, []) == []
-    assert node.process.stdin is not None
     node.process.stdin.close()
     assert node.process.wait(60) == 0
 

@@ -62,7 +62,6 @@ def rank(run_dir: Path) -> Iterator[int]:
     environment = {**os.environ, "GPUCTL_RUN_ID": "R1", "GPUCTL_RUN_DIR": str(run_dir)}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE) as child:
         try:
-            assert child.stdout is not None
             assert child.stdout.readline() == b"\n"
             yield child.pid
         finally:

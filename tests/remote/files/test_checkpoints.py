@@ -119,8 +119,7 @@ def on_node(home: Path, command: str, request: dict[str, Any]) -> dict[str, Any]
     with node_part(home, command) as part:
         out, err = part.communicate(json.dumps(request).encode() + b"\n", timeout=30)
     assert part.returncode == 0, err
-    answer: dict[str, Any] = json.loads(out)
-    return answer
+    return json.loads(out)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -165,7 +164,6 @@ def test_files_in_lists_the_parts_that_are_there(tmp_path: Path) -> None:
     assert [name for name, _ in files_in(tmp_path, whole=True)] == names
     result = describe(tmp_path)
     size = (tmp_path / "step-000007.json").stat().st_size
-    assert result is not None
     assert (result["newest"], result["bytes"], result["lacks"]) == (
         "step-000007",
         300 + size,
@@ -185,7 +183,6 @@ def test_node_places_and_tells_the_parts_of_all_nodes_that_share_its_home(tmp_pa
         "t": "placed"
     }
     result = describe(run_dir.with_name("gpu-0.checkpoints"))
-    assert result is not None
     assert (result["files"], result["lacks"]) == (4, [])
 
 
@@ -202,7 +199,6 @@ def test_bring_together_takes_parts_of_all_nodes_and_refuses_a_part(tmp_path: Pa
     local = tmp_path / "here"
     checkpoints.bring_together([NodeHere(home) for home in homes], run, FileReceiver(local))
     result = checkpoints.in_folder(local, run)
-    assert result is not None
     assert (result.newest, result.lacks) == ("step-000007", ())
     assert not (local / "step-000006.json").exists(), "it is not whole"
     with pytest.raises(
@@ -222,7 +218,6 @@ def test_parts_of_several_nodes_end_up_together(tmp_path: Path, first_comes_last
     for files in (second, first) if first_comes_last else (first, second):
         files.keep_checkpoints()
     result = checkpoints.in_folder(folder.checkpoints_path, replace(SCRIPTS, script="built-in"))
-    assert result is not None
     assert (result.newest, result.files, result.lacks) == ("step-000007", 4, ())
 
 
@@ -322,8 +317,6 @@ def test_checkpoint_staging_is_undone_when_the_caller_is_gone(tmp_path: Path, wh
     checkpoint(runs / RUN / "gpu-0" / "checkpoints", 7)
     run_dir = runs / "20261121-060000-0000" / "gpu-0"
     with node_part(tmp_path, "place") as part:
-        assert part.stdin is not None
-        assert part.stdout is not None
         part.stdout.close()
         request = {"source": [RUN, "gpu-0", whole, 3], "run_dir": str(run_dir)}
         part.stdin.write(json.dumps(request).encode() + b"\n")
@@ -404,7 +397,6 @@ def test_parts_that_each_node_wrote_replace_the_placed_ones(tmp_path: Path, plac
     nodes = nodes_with_parts(tmp_path, (placed, ALL[:2]), (placed, ALL[2:]))
     held = {node.name: checkpoints.on_node(node, [TWO])[0] for node in nodes}
     first = checkpoints.as_one_set(TWO, held)["gpu-0"].found
-    assert first is not None
     assert (first.newest, first.lacks) == ("dcp", ("dcp/__1_0.distcp",))
     local = tmp_path / "here"
     checkpoints.bring_together(nodes, TWO, FileReceiver(local))
@@ -430,7 +422,6 @@ def test_set_that_lacks_parts_is_refused_with_the_missing_ranks(tmp_path: Path, 
         checkpoints.bring_together(nodes, TWO, FileReceiver(tmp_path / "here"))
     held = {"gpu-0": checkpoints.on_node(nodes[0], [TWO])[0]}
     result = checkpoints.as_one_set(TWO, held, ["own/state-1"])["gpu-0"].found
-    assert result is not None
     assert result.lacks == ("dcp/__1_0.distcp", "own/state-1"), (
         "the run's end listed it, and its node does not answer"
     )
@@ -469,12 +460,10 @@ def test_scripts_parts_of_several_nodes_end_up_together_here(tmp_path: Path, ord
         files.wrote_parts(json.dumps([f"dcp/{name}" for name in names]).encode())
         files.keep_checkpoints()
         result = checkpoints.in_folder(folder.checkpoints_path, run)
-    assert result is not None
     assert (result.newest, result.lacks) == ("dcp", ())
     assert (folder.checkpoints_path / "dcp" / ALL[2]).read_text().startswith("gpu-1")
     (folder.checkpoints_path / "dcp" / ALL[2]).unlink()
     result = checkpoints.in_folder(folder.checkpoints_path, run)
-    assert result is not None
     assert result.lacks == ("dcp/__1_0.distcp",)
     with pytest.raises(BadAnswer, match="not a plain relative path"):
         files.wrote_parts(b'["../run.json"]')

@@ -406,8 +406,7 @@ def the_place(run_dir: Path) -> Path:
 
 
 def record_of(run_dir: Path, rank: int) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((run_dir / "ranks" / f"rank-{rank}.json").read_text())
-    return record
+    return json.loads((run_dir / "ranks" / f"rank-{rank}.json").read_text())
 
 
 def watched(run_dir: Path, home: Path, statuses: list[str]) -> tuple[int, list[dict[str, Any]]]:

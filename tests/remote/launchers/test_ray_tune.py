@@ -17,8 +17,7 @@ def trial(name: str) -> Any:
 
 
 def saved(path: Path) -> list[dict[str, Any]]:
-    result: list[dict[str, Any]] = json.loads(path.read_text())["trials"]
-    return result
+    return json.loads(path.read_text())["trials"]
 
 
 def test_trials_saves_and_prints_a_trial_from_start_to_end(

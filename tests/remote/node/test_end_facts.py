@@ -67,9 +67,7 @@ def test_limits_are_read_of_a_process_that_has_just_ended(tmp_path: Path) -> Non
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as rank:
         facts = end_facts.EndFacts(rank.pid)
-        assert rank.stdout is not None
         rank.stdout.readline()
-        assert rank.stdin is not None
         rank.stdin.close()
         os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
         facts.look_at_limits()

@@ -271,8 +271,6 @@ def answers_of(
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         env={"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
     ) as part:  # fmt: skip
-        assert part.stdin is not None
-        assert part.stdout is not None
         part.stdin.write(frames.encode(request))
         part.stdin.flush()
         output = part.stdout.read().decode()  # the build would end with its standard input

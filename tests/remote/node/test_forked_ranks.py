@@ -41,7 +41,6 @@ def test_fork_tells_how_the_child_ended(work: str, code: int) -> None:
 def test_fork_passes_signals_to_the_child_alone_while_it_is_at_work() -> None:
     script = "child = Fork(signal.pause); print(child.pid, flush=True); print(ended(child), flush=True)"
     with python(script) as process:
-        assert process.stdout is not None
         assert int(process.stdout.readline()) != process.pid
         process.send_signal(signal.SIGTERM)
         assert (process.communicate(timeout=30)[0].split(), process.returncode) == (["-15"], 0)
@@ -57,7 +56,6 @@ print('written', flush=True)
 child.let_go()
 """
     with python(script) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "over\n"
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=30)[0] == "written\n"

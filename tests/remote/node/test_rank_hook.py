@@ -215,7 +215,6 @@ def test_signal_tells_the_stacks_of_a_rank_in_c_code(tmp_path: Path) -> None:
         [sys.executable, "-c", IN_C], env=environment(tmp_path), stdout=subprocess.PIPE, text=True
     )
     try:
-        assert rank.stdout is not None
         assert rank.stdout.readline() == "begins\n"
         stacks = why.stacks_by_signal(rank.pid, rank_files(tmp_path, 0) + ".stacks")
         assert "in busy" in stacks
@@ -255,7 +254,6 @@ def test_stacks_are_whole_where_a_busy_machine_delays_them(tmp_path: Path) -> No
         rank.send_signal(signal.SIGCONT)
 
     try:
-        assert rank.stdout is not None
         assert rank.stdout.readline() == "begins\n"
         busy = threading.Thread(target=hold_up)
         busy.start()
@@ -290,7 +288,6 @@ def test_stacks_never_get_into_a_file_of_the_scripts(tmp_path: Path, maximum: in
         text=True,
     )
     try:
-        assert rank.stdout is not None
         assert rank.stdout.readline() == "begins\n"
         stacks = why.stacks_by_signal(rank.pid, rank_files(tmp_path, 0) + ".stacks")
         assert ("in <module>" in stacks) == message

@@ -220,10 +220,8 @@ def test_replica_keeps_checkpoints_from_two_commands_at_once(tmp_path: Path) -> 
         for final in (True, False)
     ]  # fmt: skip
     for command in commands:
-        assert command.stdout is not None
         assert command.stdout.readline() == "ready\n"
     for command in commands:
-        assert command.stdin is not None
         command.stdin.write("\n")
         command.stdin.flush()
     output = [command.communicate(timeout=60)[1] for command in commands]

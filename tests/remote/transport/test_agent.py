@@ -60,7 +60,6 @@ def test_answering_ssh_agent_is_used(listener: socket.socket) -> None:
     path = os.environ["SSH_AUTH_SOCK"]
     agent = ssh_agent.open_agent(path, login_s=7, answer_s=30)
     thread.join(30)
-    assert agent is not None
     assert [get_key.asbytes() for get_key in agent.get_keys()] == [key.asbytes()]
     assert agent._conn.gettimeout() == 7, "a signature has as long as the login"
     assert not ssh_agent.complaint(path)
@@ -83,7 +82,6 @@ def test_connect_with_silent_ssh_agent_uses_keys_of_the_home(
     provider = LocalProvider(folder)
     (made,) = provider.create(provider.plan(Spec(provider="local", count=1), None), folder.journal)
     try:
-        assert made.key_file is not None
         key = made.key_file.read_text()
         pinned = ClusterFolder(tmp_path / "pinned")
         pinned.make()

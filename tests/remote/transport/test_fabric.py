@@ -97,8 +97,7 @@ def connect_once_it_listens(port: int) -> socket.socket:
             return socket.create_connection(("127.0.0.1", port), timeout=20)
         return None
 
-    result: socket.socket = wait_for(connected, what="listening at the forwarded port")
-    return result
+    return wait_for(connected, what="listening at the forwarded port")
 
 
 SAYS_HELLO = """

@@ -71,7 +71,6 @@ def test_init_finds_the_likeliest_script(
 ) -> None:
     put(project, **files)
     entry = proposed(project).entry
-    assert entry is not None
     assert (entry.path, entry.reason) == (path, reason)
     assert written(proposed(project)).script == project / path
 
@@ -92,7 +91,6 @@ def test_init_takes_the_script_that_was_named_and_tells_of_others(project: Path)
         list(proposed(project).reasons())[1] == "run: not other.py; to choose one of them: gpuctl init SCRIPT"
     )
     entry = proposed(project, "other.py").entry
-    assert entry is not None
     assert (entry.path, entry.reason) == ("other.py", "you named it")
 
 

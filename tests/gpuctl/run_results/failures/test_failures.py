@@ -209,7 +209,6 @@ def test_first_failure_blames_lost_node_not_its_peer_rank() -> None:
 def test_first_failure_blames_machine_that_was_shut_down() -> None:
     ended_by_it = (node(0, stopped_at=10.1), node(1, ended=Ended(reason=Reason.SHUT_DOWN)))
     result = first(ended(0, -15, 10.2), ended(1, -15, 10.0), nodes=ended_by_it)
-    assert result is not None
     assert (result[:2], "the machine was shut down" in result[2]) == ((None, "node-1"), True)
 
 
@@ -225,7 +224,6 @@ def test_first_failure_blames_ray_head_before_other_nodes() -> None:
 
     def blamed(*nodes: NodeRecord) -> str | None:
         result = first(ended(0, None, 9.0), ended(1, 1, 9.1), nodes=nodes, tails={1: PEER})
-        assert result is not None
         return result[1]
 
     assert blamed(died(0, 12.0), died(1, 11.0)) == "node-0"
@@ -243,7 +241,6 @@ def test_first_failure_does_not_blame_rank_that_lost_ray_actor() -> None:
     )
     output = node(0, ended=RAY_ENDED)
     result = first(ended(0, None, 10.0), ended(1, 1, 9.9), nodes=(output, node(1)), tails={1: tail})
-    assert result is not None
     assert result[1] == "node-0"
 
 
@@ -256,13 +253,11 @@ def test_first_failure_blames_failed_rank_not_terminated_one() -> None:
 def test_first_failure_compares_times_corrected_by_clock_offset() -> None:
     """Node 1's clock is 100 s ahead: by that clock it failed later, in truth earlier."""
     result = first(ended(0, 1, 10.0), ended(1, 2, 109.5), nodes=(node(0), node(1)), offsets=(0.0, 100.0))
-    assert result is not None
     assert result[0] == 1
 
 
 def test_first_failure_prefers_error_to_sigterm_at_same_time() -> None:
     result = first(ended(0, -15, 10.0), ended(1, 3, 10.0), nodes=(node(0), node(1)))
-    assert result is not None
     assert result[0] == 1
 
 
@@ -273,12 +268,10 @@ def test_first_failure_skips_earlier_rank_that_lost_its_peer() -> None:
 
 def test_first_failure_blames_terminated_rank_with_own_error_in_log() -> None:
     result = first(ended(0, 1, 10.0), ended(1, -15, 10.3), nodes=(node(0), node(1)), tails={0: PEER, 1: BOOM})
-    assert result is not None
     assert result[:2] == (1, "node-1")
     result = first(
         ended(0, 1, 10.0), ended(1, -15, 10.3), nodes=(node(0), node(1)), tails={0: PEER, 1: TERMINATED}
     )
-    assert result is not None
     assert result[:2] == (0, "node-0")
 
 
@@ -300,7 +293,6 @@ def test_first_failure_says_which_stage_the_rank_is() -> None:
     report = {rank: [{"event": "start", "place": f"stage {rank + 1} of 3\x1b[2J"}] for rank in range(3)}
     nodes = [node(number) for number in range(3)]
     result = failure_of(run(0.0, 0.0, 0.0), ranks, nodes, {0: PEER, 2: PEER}, report)
-    assert result is not None
     assert (result.error.rank, result.error.place) == (1, "stage 2 of 3")
     assert failed_first(result.error) == "rank 1 on node-1 (stage 2 of 3) failed first"
 
@@ -340,7 +332,6 @@ def test_first_failure_ignores_ends_caused_by_stop(ranks: tuple[RankRecord, ...]
 )
 def test_first_failure_reports_failure_before_the_stop(ranks: tuple[RankRecord, ...], rank: int) -> None:
     result = first(*ranks, nodes=(node(0, stopped=True), node(1, stopped=True)))
-    assert result is not None
     assert result[0] == rank
 
 
@@ -365,7 +356,6 @@ def test_rank_that_lost_a_peer_failed_where_nobody_ordered_a_stop(
     """Rank 0 waits until it is stopped as rank 1 has failed."""
     ranks = {"node-0": [ended(0, -15, 10.6)], "node-1": [ended(1, 1, 10.0)]}
     result = failure_of(run(0.0, 0.0), ranks, nodes, {1: tail})
-    assert result is not None
     assert (result.error.rank, result.error.reason, result.exit_code) == (1, Reason.LOST_PEER, 1)
     assert ending_of(ranks, nodes, {1: tail}) == ("failed", Reason.LOST_PEER)
 
@@ -382,7 +372,6 @@ def test_order_to_stop_explains_ends_on_nodes_that_it_has_not_reached(why: Reaso
     # A failure before the order is one.
     ranks["node-1"] = [ended(1, 1, 7.0)]
     result = failure_of(run(0.0, 0.0), ranks, nodes, {1: PEER})
-    assert result is not None
     assert (result.error.rank, result.error.reason) == (1, Reason.LOST_PEER)
 
 
@@ -403,7 +392,6 @@ def test_first_failure_blames_lost_node_if_no_rank_explains_it() -> None:
 
 def test_first_failure_blames_failed_rank_before_lost_node() -> None:
     result = first(ended(0, 3), nodes=(node(0), node(1, None, ended=LOST)), tails={0: BOOM})
-    assert result is not None
     assert result[0] == 0
 
 
@@ -473,7 +461,6 @@ def test_first_failure_blames_hung_rank_not_the_one_that_timed_out(
     result = first(
         ended(0, code), hung, nodes=(node(0), node(1, stopped_at=10.5)), tails={0: tail}, told=report
     )
-    assert result is not None
     assert result[:2] == (1, "node-1")
     assert result[2].startswith("hung, or was far behind: rank 0 waited for it in vain (")
     assert message in result[2]
@@ -484,7 +471,6 @@ def test_first_failure_does_not_take_torchrun_sigkill_for_the_cause() -> None:
     """On one machine torchrun kills ranks that ignore SIGTERM, and gpuctl stopped no rank."""
     ranks = {"node-0": [ended(0, 1, 10.0), ended(1, -9, 40.0, local_rank=1)]}
     result = failure_of(run(0.0, nproc=2), ranks, (node(0),), {0: GLOO})
-    assert result is not None
     assert (result.error.rank, result.exit_code) == (1, 1)
     assert "out of memory" not in result.error.message
 
@@ -492,18 +478,15 @@ def test_first_failure_does_not_take_torchrun_sigkill_for_the_cause() -> None:
 def test_first_failure_names_all_ranks_that_may_have_hung() -> None:
     stopped = [ended(n, -15, 11.0) for n in (1, 2, 3)]
     result = four(ended(0, 1), *stopped, tails={0: GLOO})
-    assert result is not None
     assert result[:2] == (None, None), "it is not known which"
     assert result[2].startswith(
         "one of the ranks 1, 2 and 3 hung, or was far behind: rank 0 waited for them in vain"
     )
     # Rank 2 did not end on the SIGTERM that ended ranks 1 and 3.
     result = four(ended(0, 1), ended(1, -15, 11.0), ended(2, -9, 20.0), ended(3, -15, 11.0), tails={0: GLOO})
-    assert result is not None
     assert result[:2] == (2, "node-2")
     # Ranks that lost the peer that timed out are not the cause either.
     result = four(ended(0, 1), ended(1, 1, 10.1), ended(2, 1, 10.2), tails={0: GLOO, 1: CLOSED, 2: PEER})
-    assert result is not None
     assert result[:2] == (3, "node-3")
 
 
@@ -512,16 +495,13 @@ def test_first_failure_records_reason_and_ranks_of_timeout() -> None:
     gave_up = {"node-0": [ended(0, 1, 10.0), ended(1, 1, 10.1, local_rank=1)]}
     stopped = (node(0), node(1, stopped_at=10.5))
     result = failure_of(many, gave_up, stopped, {0: GLOO, 1: CLOSED})
-    assert result is not None
     assert result.error.message.startswith("one of the ranks 2 and 3 hung")
     report = (result.error.rank, result.error.node, result.error.reason, result.error.ranks)
     assert report == (None, "node-1", Reason.HUNG, (2, 3)), "both are on one node"
     assert failed_first(result.error) == "it is not known which rank failed first"
     result = failure_of(run(0.0, nproc=2), gave_up, (node(0),), {0: GLOO, 1: GLOO})
-    assert result is not None
     assert (result.error.reason, result.error.ranks) == (Reason.TIMED_OUT, ())
     result = failure_of(run(0.0), {"node-0": [ended(0, 3)]}, (node(0),), {0: BOOM})
-    assert result is not None
     assert (result.error.reason, result.error.ranks) == (Reason.EXIT_CODE, ())
     assert failed_first(result.error) == "rank 0 on node-0 failed first"
 
@@ -536,14 +516,12 @@ def test_first_failure_records_reason_and_ranks_of_timeout() -> None:
 def test_first_failure_names_only_ranks_that_are_known_to_be_late(tail: str, message: Line) -> None:
     ranks = (ended(0, 1), *(ended(n, -15, 11.0) for n in (1, 2, 3)))
     result = four(*ranks, tails={0: tail}, told={0: {"event": "failed", **message}})
-    assert result is not None
     assert result[:2] == (None, None)
     assert result[2].startswith("one of the ranks 2 and 3 hung, or was far behind")
 
 
 def test_first_failure_blames_ended_rank_others_waited_for() -> None:
     result = first(ended(0, 1), ended(1, 0, 5.0), nodes=(node(0), node(1, 0)), tails={0: GLOO})
-    assert result is not None
     assert result[:2] == (1, "node-1")
     assert result[2].startswith(
         "ended with exit status 0 while rank 0 waited for it (RuntimeError: Timed out"
@@ -564,7 +542,6 @@ def test_rank_that_lost_a_peer_which_had_ended_well_is_not_blamed(
     nodes = (node(0, 0, stopped_at=stopped_at, why=Reason.PEER_FAILED), node(1))
     ranks = {"node-0": [record], "node-1": [ended(1, 1, 10.0)]}
     result = failure_of(run(0.0, 0.0), ranks, nodes, {1: PEER})
-    assert result is not None
     assert (result.error.rank, result.exit_code) == (blamed, 1)
     if blamed == 0:
         assert "".join(headline(result.error)) == (
@@ -575,7 +552,6 @@ def test_rank_that_lost_a_peer_which_had_ended_well_is_not_blamed(
 
 def test_first_failure_blames_no_rank_when_all_timed_out() -> None:
     result = first(ended(0, 1), ended(1, 1, 10.2), nodes=(node(0), node(1)), tails={0: GLOO, 1: STORE})
-    assert result is not None
     assert result[:2] == (None, None)
     assert result[2].startswith("every rank waited for others until its time was over")
 
@@ -630,11 +606,9 @@ def test_first_failure_blames_rank_that_is_gone_with_its_watcher() -> None:
     """Both ranks are torchrun's on one machine; it ended the other after one was gone."""
     ranks = {"node-0": [ended(0, -15, 10.4), ended(1, None, None, local_rank=1)]}
     result = failure_of(run(0.0, nproc=2), ranks, (node(0, 1),), {})
-    assert result is not None
     assert (result.error.rank, result.error.reason, result.exit_code) == (1, Reason.UNKNOWN, None)
     # A launcher that was itself killed took its ranks along.
     result = failure_of(run(0.0, nproc=2), ranks, (node(0, -9),), {})
-    assert result is not None
     assert (result.error.rank, result.error.reason) == (0, Reason.TERMINATED)
 
 

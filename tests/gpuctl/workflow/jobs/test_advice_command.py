@@ -47,8 +47,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def advised(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
     """Return the rows of `gpuctl advise --json`."""
     cli.main(["advise", "--no-check", "--json", *words])
-    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["rows"]
-    return rows
+    return json.loads(capsys.readouterr().out)["rows"]
 
 
 def command_words(row: dict[str, Any]) -> dict[str, list[str]]:
@@ -62,7 +61,6 @@ def parsed(name: str, words: list[str]) -> dict[str, Any]:
     """Return the values that gpuctl's command of that name gets from these words."""
     with cli.group.make_context("gpuctl", [name, *words]) as parent:
         command = cli.group.get_command(parent, name)
-        assert command is not None
         with command.make_context(name, list(words), parent=parent) as context:
             return context.params
 

@@ -404,7 +404,6 @@ def test_associate_returns_a_route_table_associated_meanwhile(user: User, fake: 
     tables = maker.listing("describe_route_tables", "RouteTables", requests.ours())
     subnet, other = infrastructure.ids["subnet"], another_table(infrastructure, cluster)
     had = subnets.associate(maker, subnet, other, tables)
-    assert had is not None
     assert had["RouteTableId"] == infrastructure.ids["route_table"]
     with pytest.raises(errors.Exists, match=r"\(Resource.AlreadyAssociated\)"):
         subnets.associate(maker, subnet, other, Listing(list))

@@ -44,10 +44,8 @@ def test_project_brings_what_it_needs_unless_something_else_decides(tmp_path: Pa
     assert with_python.project is not None
     (tmp_path / "requirements.txt").write_text("torch\n-e .[more]\n")
     by_folder = decided(tmp_path, notes)
-    assert by_folder.project is not None
     assert (by_folder.project.extras, by_folder.dependencies) == (("more",), "install")
     on_hosts = decided(tmp_path, notes, local=True)
-    assert on_hosts.project is not None
     assert (on_hosts.environment, on_hosts.project.extras, on_hosts.dependencies) == (
         None,
         ("more",),
@@ -66,7 +64,6 @@ def test_local_hosts_get_no_environment_for_projects_alone(
     for options in ({"pip": (".[more]",)}, {"requirements": tmp_path / "r.txt"}):
         (tmp_path / "r.txt").write_text("-e .[more]\n")
         install = decided(tmp_path, [], local=True, **options)
-        assert install.project is not None
         assert (install.environment, install.dependencies) == (None, "install")
         assert install.project.extras == ("more",)
         on_nodes = decided(tmp_path, [], **options)
@@ -106,7 +103,6 @@ def test_engine_of_the_built_in_job_is_installed_beside_what_it_needs() -> None:
         install = what_to_install(
             TrainRequest(words=words), built_in_tree(), [MACHINE], print, same_machine=False
         )
-        assert install.environment is not None
         return install.environment.always
 
     assert always("--epochs", "1") == ("torch",)
