@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.run_results.advice import advice_on, alone_sentence, uneven_note
+from gpuctl.run_results.advice import advice_on, notes_on
 from gpuctl.run_results.failures.failures import headline, how_it_ended
-from gpuctl.run_results.saved_results import args_of, earlier_of, nothing_was_left
+from gpuctl.run_results.saved_results import earlier_of, launch_of, nothing_was_left
 from gpuctl.run_results.time_parts import time_lines
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
@@ -53,7 +53,7 @@ def run_table(result: Result, *, printed: Collection[str] = ()) -> RenderableTyp
 
     If a node failed and no rank, the log is its launcher's. Logs whose last lines are in `printed` are left out.
     """
-    folder, error = Path(result.dir), result.first_error
+    folder, error, run = Path(result.dir), result.first_error, launch_of(result)
     log_name = (error.node if error.rank is None else f"rank-{error.rank}") if error else None
     log = f"{log_name}.log" if log_name else ""
     tail = end_of(folder / "logs" / log)
@@ -63,9 +63,9 @@ def run_table(result: Result, *, printed: Collection[str] = ()) -> RenderableTyp
     artifacts = files_under(folder / "artifacts")
     return draw_run(
         result,
-        args=args_of(result),
-        advice=advice_on(result),
-        notes=[line for line in (alone_sentence(result), uneven_note(result)) if line],
+        args=run.args if run else (),
+        advice=advice_on(result, run),
+        notes=notes_on(result, run),
         log_tail=tail,
         artifacts=artifacts,
         earlier=earlier_of(result),

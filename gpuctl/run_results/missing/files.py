@@ -24,8 +24,7 @@ def how_to_send(words: str, options: RunOptions, *, mode: str = "torchrun") -> s
     root = Path(options.root or folder)
     if not name or not root.is_dir():
         return ""
-    of_node = _OF_NODE.fullmatch(name)
-    path = Path(os.path.normpath(root / of_node["rest"] if of_node else folder / name))
+    path, of_node = _on_this_computer(name, options)
     written = name.endswith("/") or not path.exists()
     if written and not name.endswith("/"):
         path, name = path.parent, os.path.dirname(name)  # noqa: PTH120
@@ -67,17 +66,20 @@ def not_here(words: str, options: RunOptions) -> str:
     """Return the sentence on a file of the project that a rank did not find and this computer lacks; else empty."""
     name = path_not_found(words)
     inner = path_in_project(name, options) if re.search(r"[./]", name) and not name.endswith("/") else None
-    root = Path(options.root or options.project or ".")
-    if inner is None or (root / inner).exists():
+    if (
+        options.project is None
+        or inner is None
+        or (file := Path(options.root or options.project, inner)).exists()
+    ):
         return ""
-    path = os.path.relpath(root / inner, options.project or ".")
+    path = os.path.relpath(file, options.project)
     sentence = (
         f"{clean(path)} is not on this computer either (gpuctl looked in {options.project}). Copy it there, "
         f"then send it: gpuctl push --into-project {shlex.quote(path)}"
     )
-    if (folder := (root / inner).parent).exists():
+    if file.parent.exists():
         return sentence
-    made = os.path.relpath(folder, options.project or ".")
+    made = os.path.relpath(file.parent, options.project)
     return f"{sentence}\nIf the script writes it, make its folder in the script: os.makedirs({made!r}, exist_ok=True)"
 
 
@@ -99,11 +101,17 @@ def ignored(name: str, path: Path, folder: Path) -> str:
 
 def path_in_project(name: str, options: RunOptions) -> str | None:
     """Return where a path that a script names lies in the folder that was sent. `None`: outside."""
-    folder = Path(options.project or ".")
-    root = Path(options.root or folder)
-    of_node = _OF_NODE.fullmatch(name)
-    path = Path(os.path.normpath(root / of_node["rest"] if of_node else folder / name))
+    path, _ = _on_this_computer(name, options)
+    root = options.root or options.project or "."
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else None
+
+
+def _on_this_computer(name: str, options: RunOptions) -> tuple[Path, bool]:
+    """Return the path here of a file that a script names, and whether it names a path in the code on a node."""
+    folder = Path(options.project or ".")
+    of_node = _OF_NODE.fullmatch(name)
+    path = Path(options.root or folder, of_node["rest"]) if of_node else folder / name
+    return Path(os.path.normpath(path)), of_node is not None
 
 
 def is_sent(path: Path, tree: Tree) -> bool:

@@ -14,6 +14,7 @@ from gpuctl.scripts.sources import names_in
 from gpuctl.text import clean
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
+from inventories.runs.end_reasons import Reason
 from inventories.runs.run import FirstError, Result, Run, RunNode
 from remote.runs.run_files import tail
 from remote.shared.constants import NODE_FOLDER, RUNS
@@ -26,6 +27,8 @@ _MISSING = re.compile(
     re.IGNORECASE,
 )
 """Words of libraries on a file that does not exist, where they do not quote the system's error."""
+OF_A_MISSING_FILE = frozenset({Reason.EXIT_CODE, Reason.FILE_NOT_FOUND})
+"""Reasons with which a rank that lacks a file fails: many libraries raise an error of their own."""
 MAX_EARLIER_RUNS = 20
 """Earlier runs whose records are searched for the run that wrote a file."""
 WAYS = (
@@ -37,8 +40,7 @@ WAYS = (
 
 def written_elsewhere(result: Result, error: FirstError, run: Run) -> str:
     """Return the sentences on who wrote the file that a rank did not find. Empty: no rank is known to have."""
-    name = _looked_for(result, error, run)
-    if not name:
+    if error.reason not in OF_A_MISSING_FILE or not (name := _looked_for(result, error, run)):
         return ""
     if in_run := _IN_RUN.fullmatch(name):
         return _of_run_folder(result, error, run, in_run["rest"])

@@ -14,7 +14,7 @@ from gpuctl.tables.run import run_table
 from inventories.disk.store import Store
 from inventories.runs.end_reasons import Cause, Reason
 from inventories.runs.hang import Culprit, Hang, WaitingRank
-from inventories.runs.run import Commit, FirstError, Misplaced, Result, Run, RunOptions, TrainSummary
+from inventories.runs.run import Commit, FirstError, Misplaced, Result, RunOptions, TrainSummary
 from train.models.networks import build_model
 from train.options import Options
 from train.strategies.wrapping import repeated_blocks
@@ -62,9 +62,7 @@ def test_files_that_differed_are_named_where_they_explain_the_end(
 ) -> None:
     cause = reason if isinstance(reason, Cause) else None
     (tmp_path / "x.py").write_text(source)
-    folder = Store(tmp_path).new_run(datetime.now(UTC))
-    options = RunOptions(project=str(tmp_path))
-    folder.save_run(a_run(run=folder.id, script="x.py", uneven_files=UNEVEN, options=options))
+    run = a_run(script="x.py", uneven_files=UNEVEN, options=RunOptions(project=str(tmp_path)))
     line = len(source.splitlines())
     error = (
         FirstError(
@@ -77,9 +75,9 @@ def test_files_that_differed_are_named_where_they_explain_the_end(
     hang = None
     if isinstance(reason, Culprit):
         waits = (WaitingRank(rank=1, node="gpu-1"),)
-        hang = Hang(run=folder.id, verdict="hung", sentence="so", culprits=(reason,), waiting=waits)
-    result = a_result(status="failed", first_error=error, dir=str(folder.path), hang=hang)
-    sentence = advice_on(result)
+        hang = Hang(run=run.run, verdict="hung", sentence="so", culprits=(reason,), waiting=waits)
+    result = a_result(status="failed", first_error=error, hang=hang, dir=str(tmp_path / "run"))
+    sentence = advice_on(result, run)
     assert (
         sentence == f"The nodes' files differed: {UNEVEN}." if advised else "files differed:" not in sentence
     )
@@ -123,16 +121,10 @@ def test_success_of_a_run_whose_nodes_files_differed_repeats_the_note(
     ],
 )  # fmt: skip
 def test_rank_of_the_built_in_job_without_memory_gets_what_its_strategy_can_do(
-    tmp_path: Path, model: str, strategy: str | None, ranks: int, args: tuple[str, ...], advised: str
+    model: str, strategy: str | None, ranks: int, args: tuple[str, ...], advised: str
 ) -> None:
-    folder = Store(tmp_path).new_run(datetime.now(UTC))
-    folder.save_run(
-        Run(
-            run=folder.id, cluster="n", mode="torchrun", script="built-in", args=args, nodes=(), master_addr="h",
-            master_port=1, started_at="2026-01-01T00:00:00+00:00",
-        )
-    )  # fmt: skip
-    assert advice_on(without_memory("built-in", model, strategy, ranks, folder.path)) == advised
+    run = a_run(script="built-in", args=args)
+    assert advice_on(without_memory("built-in", model, strategy, ranks), run) == advised
 
 
 @pytest.mark.parametrize("model", ["cnn", "mlp", "alexnet", "vgg11", "resnet18", "vit_b_16", "mobilenet_v2"])
@@ -151,15 +143,14 @@ def test_networks_that_repeat_no_block_are_those_of_the_job(model: str) -> None:
     ],
 )
 def test_script_that_refuses_the_dashes_after_its_name_comes_with_the_line_without_them(
-    tmp_path: Path, script: str, args: tuple[str, ...], advised: str
+    script: str, args: tuple[str, ...], advised: str
 ) -> None:
-    folder = Store(tmp_path).new_run(datetime.now(UTC))
-    folder.save_run(a_run(run=folder.id, cluster="n", script=script, args=args))
+    run = a_run(cluster="n", script=script, args=args)
     output = "v.py: error: unrecognized arguments: -- --lr 0.1"
     error = FirstError(
         rank=0, node="n-0", message=output, reason=Reason.EXIT_CODE, cause=Cause.ARGUMENTS, detail=output
     )
-    result = advice_on(a_result(status="failed", first_error=error, dir=str(folder.path)))
+    result = advice_on(a_result(status="failed", first_error=error), run)
     assert result.endswith(f"Leave out the `--`: {advised}") if advised else result == ""
 
 
@@ -190,32 +181,29 @@ def test_script_that_refuses_options_of_gpuctl_comes_with_the_line_that_moves_th
             unknown=("--device", "-v"),
         )
     )
-    folder = Store(tmp_path).new_run(datetime.now(UTC))
     args = ("--device", "gpu", "--lr", "x y", "--device", "cpu", "--resume", "-v")
-    folder.save_run(a_run(run=folder.id, cluster="n", script="my.py", args=args, options=options))
+    run = a_run(cluster="n", script="my.py", args=args, options=options)
     error = FirstError(rank=0, node="n-0", message=words, reason=Reason.EXIT_CODE, cause=cause, detail=words)
-    result = advice_on(a_result(status="failed", first_error=error, dir=str(folder.path)))
+    result = advice_on(a_result(status="failed", first_error=error), run)
     line = "gpuctl train --device gpu -v --device cpu --cluster n --env KEY my.py --lr 'x y' --resume"
     assert result == (
         f"The script got {names}. gpuctl's own options go before the script: {line}" if names else ""
     )
 
 
-def test_script_without_memory_gets_no_options_of_the_built_in_job(tmp_path: Path) -> None:
-    assert advice_on(without_memory("my.py", "cnn", "ddp", 2, tmp_path)) == ""
+def test_script_without_memory_gets_no_options_of_the_built_in_job() -> None:
+    assert advice_on(without_memory("my.py", "cnn", "ddp", 2), a_run(script="my.py")) == ""
 
 
-def test_run_whose_record_is_gone_gets_the_advice_as_well(tmp_path: Path) -> None:
-    result = advice_on(without_memory("built-in", "resnet18", "ddp", 2, tmp_path / "gone"))
+def test_run_whose_record_is_gone_gets_the_advice_as_well() -> None:
+    result = advice_on(without_memory("built-in", "resnet18", "ddp", 2), None)
     assert result == f"{SMALLER}; {AGAIN}; {FSDP}."
 
 
-def without_memory(script: str, model: str, strategy: str | None, ranks: int, folder: Path) -> Result:
+def without_memory(script: str, model: str, strategy: str | None, ranks: int) -> Result:
     error = FirstError(rank=1, node="gpu-1", message="so", reason=Reason.OUT_OF_MEMORY)
     summary = TrainSummary(model=model, strategy=strategy)
-    return a_result(
-        script=script, status="failed", first_error=error, train=summary, world_size=ranks, dir=str(folder)
-    )
+    return a_result(script=script, status="failed", first_error=error, train=summary, world_size=ranks)
 
 
 @pytest.mark.parametrize(
@@ -232,15 +220,17 @@ def without_memory(script: str, model: str, strategy: str | None, ranks: int, fo
 def test_script_that_asks_git_is_told_which_variable_has_the_commit(message: str) -> None:
     error = FirstError(rank=0, node="gpu-0", message=message, reason=Reason.EXIT_CODE, detail=message)
     failed = a_result(status="failed", first_error=error)
-    assert advice_on(failed).endswith("Here, too, the project has no commit")
+    assert advice_on(failed, None).endswith("Here, too, the project has no commit")
     of_commit = replace(failed, commit=Commit(sha="abc", dirty=False))
-    assert 'in the variable GPUCTL_COMMIT (os.environ["GPUCTL_COMMIT"] in Python)' in advice_on(of_commit)
+    assert 'in the variable GPUCTL_COMMIT (os.environ["GPUCTL_COMMIT"] in Python)' in advice_on(
+        of_commit, None
+    )
 
 
 def test_other_failed_commands_have_nothing_to_do_with_git() -> None:
     output = "subprocess.CalledProcessError: Command '['make', 'digits']' returned non-zero exit status 2."
     error = FirstError(rank=0, node="gpu-0", message=output, reason=Reason.EXIT_CODE, detail=output)
-    assert advice_on(a_result(status="failed", first_error=error)) == ""
+    assert advice_on(a_result(status="failed", first_error=error), a_run()) == ""
 
 
 @pytest.mark.parametrize(
@@ -295,6 +285,6 @@ def test_missing_setting_comes_with_the_way_to_give_it(
     error = FirstError(
         rank=0, node="n-0", message=message, reason=Reason.EXIT_CODE, cause=cause, detail=message
     )
-    result = advice_on(a_result(status="failed", first_error=error))
+    result = advice_on(a_result(status="failed", first_error=error), None)
     assert advised in result
     assert bool(advised) == bool(result)

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from gpuctl.run_results.advice import alone_sentence
+from gpuctl.run_results.advice import notes_on
 from gpuctl.run_results.evidence import Evidence
 from gpuctl.run_results.rank_metrics import RankMetrics
 from gpuctl.run_results.result import result_of
 from gpuctl.run_results.saved_results import nothing_was_left
 from inventories import codec
-from inventories.disk.store import RunFolder
 from inventories.runs.end_reasons import Cause, Ended, Reason
 from inventories.runs.hang import Culprit, Hang, RankStacks
 from inventories.runs.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
@@ -153,7 +152,6 @@ def test_result_of_names_an_exception_that_a_script_only_logged(
     ],
 )
 def test_ranks_that_never_joined_are_told_where_each_did_the_whole_job(
-    tmp_path: Path,
     joined: tuple[bool | None, ...],
     names_ranks: bool,
     codes: tuple[int, ...],
@@ -165,16 +163,14 @@ def test_ranks_that_never_joined_are_told_where_each_did_the_whole_job(
         for node, of_node in ranks(*codes).items()
     }
     run = replace(RUN, names_ranks=names_ranks)
-    folder = RunFolder(tmp_path / run.run)
-    folder.path.mkdir()
-    folder.save_run(run)
-    matches = replace(result(records, nodes(0, max(codes)), run=run), dir=str(folder.path))
+    matches = result(records, nodes(0, max(codes)), run=run)
     assert matches.joined is known
     sentence = (
         "The 3 ranks never joined each other (torch.distributed), so each seems to have done the whole job."
     )
-    assert alone_sentence(matches).startswith(sentence) is message
-    assert bool(alone_sentence(matches)) is message
+    notes = notes_on(matches, run)
+    assert len(notes) == message
+    assert all(note.startswith(sentence) for note in notes)
 
 
 def test_result_of_derives_speed_from_file_times_of_all_ranks() -> None:

@@ -51,14 +51,13 @@ def advised(
         run=folder.id, cluster="n", mode="torchrun", script="my.py", args=args, nodes=tuple(nodes), master_addr="h",
         master_port=1, started_at="2026-01-01T00:00:00+00:00", options=options, uneven_files="they differ",
     )  # fmt: skip
-    folder.save_run(run)
     (folder.path / "logs" / "rank-2.log").write_text(log)
     error = FirstError(rank=2, node="gpu-1", message="so", reason=reason, detail=words)
     saved = (RunFile(kind="checkpoint", path="checkpoints/best.pt", bytes=1),)
     result = a_result(
         dir=str(folder.path), first_error=error, outputs=outputs_of(wrote), files=saved, status="failed"
     )
-    return advice_on(result)
+    return advice_on(result, run)
 
 
 def outputs_of(names: Sequence[str]) -> tuple[OutputFile, ...]:
