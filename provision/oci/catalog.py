@@ -2,6 +2,7 @@
 
 import re
 
+from inventories.errors import InvalidInput
 from inventories.specs.gpu_driver import LAST_FOR_VOLTA
 from provision.clouds import Shape
 
@@ -99,3 +100,17 @@ SHAPES = tuple(
     )
     for name, gpus, gpu, memory_gb, network, rdma, usd in _ROWS
 )
+
+
+def hourly_usd(name: str, *, spot: bool) -> float | None:
+    """Return the list price of one machine. `None`: not known."""
+    price = next((shape.usd_per_hour for shape in SHAPES if shape.name == name), None)
+    return price * SPOT_SHARE if spot and price is not None else price
+
+
+def refuse_not_launched(name: str) -> None:
+    """Raise InvalidInput for a shape that gpuctl does not launch."""
+    if reason := not_launched(name):
+        raise InvalidInput(
+            f"{name} is not launched by gpuctl: {reason}. Choose another shape: `gpuctl shapes` lists them."
+        )

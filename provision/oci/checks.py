@@ -1,6 +1,14 @@
 """Checks of `doctor`: files and their modes, credentials, clock, permissions, shape, image, limits.
 
-Read-only. OCI does not simulate calls, so the findings show the policy statements that creating resources needs.
+Read-only. OCI does not simulate calls, so the findings show the policy statements that creating resources needs, as
+an administrator types them. A test compares them with the calls that a cluster makes.
+
+Sources:
+- https://docs.oracle.com/en-us/iaas/Content/Identity/policyreference/corepolicyreference.htm (machines, disks,
+  network, pools, autoscaling)
+- https://docs.oracle.com/en-us/iaas/Content/Identity/policyreference/iampolicyreference.htm (compartments, tenancies)
+- https://docs.oracle.com/en-us/iaas/Content/Identity/policyreference/contengpolicyreference.htm (OKE)
+- https://docs.oracle.com/en-us/iaas/Content/General/Concepts/servicelimits.htm (limits)
 """
 
 import stat
@@ -16,7 +24,7 @@ from inventories.errors import InvalidInput
 from inventories.threads import run_all
 from provision.errors import BadCredentials, CloudError, Denied, ProvisionError
 from provision.findings import Finding
-from provision.oci import offers, rights
+from provision.oci import offers
 from provision.oci.api import Api
 from provision.oci.description import has_autoscaling, may_join_pool
 from provision.oci.errors import STOPPED_COUNT, policy_for, statement
@@ -27,6 +35,54 @@ from provision.records import CloudCluster, Offer
 MAX_SKEW_S = 300.0
 """OCI refuses requests that are signed with a time further off."""
 WORRYING_SKEW_S = 60.0
+
+MACHINES = (
+    "manage instance-family in compartment id {compartment}",
+    "manage volume-family in compartment id {compartment}",
+    "manage compute-clusters in compartment id {compartment}",
+    "inspect work-requests in compartment id {compartment}",
+    "inspect compartments in tenancy",
+)
+"""For machines, their disks, the RDMA network of shapes with RDMA, and the reason of a launch that failed."""
+SHARED_NETWORK = (*MACHINES, "manage virtual-network-family in compartment id {compartment}")
+"""For machines in the network that gpuctl creates."""
+GIVEN_SUBNET = (
+    *MACHINES,
+    "read virtual-network-family in compartment id {compartment}",
+    "manage network-security-groups in compartment id {compartment}",
+    "use vnics in compartment id {compartment}",
+    "use vnics in compartment id {subnet}",
+    "use subnets in compartment id {subnet}",
+    "manage vcns in compartment id {vcn}",
+)
+"""For machines in a given subnet: a security group is created in its VCN, which needs rights to both.
+
+Placeholders: the compartments of the cluster, of the subnet and of its VCN.
+"""
+KUBERNETES = (
+    *SHARED_NETWORK,
+    "manage cluster-family in compartment id {compartment}",
+    "manage load-balancers in compartment id {compartment}",
+)
+"""For a cluster of provider `oke`, and for load balancers that controllers in it created."""
+TIME_LIMIT = (
+    "manage compute-management-family in compartment id {compartment}",
+    "manage auto-scaling-configurations in compartment id {compartment}",
+)
+"""For `--ttl`: an instance pool with its configuration, and the schedule that ends its machines."""
+TIME_LIMIT_LISTS = (
+    "management.list_instance_pools",
+    "management.list_instance_configurations",
+    "autoscaling.list_auto_scaling_configurations",
+)
+"""Lists that show, without a change, whether a right for `--ttl` is missing."""
+HINTS = (
+    "inspect resource-availability in tenancy",
+    "manage compute-capacity-reports in tenancy",
+    "manage app-catalog-listing in tenancy",
+    "inspect tenancies in tenancy",
+)
+"""For room under the limits, reports of capacity, images of the marketplace, and the subscribed regions."""
 
 
 def findings(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
@@ -152,7 +208,7 @@ def _region(api: Api) -> Iterator[Finding]:
 
 def _permissions(api: Api, cluster: CloudCluster) -> Iterator[Finding]:
     operations = [kind.operation("list") for kind in KINDS.values()]
-    operations = [operation for operation in operations if operation not in rights.TIME_LIMIT_LISTS]
+    operations = [operation for operation in operations if operation not in TIME_LIMIT_LISTS]
     operations += ["compute.list_instances", "compute.list_images", "compute.list_vnic_attachments"]
     outcomes = run_all(lambda operation_name: api.listed(operation_name), operations)
     fine = True
@@ -175,18 +231,18 @@ def _permissions(api: Api, cluster: CloudCluster) -> Iterator[Finding]:
 def _creating(api: Api, cluster: CloudCluster) -> Finding:
     """Return the finding with the statements that creating and deleting need, as OCI does not simulate calls."""
     subnet, vcn = _network_compartments(api, cluster)
-    needed = rights.GIVEN_SUBNET if cluster.subnet_id else rights.SHARED_NETWORK
+    needed = GIVEN_SUBNET if cluster.subnet_id else SHARED_NETWORK
     network = "with --subnet-id" if cluster.subnet_id else "that also creates the network"
     creating = statements(api, needed, subnet=subnet, vcn=vcn)
     return Finding(
         what="permission to create",
         ok=None,
         detail=f"OCI can't be asked. A group {network} needs\n{creating}\nand for --ttl\n"
-        f"{statements(api, rights.TIME_LIMIT)}\nWithout `manage volume-family`, boot volumes get no tags, and "
+        f"{statements(api, TIME_LIMIT)}\nWithout `manage volume-family`, boot volumes get no tags, and "
         "`gpuctl down` does not find one that was preserved when its machine was terminated in the console. "
         "`manage compute-clusters` is for shapes with RDMA. Without `inspect work-requests`, the reason of a "
         "launch that fails late is missing. Useful, and not necessary, for limits, reports of capacity, images of "
-        f"the marketplace and --all-regions:\n{statements(api, rights.HINTS)}",
+        f"the marketplace and --all-regions:\n{statements(api, HINTS)}",
     )
 
 
@@ -216,8 +272,8 @@ def _time_limit(api: Api, cluster: CloudCluster) -> Iterator[Finding]:
             detail=f"OCI has no autoscaling in {region}: with --ttl, nothing in the cloud would end the machines.",
         )
         return
-    outcomes = run_all(api.listed, rights.TIME_LIMIT_LISTS)
-    methods = [operation.partition(".")[2] for operation in rights.TIME_LIMIT_LISTS]
+    outcomes = run_all(api.listed, TIME_LIMIT_LISTS)
+    methods = [operation.partition(".")[2] for operation in TIME_LIMIT_LISTS]
     denied = [
         method for method, outcome in zip(methods, outcomes, strict=True) if isinstance(outcome, Denied)
     ]

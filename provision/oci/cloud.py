@@ -1,7 +1,7 @@
 """OCI as a `provision.rented.interface.Cloud`: one compartment in one region."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from provision.errors import Denied, TermsRefused
@@ -13,30 +13,27 @@ from provision.oci import (
     preview,
     quotas,
     requests,
-    scheduled_end,
-    serial_console,
 )
-from provision.oci import instances as machines
 from provision.oci.api import Api
 from provision.oci.checks import sdk
 from provision.oci.credentials import configured
 from provision.oci.images import marketplace
 from provision.oci.infrastructure import network
-from provision.oci.resources import deletion, listing
+from provision.oci.instance_pool import ScheduledEnds
+from provision.oci.instances import Machines
+from provision.oci.resources import deletion, resource_types
 from provision.records import (
     CloudCluster,
     Infrastructure,
-    Instance,
     NewMachine,
     Offer,
     Preview,
     Resource,
-    ScheduledEnd,
     Target,
     Zone,
 )
 from provision.rented.interface import Ensure
-from provision.waiting import Clock, Say
+from provision.waiting import Clock
 
 __all__ = ["OciCloud", "configured", "connect", "outline", "sdk"]
 
@@ -63,7 +60,7 @@ def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offe
     return offer, preview.preview(cluster, offer, machines, (), cluster.target.compartment or "<compartment>")
 
 
-class OciCloud:
+class OciCloud(Machines, ScheduledEnds):
     """A `Cloud`."""
 
     name = "oci"
@@ -130,56 +127,9 @@ class OciCloud:
             for machine in machines
         )
 
-    def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
-        """Launch one machine."""
-        return machines.send(self.api, request)
-
-    def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
-        """Return the machines by tag."""
-        return machines.instances(self.api, cluster_id)
-
-    def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-        """Return the instances with their addresses."""
-        return machines.with_addresses(self.api, instances)
-
-    def failure(self, instance: Instance) -> Exception | None:
-        """Return the error of the machine's work requests."""
-        return machines.failure(self.api, instance)
-
-    def console(self, instance_id: str) -> str | None:
-        """Return the end of a machine's serial console."""
-        return serial_console.read(self.api, instance_id)
-
-    def terminate(self, ids: Sequence[str]) -> None:
-        """Begin to end machines, also members of instance pools."""
-        machines.terminate(self.api, ids)
-
-    def schedule_end(
-        self,
-        cluster: CloudCluster,
-        offer: Offer,
-        infrastructure: Infrastructure,
-        machines: Sequence[Instance],
-        ensure: Ensure,
-    ) -> None:
-        """Let a schedule of OCI terminate these machines."""
-        scheduled_end.schedule(self.api, cluster, offer, infrastructure, machines, ensure)
-
-    def scheduled_ends(self, cluster_id: str) -> tuple[ScheduledEnd, ...]:
-        """Return OCI's schedules for a cluster's machines."""
-        return scheduled_end.scheduled(self.api, cluster_id)
-
-    def forget_ended(self, cluster_id: str, alive: Sequence[str], say: Say) -> None:
-        """Keep instance pools from replacing dead machines."""
-        scheduled_end.forget_ended(self.api, cluster_id, alive, say)
-
-    def end_pools(self, cluster_ids: Collection[str] | None) -> None:
-        """Begin to end the instance pools of these clusters."""
-        scheduled_end.end_pools(self.api, cluster_ids)
-
     def resources(self) -> tuple[Resource, ...]:
         """Return our resources by tag."""
-        return listing.resources(self.api)
+        return resource_types.resources(self.api)
 
     def delete(self, resource: Resource) -> None:
         """Remove a resource."""

@@ -1,18 +1,31 @@
-"""Instance pools of OCI: machines that join, leave and end with a pool, and machines that a pool makes itself.
+"""Instance pools of OCI, and the schedule that ends their machines at the end of a cluster's time.
+
+A shutdown from the machine's own system ends no bill on OCI, whatever the shape. When a schedule sets the size of an
+instance pool to 0, OCI terminates its machines, with every computer of ours shut and no credential on the machines.
+Sources: https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/restartinginstance.htm (billing of a stop),
+https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/autoscalinginstancepools.htm (scaling in terminates).
 
 A pool that is scaling refuses other changes; each change here waits for its turn. Members end only through their
 pool, as it replaces each member that ends otherwise.
 """
 
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 
 from provision.errors import BadCredentials, Blocked, CloudError, Denied, Gone
+from provision.oci import requests
 from provision.oci.api import APPEAR_TIMEOUT_S, Api, Json
+from provision.oci.description import acts_at, pool_refusal
+from provision.oci.infrastructure.find_or_create import ResourceMaker
 from provision.oci.resources.resource_types import ENDED, ENDING, KINDS, is_live, list_kind, tags_of
+from provision.records import CloudCluster, Infrastructure, Instance, Offer, ScheduledEnd
 from provision.rented import tags
+from provision.rented.interface import Ensure
 from provision.waiting import Progress, Say, poll, quiet
 
+SHORTEST = timedelta(minutes=2)
+"""Shortest time to the end for which a schedule is made: one that has passed never acts."""
 SCALING_TIMEOUT_S = 900.0
 """Longest wait for a pool that is scaling."""
 
@@ -20,6 +33,7 @@ CHANGING = ("PROVISIONING", "SCALING")
 """States of a pool in which it takes no other change."""
 
 _KIND = KINDS["instance-pool"]
+_SCHEDULE = KINDS["autoscaling-configuration"]
 
 
 def live_pools(api: Api, cluster_ids: Collection[str] | None, say: Say = quiet) -> list["InstancePool"]:
@@ -164,3 +178,150 @@ class InstancePool:
                 if self._api.clock.now() - began > timeout_s:
                     raise
             progress.tell("the instance pool is scaling")
+
+
+class ScheduledEnds:
+    """The ends of machines that OCI itself schedules: a `SchedulesEnd`."""
+
+    api: Api
+
+    def schedule_end(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        infrastructure: Infrastructure,
+        machines: Sequence[Instance],
+        ensure: Ensure,
+    ) -> None:
+        """Have OCI terminate the machines at the end of the cluster's time. Idempotent.
+
+        The schedule stands before the first machine joins its pool, so that each is guarded from then on.
+        Raises CloudError if OCI refuses a request; machines that joined before stay guarded.
+        """
+        if refusal := pool_refusal(cluster):
+            raise CloudError(f"On OCI {refusal}.", operation="attach_instance_pool_instance")
+        if acts_at(cluster) < datetime.now(UTC) + SHORTEST:
+            raise CloudError(
+                f"{cluster.expires_at} is too near for a schedule of OCI.",
+                operation="create_auto_scaling_configuration",
+            )
+        maker = ResourceMaker(self.api, cluster, ensure)
+        ids, zone = infrastructure.ids, machines[0].zone
+        configuration = requests.instance_configuration(cluster, offer, infrastructure, self.api.compartment)
+        configuration_id = _ensure(maker, "instance-configuration", configuration)
+        body = requests.instance_pool(cluster, configuration, configuration_id, ids, zone)
+        pool = InstancePool(self.api, _ensure(maker, "instance-pool", body), ensure.say)
+        pool.settle()
+        self._ensure_schedule(cluster, pool.id, ensure)
+        members = pool.members()
+        joining = [machine for machine in machines if machine.id not in members]
+        if joining:
+            at = f"{acts_at(cluster):%Y-%m-%d %H:%M} UTC"
+            ensure.say(f"adding the machines to an instance pool, whose schedule ends them at {at} …")
+        outcomes = [_join(self.api, pool, machine) for machine in joining]
+        if error := next(filter(None, outcomes), None):
+            raise error
+
+    def scheduled_ends(self, cluster_id: str) -> tuple[ScheduledEnd, ...]:
+        """Return the ends that OCI has scheduled for machines of a cluster, as OCI describes them now."""
+        pools = {pool.id: pool for pool in live_pools(self.api, {cluster_id})}
+        if not pools:
+            return ()
+        ends: list[ScheduledEnd] = []
+        for summary in list_kind(self.api, "autoscaling-configuration"):
+            pool = pools.get(str(summary["resource"].get("id")))
+            if pool is not None and summary.get("isEnabled"):
+                view = self.api.call(_SCHEDULE.operation("get"), summary["id"])
+                times = [time for policy in view.get("policies") or () if (time := _end_of(policy))]
+                members = frozenset(pool.members()) if times else frozenset()
+                problem = _problem(pool.view(), len(members))
+                ends += [
+                    ScheduledEnd(at=time.isoformat(timespec="seconds"), machines=members, problem=problem)
+                    for time in times
+                ]
+        return tuple(ends)
+
+    def end_pools(self, cluster_ids: Collection[str] | None) -> None:
+        """Begin to terminate the pools of these clusters with their machines. `None`: of all clusters of ours."""
+        for pool in live_pools(self.api, cluster_ids):
+            pool.terminate()
+
+    def forget_ended(self, cluster_id: str, alive: Collection[str], say: Say) -> None:
+        """Keep the cluster's pools from making machines in place of members that are not alive. Raises Blocked."""
+        for pool in live_pools(self.api, {cluster_id}, say):
+            pool.forget_ended(alive)
+
+    def _ensure_schedule(self, cluster: CloudCluster, pool_id: str, ensure: Ensure) -> None:
+        """Have the pool's one autoscaling configuration set it to 0 machines at the end of the cluster's time."""
+
+        def find() -> str | None:
+            views = list_kind(self.api, "autoscaling-configuration")
+            return next((str(view["id"]) for view in views if view["resource"].get("id") == pool_id), None)
+
+        def create(token: str) -> str:
+            body = requests.autoscaling_configuration(
+                cluster, pool_id, acts_at(cluster), self.api.compartment
+            )
+            return str(self.api.call(_SCHEDULE.operation("create"), body, opc_retry_token=token)["id"])
+
+        configuration_id = ensure(f"autoscaling-configuration of {pool_id}", find=find, create=create)
+        view: Json = self.api.call(_SCHEDULE.operation("get"), configuration_id)
+        if not view.get("isEnabled"):
+            self.api.call(
+                "autoscaling.update_auto_scaling_configuration",
+                configuration_id,
+                {"isEnabled": True},
+                again=True,
+            )
+        policy = requests.scheduled_policy(acts_at(cluster))
+        policies = list(view.get("policies") or ())
+        if any(_end_of(candidate) == acts_at(cluster) for candidate in policies):
+            return
+        ours = next(
+            (candidate for candidate in policies if candidate.get("displayName") == policy["displayName"]),
+            None,
+        )
+        if ours is None:
+            self.api.call("autoscaling.create_auto_scaling_policy", configuration_id, policy)
+        else:
+            self.api.call(
+                "autoscaling.update_auto_scaling_policy", configuration_id, ours["id"], policy, again=True
+            )
+
+
+def _join(api: Api, pool: InstancePool, machine: Instance) -> CloudError | None:
+    """Add a machine to a pool. Returns the refusal, so that one machine keeps no other from its guard."""
+    of = dict(machine.tags) | {tags.POOL: tags.MEMBER}
+    try:
+        # Before it joins: the tag shows the pool to a user who may not list pools.
+        api.call("compute.update_instance", machine.id, {"freeformTags": of}, again=True)
+        pool.attach(machine.id)
+    except BadCredentials:
+        raise
+    except CloudError as error:
+        return error
+    return None
+
+
+def _problem(pool: Json, members: int) -> str:
+    """Return why a schedule may not act on the machines of a pool in time, as a clause. Empty: it acts."""
+    state, size = pool.get("lifecycleState"), pool.get("size")
+    if state == "RUNNING" and size == members:
+        return ""
+    return f"the instance pool is {state} with {members} of {size} machines, and may not act in time"
+
+
+def _ensure(maker: ResourceMaker, kind: str, body: Json) -> str:
+    """Return the id of the cluster's resource with the display name of `body`: found, or created."""
+    name = body["displayName"]
+    return maker.ensure(kind, f"{kind} {name}", body, fits=lambda view: view.get("displayName") == name)
+
+
+def _end_of(policy: Mapping[str, object]) -> datetime | None:
+    """Return the time at which a policy sets its pool to 0. `None`: another policy."""
+    capacity, schedule = policy.get("capacity"), policy.get("executionSchedule")
+    if not isinstance(capacity, Mapping) or not isinstance(schedule, Mapping):
+        return None
+    if not policy.get("isEnabled") or capacity.get("initial") != 0 or schedule.get("timezone") != "UTC":
+        return None
+    return requests.read_cron(str(schedule.get("expression")))

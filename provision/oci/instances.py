@@ -1,5 +1,7 @@
-"""Machines: launch, list, addresses, termination."""
+"""Machines: launch, list, addresses, termination, serial console, and the tags of their boot volumes."""
 
+import contextlib
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -7,19 +9,21 @@ from typing import Any
 
 from inventories.threads import first_error, run_all, together, values
 from provision.errors import Blocked, CloudError, Denied, Gone, Quota
-from provision.oci import boot_volumes, quotas
+from provision.oci import quotas
 from provision.oci.api import Api, Json
 from provision.oci.errors import from_message, policy_for
 from provision.oci.instance_pool import end_members
-from provision.oci.resources.resource_types import ENDED, ENDING, tags_of
+from provision.oci.resources.resource_types import ENDED, ENDING, is_live, list_kind, tags_of
 from provision.records import Instance, InstanceState, Zone
 from provision.rented import tags
+from provision.rented.serial_console import MAX_BYTES, end_of, with_short_retry
 from provision.waiting import poll
 
 TERMINATE_PATIENCE_S = 300.0
 """Longest time that OCI refuses to end a machine that it is making."""
 UNLISTED_PATIENCE_S = 15.0
 """Longest time that a list shows a machine that a call no longer finds."""
+CAPTURE_TIMEOUT_S = 60.0
 
 STATES: dict[str, InstanceState] = {
     "PROVISIONING": "pending",
@@ -34,6 +38,8 @@ STATES: dict[str, InstanceState] = {
 }
 
 _HELD = ("ATTACHING", "ATTACHED")
+_COPIED = (tags.CLUSTER, tags.CLUSTER_ID, tags.OWNER, tags.EXPIRES)
+"""Tags of boot volumes, which a launch can't set."""
 
 
 def as_instance(view: Json) -> Instance:
@@ -56,29 +62,92 @@ def as_instance(view: Json) -> Instance:
     )
 
 
-def instances(api: Api, cluster_id: str | None) -> tuple[Instance, ...]:
-    """Return the machines: see `Cloud.instances`."""
-    views = api.listed("compute.list_instances")
-    return tuple(
-        as_instance(view)
-        for view in views
-        if tags.is_ours(tags_of(view)) and cluster_id in (None, tags_of(view).get(tags.CLUSTER_ID))
-    )
+class Machines:
+    """The machines of an account: a part of `Cloud`."""
 
+    api: Api
 
-def send(api: Api, request: Mapping[str, Any]) -> tuple[str, ...]:
-    """Launch a machine: see `Cloud.send`."""
-    try:
-        view = api.call("compute.launch_instance", request["details"], opc_retry_token=request["token"])
-    except Quota as error:
-        raise quotas.refused(api, error, request.get("room")) from error.__cause__
-    return (str(view["id"]),)
+    def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
+        """Return the machines: see `Cloud.instances`."""
+        views = self.api.listed("compute.list_instances")
+        return tuple(
+            as_instance(view)
+            for view in views
+            if tags.is_ours(tags_of(view)) and cluster_id in (None, tags_of(view).get(tags.CLUSTER_ID))
+        )
 
+    def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
+        """Launch a machine: see `Cloud.send`."""
+        try:
+            view = self.api.call(
+                "compute.launch_instance", request["details"], opc_retry_token=request["token"]
+            )
+        except Quota as error:
+            raise quotas.refused(self.api, error, request.get("room")) from error.__cause__
+        return (str(view["id"]),)
 
-def with_addresses(api: Api, machines: Sequence[Instance]) -> tuple[Instance, ...]:
-    """Return the machines with their addresses; their boot volumes get their tags at the same time."""
-    addressed, _ = together(partial(_with_addresses, api, machines), partial(boot_volumes.tag, api, machines))
-    return addressed
+    def with_addresses(self, machines: Sequence[Instance]) -> tuple[Instance, ...]:
+        """Return the machines with their addresses; their boot volumes get their tags at the same time."""
+        addressed, _ = together(
+            partial(_with_addresses, self.api, machines), partial(_tag_boot_volumes, self.api, machines)
+        )
+        return addressed
+
+    def failure(self, instance: Instance) -> Exception | None:
+        """Return the most telling error of the machine's work requests: see `Cloud.failure`."""
+        try:
+            requests = self.api.listed("work.list_work_requests", resource_id=instance.id)
+            failed = [request for request in requests if request["status"] == "FAILED"]
+            errors_of = values(
+                run_all(
+                    lambda request: self.api.list_all("work.list_work_request_errors", request["id"]), failed
+                )
+            )
+        except (Denied, Gone):
+            return None  # the account may not list work requests
+        errors = [
+            from_message(
+                str(error.get("code") or ""), str(error.get("message") or ""), str(request["operationType"])
+            )
+            for request, listed in zip(failed, errors_of, strict=True)
+            for error in listed
+        ]
+        # Of several errors, one of a known class explains most.
+        return min(errors, key=lambda error: type(error) is CloudError, default=None)
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """Begin to end machines; the first error is raised after all calls.
+
+        Members of an instance pool end through it: it would replace members that end otherwise.
+        """
+        in_pools = end_members(self.api, ids)
+        ids = [machine_id for machine_id in ids if machine_id not in in_pools]
+        outcomes = run_all(lambda machine_id: _terminate(self.api, machine_id), ids)
+        missing = [
+            machine_id for machine_id, outcome in zip(ids, outcomes, strict=True) if isinstance(outcome, Gone)
+        ]
+        if error := first_error([outcome for outcome in outcomes if not isinstance(outcome, Gone)]):
+            raise error
+        if missing:
+            _must_have_ended(self.api, missing)
+
+    def console(self, instance_id: str) -> str | None:
+        """Return the end of a machine's serial console: see `Cloud.console`."""
+        token = secrets.token_hex(16)
+        details = {"instanceId": instance_id}
+        history: Json = with_short_retry(
+            self.api.clock,
+            lambda: self.api.hint("compute.capture_console_history", details, opc_retry_token=token),
+        )
+        try:
+            _wait_captured(self.api, history)
+            return end_of(_console_text(self.api, history["id"]))
+        finally:
+            # A history that stays costs nothing, and is deleted with its instance.
+            with contextlib.suppress(CloudError):
+                with_short_retry(
+                    self.api.clock, lambda: self.api.hint("compute.delete_console_history", history["id"])
+                )
 
 
 def _with_addresses(api: Api, machines: Sequence[Instance]) -> tuple[Instance, ...]:
@@ -109,44 +178,6 @@ def _with_addresses(api: Api, machines: Sequence[Instance]) -> tuple[Instance, .
         else machine
         for machine in machines
     )
-
-
-def failure(api: Api, instance: Instance) -> Exception | None:
-    """Return the most telling error of the machine's work requests: see `Cloud.failure`."""
-    try:
-        requests = api.listed("work.list_work_requests", resource_id=instance.id)
-        failed = [request for request in requests if request["status"] == "FAILED"]
-        errors_of = values(
-            run_all(lambda request: api.list_all("work.list_work_request_errors", request["id"]), failed)
-        )
-    except (Denied, Gone):
-        return None  # the account may not list work requests
-    errors = [
-        from_message(
-            str(error.get("code") or ""), str(error.get("message") or ""), str(request["operationType"])
-        )
-        for request, listed in zip(failed, errors_of, strict=True)
-        for error in listed
-    ]
-    # Of several errors, one of a known class explains most.
-    return min(errors, key=lambda error: type(error) is CloudError, default=None)
-
-
-def terminate(api: Api, ids: Sequence[str]) -> None:
-    """Begin to end machines; the first error is raised after all calls.
-
-    Members of an instance pool end through it: it would replace members that end otherwise.
-    """
-    in_pools = end_members(api, ids)
-    ids = [machine_id for machine_id in ids if machine_id not in in_pools]
-    outcomes = run_all(lambda machine_id: _terminate(api, machine_id), ids)
-    missing = [
-        machine_id for machine_id, outcome in zip(ids, outcomes, strict=True) if isinstance(outcome, Gone)
-    ]
-    if error := first_error([outcome for outcome in outcomes if not isinstance(outcome, Gone)]):
-        raise error
-    if missing:
-        _must_have_ended(api, missing)
 
 
 def _vnic(api: Api, vnic_id: str) -> Json | None:
@@ -199,3 +230,85 @@ def _must_have_ended(api: Api, ids: Sequence[str]) -> None:
         operation="terminate_instance",
         code="NotAuthorizedOrNotFound",
     )
+
+
+def _tag_boot_volumes(api: Api, machines: Sequence[Instance]) -> None:
+    """Give the boot volumes of live machines the tags of their cluster, once.
+
+    A user who ends a machine in the console may keep its volume, which costs money until `down` or `reap` finds it.
+    Without the permission, the machines still work: `doctor` names it.
+    """
+    alive = {machine.id: machine for machine in machines if machine.alive}
+    zones = sorted({machine.zone.name for machine in alive.values()})
+    try:
+        volumes, attached = together(
+            partial(list_kind, api, "boot-volume"),
+            lambda: values(
+                run_all(
+                    lambda zone: api.listed("compute.list_boot_volume_attachments", availability_domain=zone),
+                    zones,
+                )
+            ),
+        )
+    except Denied:
+        return
+    bare = {view["id"]: view for view in volumes if is_live(view) and not tags.is_ours(tags_of(view))}
+    todo = [
+        (bare[attachment["bootVolumeId"]], alive[attachment["instanceId"]])
+        for zone in attached
+        for attachment in zone
+        if attachment["bootVolumeId"] in bare
+        and attachment["instanceId"] in alive
+        and attachment["lifecycleState"] == "ATTACHED"
+    ]
+    # If OCI refuses the first one, the others are not tried.
+    if todo and _tag_volume(api, todo[0]):
+        values(run_all(partial(_tag_volume, api), todo[1:]))
+
+
+def _tag_volume(api: Api, pair: tuple[Json, Instance]) -> bool:
+    """Tag a volume. Returns whether it worked; the next command retries a busy volume."""
+    volume, machine = pair
+    # The new tags replace all others.
+    of = tags_of(volume) | {key: machine.tags[key] for key in _COPIED if key in machine.tags}
+    try:
+        api.call("storage.update_boot_volume", volume["id"], {"freeformTags": of}, again=True)
+    except (Denied, Gone, Blocked):
+        return False
+    return True
+
+
+def _wait_captured(api: Api, history: Json) -> None:
+    """Wait until the history has been captured. Raises CloudError if it fails, or takes too long."""
+    history_id, instance_id = history["id"], history["instanceId"]
+    problem = ""
+    for passed_s in poll(api.clock, CAPTURE_TIMEOUT_S):
+        if passed_s:
+            history = with_short_retry(api.clock, lambda: api.hint("compute.get_console_history", history_id))
+        state = history["lifecycleState"]
+        if state == "SUCCEEDED":
+            return
+        problem = "has failed" if state == "FAILED" else f"was still {state} after {CAPTURE_TIMEOUT_S:.0f} s"
+        if state == "FAILED":
+            break
+    raise CloudError(
+        f"OCI's capture of the console of {instance_id} {problem}.",
+        operation="capture_console_history",
+        code=state,
+    )
+
+
+def _console_text(api: Api, history_id: str) -> bytes:
+    """Return the last MAX_BYTES of the history, which is up to 1 MB long and is read from its beginning."""
+
+    def part(offset: int) -> tuple[bytes, int]:
+        response = with_short_retry(
+            api.clock,
+            lambda: api.hint_response(
+                "compute.get_console_history_content", history_id, offset=offset, length=MAX_BYTES
+            ),
+        )
+        return response.data, int(response.headers.get("opc-bytes-remaining") or 0)
+
+    first, left = part(0)
+    return part(len(first) + left - MAX_BYTES)[0] if left else first

@@ -9,17 +9,22 @@ from functools import partial
 from typing import Any
 
 from inventories.errors import InvalidInput
+from inventories.text import nearest
 from inventories.threads import run_all, together, values
-from provision.errors import BadCredentials, CloudError, Gone, UnknownShape
-from provision.oci import requests, shapes
+from provision.errors import BadCredentials, CloudError, Gone, Throttled, Unclear, UnknownShape
+from provision.oci import requests
 from provision.oci.api import Api, Json
-from provision.oci.catalog import last_driver_branch
+from provision.oci.catalog import hourly_usd, last_driver_branch, refuse_not_launched
 from provision.oci.images import choice, lookup
+from provision.oci.images.lookup import Image
 from provision.oci.infrastructure.network import check_subnet
 from provision.oci.quotas import available, machine_limit
-from provision.pricing.catalog import nvidia_by_name
+from provision.pricing.catalog import SHAPES, nvidia_by_name
 from provision.records import CloudCluster, Offer, Zone
 from provision.rented.planning.drivers import driver_plan
+
+FLEXIBLE_OCPUS = 2.0
+"""OCPUs of flexible shapes, which have no GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,20 +45,14 @@ class Domain:
 
 def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = None) -> Offer:
     """Return the offer: see `Cloud.offer`. `refused`: see `choice.find`."""
-    shapes.refuse_not_launched(cluster.shape)
+    refuse_not_launched(cluster.shape)
     domains, image_if_any, subnet = together(
         partial(find_domains, api, cluster.shape),
         partial(_image, api, cluster, terms=terms, refused=refused),
         partial(_subnet, api, cluster),
     )
-    shape = next((domain.shape for domain in domains if domain.shape), None)
-    if shape is None:
-        raise UnknownShape(shapes.missing(api, cluster.shape))
+    shape = usable_shape(api, cluster, domains)
     image = image_if_any()  # only now, as no image fits a missing shape
-    if cluster.spot and cluster.shape.startswith("BM."):
-        raise InvalidInput(
-            f"OCI has no preemptible bare-metal machines, and {cluster.shape} is one. Leave out --spot."
-        )
     if subnet is not None:
         check_subnet(cluster, subnet)
         only = subnet.get("availabilityDomain")
@@ -64,7 +63,7 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
             f"Subnet '{cluster.subnet_id}' is in an availability domain that has no {cluster.shape}. Give a "
             "regional subnet, or another shape."
         )
-    facts = shapes.facts_of(cluster.shape, shape, image)
+    facts = facts_of(cluster.shape, shape, image)
     notes = _rdma_notes(cluster, facts, choice.rdma_note(image.name, default=cluster.image is None))
     return Offer(
         shape=cluster.shape,
@@ -86,12 +85,49 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
         user=image.user,
         disk_gb=lookup.disk_gb(cluster.disk_gb, image),
         zones=zones,
-        hourly_usd=shapes.hourly_usd(cluster.shape, spot=cluster.spot),
+        hourly_usd=hourly_usd(cluster.shape, spot=cluster.spot),
         room={domain.name: domain.left for domain in domains if domain.shape},
         notes=notes,
         facts=facts
         | {"no_capacity_report": next((domain.unknown for domain in domains if domain.unknown), None)},
     )
+
+
+def usable_shape(api: Api, cluster: CloudCluster, domains: Sequence[Domain]) -> Json:
+    """Return OCI's view of the shape. Raises UnknownShape, and InvalidInput for a spot machine of bare metal."""
+    shape = next((domain.shape for domain in domains if domain.shape), None)
+    if shape is None:
+        raise UnknownShape(_missing(api, cluster.shape))
+    if cluster.spot and cluster.shape.startswith("BM."):
+        raise InvalidInput(
+            f"OCI has no preemptible bare-metal machines, and {cluster.shape} is one. Leave out --spot."
+        )
+    return shape
+
+
+def facts_of(name: str, shape: Json, image: Image) -> dict[str, Any]:
+    """Return the facts of shape and image for requests."""
+    virtual = name.startswith("VM.")
+    known = SHAPES.get(name)
+    # A row of the catalog without networks has no data on RDMA.
+    rdma = known.compute_cluster if known and known.network else bool(shape.get("rdmaPorts"))
+    return {
+        "compute_cluster": rdma and not virtual,
+        "encrypts_in_transit": virtual and image.encrypts_in_transit,
+        "shape_config": shape_config(shape),
+        "limits": list(shape.get("quotaNames") or ()),
+        "listing": list(image.listing) if image.listing else None,
+    }
+
+
+def shape_config(shape: Json) -> dict[str, float] | None:
+    """Return OCPUs and memory for a flexible shape. `None`: the shape has its own."""
+    if not shape.get("isFlexible"):
+        return None
+    ocpus, memory = shape.get("ocpuOptions") or {}, shape.get("memoryOptions") or {}
+    count = min(max(FLEXIBLE_OCPUS, float(ocpus.get("min") or 1)), float(ocpus.get("max") or FLEXIBLE_OCPUS))
+    each = float(memory.get("defaultPerOcpuInGBs") or 8)
+    return {"ocpus": count, "memoryInGBs": count * each}
 
 
 def _rdma_notes(cluster: CloudCluster, facts: Mapping[str, Any], image_note: str) -> tuple[str, ...]:
@@ -131,9 +167,7 @@ def availability_domains(api: Api) -> list[str]:
     return [str(domain["name"]) for domain in domains]
 
 
-def _image(
-    api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None
-) -> Callable[[], lookup.Image]:
+def _image(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None) -> Callable[[], Image]:
     """Return a function that returns the image or raises its error: an error of the shape is raised first."""
     (outcome,) = run_all(lambda request: choice.find(api, request, terms=terms, refused=refused), [cluster])
     return lambda: values([outcome])[0]
@@ -155,9 +189,20 @@ def find_domains(api: Api, shape: str) -> list[Domain]:
     return values(run_all(lambda name: _domain(api, name, shape), names))
 
 
+def _in_domain(api: Api, zone: str, shape: str) -> Json | None:
+    """Return a domain's view of the shape. `None`: the domain has no such shape, or OCI no such name."""
+    try:
+        listed = api.listed("compute.list_shapes", availability_domain=zone, shape=shape)
+    except (BadCredentials, Throttled, Unclear):
+        raise
+    except CloudError:
+        return None  # if permissions are missing, the list of all shapes raises
+    return next((candidate for candidate in listed if candidate["shape"] == shape), None)
+
+
 def _domain(api: Api, name: str, shape: str) -> Domain:
     listed, fault_domains, (capacity, unknown) = together(
-        partial(shapes.in_domain, api, name, shape),
+        partial(_in_domain, api, name, shape),
         partial(api.list_all, "identity.list_fault_domains", api.tenancy, name),
         partial(_report, api, name, shape),
     )
@@ -170,6 +215,19 @@ def _domain(api: Api, name: str, shape: str) -> Domain:
         capacity=capacity,
         left=left,
         unknown=unknown,
+    )
+
+
+def _missing(api: Api, name: str) -> str:
+    """Return the message for a shape that no domain lists."""
+    listed = api.listed("compute.list_shapes")
+    near = nearest(name, sorted({str(shape["shape"]) for shape in listed}))
+    region = api.credentials.region
+    hint = f" Near it: {', '.join(near)}." if near else ""
+    problem = "is in OCI, but not for your account" if name in SHAPES else "is no shape that OCI lists"
+    return (
+        f"{name} {problem} in {region}.{hint} `gpuctl shapes` lists the known ones; try another --region, or "
+        "ask for the shape's service limit in the console."
     )
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from provision.oci import requests, shapes
+from provision.oci import requests
+from provision.oci.catalog import refuse_not_launched
 from provision.oci.description import acts_at, may_join_pool, pool_refusal
 from provision.oci.images import choice
 from provision.oci.images.lookup import DEFAULT_DISK_GB
@@ -55,7 +56,7 @@ def preview(
 
 def outline(cluster: CloudCluster) -> Offer:
     """Return an offer without an account: unknown values stand in <…>."""
-    shapes.refuse_not_launched(cluster.shape)
+    refuse_not_launched(cluster.shape)
     shape = SHAPES.get(cluster.shape)
     virtual = cluster.shape.startswith("VM.")
     rdma = bool(shape and shape.compute_cluster) and not virtual

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from provision.oci.cloud import OciCloud, configured, sdk
 from provision.oci.cloud import connect as connect_oci
-from provision.oci.resources import listing
-from provision.oci.resources.resource_types import KUBERNETES_KINDS, is_live, list_kind, tags_of
+from provision.oci.resources.resource_types import KUBERNETES_KINDS, is_live, list_kind, resources, tags_of
 from provision.oke.requests import PROVIDER
 from provision.records import Instance, Resource, Target
 from provision.rented import tags
@@ -43,4 +42,4 @@ class OkeCloud(OciCloud):
 
     def resources(self) -> tuple[Resource, ...]:
         """Return our resources: of virtual machines' kinds, control planes, node pools, and those of controllers."""
-        return (*super().resources(), *listing.resources(self.api, KUBERNETES_KINDS))
+        return (*super().resources(), *resources(self.api, KUBERNETES_KINDS))

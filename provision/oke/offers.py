@@ -7,11 +7,12 @@ from functools import partial
 from inventories.errors import InvalidInput
 from inventories.specs.gpu_driver import DriverPlan
 from inventories.threads import together
-from provision.errors import CloudError, NoCapacity, UnknownShape
-from provision.oci import quotas, shapes
+from provision.errors import CloudError, NoCapacity
+from provision.oci import quotas
 from provision.oci.api import Api, Json
+from provision.oci.catalog import hourly_usd
 from provision.oci.errors import STOPPED_COUNT
-from provision.oci.offers import find_domains, ordered_zones
+from provision.oci.offers import find_domains, ordered_zones, usable_shape
 from provision.oke import requests
 from provision.oke.traits import DISK_GB
 from provision.pricing.catalog import SHAPES, nvidia_by_name
@@ -34,9 +35,7 @@ def find(api: Api, cluster: CloudCluster, *, version: str | None = None) -> Offe
         lambda: api.call("container.get_node_pool_options", "all", compartment_id=api.compartment),
         lambda: api.call("container.get_cluster_options", "all", compartment_id=api.compartment),
     )
-    shape = next((domain.shape for domain in domains if domain.shape), None)
-    if shape is None:
-        raise UnknownShape(shapes.missing(api, cluster.shape))
+    shape = usable_shape(api, cluster, domains)
     gpus = int(shape.get("gpus") or 0)
     if not gpus:
         raise InvalidInput(
@@ -47,10 +46,6 @@ def find(api: Api, cluster: CloudCluster, *, version: str | None = None) -> Offe
         raise InvalidInput(
             f"OKE's images for x86 with NVIDIA's driver do not fit {cluster.shape}, and provider oke boots those. "
             "Choose another shape: `gpuctl shapes --provider oci` lists them."
-        )
-    if cluster.spot and cluster.shape.startswith("BM."):
-        raise InvalidInput(
-            f"OCI has no preemptible bare-metal machines, and {cluster.shape} is one. Leave out --spot."
         )
     version, gpu_image, cpu_image = choose(
         versions["kubernetesVersions"], options["sources"], preferred=version
@@ -68,7 +63,7 @@ def find(api: Api, cluster: CloudCluster, *, version: str | None = None) -> Offe
         user="ray",
         disk_gb=cluster.disk_gb or DISK_GB,
         zones=tuple(zone for zone in ordered_zones(domains) if zone.fault_domain is None),
-        hourly_usd=shapes.hourly_usd(cluster.shape, spot=cluster.spot),
+        hourly_usd=hourly_usd(cluster.shape, spot=cluster.spot),
         room={domain.name: domain.left for domain in domains if domain.shape},
         facts={
             "version": version,

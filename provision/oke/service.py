@@ -7,7 +7,7 @@ from functools import partial
 from inventories.errors import InvalidInput
 from provision.errors import Capacity, CreateFailed, Denied, ProvisionError, Quota, Throttled, Unclear
 from provision.findings import Finding, run_checks
-from provision.oci import checks, rights
+from provision.oci import checks
 from provision.oci.cloud import sdk
 from provision.oci.infrastructure import network, security_group
 from provision.oci.resources.resource_types import KUBERNETES_KINDS, list_kind
@@ -171,7 +171,7 @@ class OkeService:
 
     def _creating(self) -> Finding:
         """Return the statements that creating and deleting need, as OCI does not simulate calls."""
-        statements = checks.statements(self.cloud.api, rights.KUBERNETES)
+        statements = checks.statements(self.cloud.api, checks.KUBERNETES)
         return Finding(what="", ok=None, detail=f"OCI can't be asked. A group needs\n{statements}")
 
     def _shape(self, cluster: CloudCluster, count: int) -> Finding:

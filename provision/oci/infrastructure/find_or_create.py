@@ -1,4 +1,4 @@
-"""Resources of a network for `Ensure`: found by tag, or created, after one read of all kinds."""
+"""Resources of one cluster or of its network: found by their tags, or created."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,62 +6,68 @@ from inventories.threads import run_all, values
 from provision.errors import Blocked, Gone
 from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import KINDS, is_live, list_kind, tags_of
+from provision.records import CloudCluster
 from provision.rented import tags
+from provision.rented.interface import Ensure
 from provision.waiting import poll
 
 READY_TIMEOUT_S = 120.0
 
 
-class ExistingResources:
-    """The existing resources by one read of all kinds; later searches of a kind read it again."""
+class ResourceMaker:
+    """Makes resources through `Ensure`, after one read of some kinds; later searches of a kind read it again."""
 
-    def __init__(self, api: Api, kinds: Sequence[str]) -> None:
-        self._api = api
+    def __init__(self, api: Api, cluster: CloudCluster, ensure: Ensure, kinds: Sequence[str] = ()) -> None:
+        self.api = api
+        self.cluster = cluster
+        self._ensure = ensure
         lists = values(run_all(lambda kind: list_kind(api, kind), kinds))
         self._first = dict(zip(kinds, lists, strict=True))
         self._latest = {view["id"]: view for views in lists for view in views}
 
-    def views(self, kind: str) -> list[Json]:
-        """Return our live resources of that kind by the first read, the lowest id first."""
-        return _usable(self._first[kind])
+    def views(self, kind: str, *, shared: bool) -> list[Json]:
+        """Return the live resources of that kind by the first read: of the shared network, or of the cluster."""
+        return self._usable(self._first[kind], shared=shared)
 
     def latest(self, part_id: str) -> Json | None:
         """Return the latest view of a resource."""
         return self._latest.get(part_id)
 
-    def finder(self, kind: str, fits: Callable[[Json], bool]) -> Callable[[], str | None]:
-        """Return a search for `Ensure`: the lowest id of the resources that fit, as all commands choose it."""
-        first = True
+    def ensure(
+        self,
+        kind: str,
+        title: str,
+        body: Json,
+        *,
+        fits: Callable[[Json], bool] = lambda _: True,
+        shared: bool = False,
+    ) -> str:
+        """Call `Ensure` for a resource that fits: the one with the lowest id, as all commands choose it."""
+        unread = kind in self._first
 
         def find() -> str | None:
-            nonlocal first
-            views = self._first[kind] if first and kind in self._first else list_kind(self._api, kind)
-            first = False
+            nonlocal unread
+            views = self._first[kind] if unread else list_kind(self.api, kind)
+            unread = False
             self._latest.update((view["id"], view) for view in views)
-            return next((str(view["id"]) for view in _usable(views) if fits(view)), None)
-
-        return find
-
-    def creator(self, kind: str, body: Json) -> Callable[[str], str]:
-        """Return a function for `Ensure` that creates a resource."""
+            return next((str(view["id"]) for view in self._usable(views, shared=shared) if fits(view)), None)
 
         def create(token: str) -> str:
-            view = self._api.settled(
-                lambda: self._api.call(KINDS[kind].operation("create"), body, opc_retry_token=token)
-            )
+            operation = KINDS[kind].operation("create")
+            view: Json = self.api.settled(lambda: self.api.call(operation, body, opc_retry_token=token))
             self._latest[view["id"]] = view
             return str(view["id"])
 
-        return create
+        return self._ensure(title, find=find, create=create, shared=shared)
 
-    def wait_ready(self, kind: str, part_id: str) -> Json:
-        """Wait until a resource can be used, and return its view. Raises Gone, and Blocked at the deadline."""
-        for passed_s in poll(self._api.clock, READY_TIMEOUT_S, first_s=0.1):
+    def wait_ready(self, kind: str, part_id: str) -> str:
+        """Wait until a resource can be used, and return its id. Raises Gone, and Blocked at the deadline."""
+        for passed_s in poll(self.api.clock, READY_TIMEOUT_S, first_s=0.1):
             if passed_s or part_id not in self._latest:
-                self._latest[part_id] = self._api.call(KINDS[kind].operation("get"), part_id)
+                self._latest[part_id] = self.api.call(KINDS[kind].operation("get"), part_id)
             view = self._latest[part_id]
             if view.get("lifecycleState") in ("AVAILABLE", "ACTIVE"):
-                return view
+                return part_id
             if not is_live(view):
                 raise Gone(f"The {kind} {part_id} is being deleted. Run the command again.", code="Deleted")
         raise Blocked(
@@ -69,7 +75,10 @@ class ExistingResources:
             code="NotReady",
         )
 
+    def _usable(self, views: Sequence[Json], *, shared: bool) -> list[Json]:
+        def is_meant(view: Json) -> bool:
+            of = tags_of(view)
+            return tags.is_shared(of) if shared else of.get(tags.CLUSTER_ID) == self.cluster.id
 
-def _usable(views: Sequence[Json]) -> list[Json]:
-    ours = [view for view in views if tags.is_ours(tags_of(view)) and is_live(view)]
-    return sorted(ours, key=lambda view: str(view["id"]))
+        usable = (view for view in views if is_meant(view) and is_live(view))
+        return sorted(usable, key=lambda view: str(view["id"]))

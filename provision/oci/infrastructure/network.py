@@ -11,11 +11,10 @@ from inventories.threads import together
 from provision.errors import CloudError
 from provision.oci import requests
 from provision.oci.api import Api, Json
-from provision.oci.infrastructure.find_or_create import ExistingResources
+from provision.oci.infrastructure.find_or_create import ResourceMaker
 from provision.oci.infrastructure.security_group import ensure_group, ssh_cidrs
-from provision.oci.resources.resource_types import KINDS, tags_of
+from provision.oci.resources.resource_types import KINDS
 from provision.records import CloudCluster, Infrastructure
-from provision.rented import tags
 from provision.rented.interface import Ensure
 
 _SHARED_KINDS = (
@@ -34,17 +33,18 @@ def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) ->
     """Make the network and the cluster's group: see `Cloud.prepare`."""
     cidrs = ssh_cidrs(cluster)
     if cluster.subnet_id:
-        subnet, existing = together(
-            partial(_subnet_view, api, cluster), partial(ExistingResources, api, ("nsg",))
+        subnet, maker = together(
+            lambda: api.call(KINDS["subnet"].operation("get"), cluster.subnet_id),
+            lambda: ResourceMaker(api, cluster, ensure, ("nsg",)),
         )
+        check_subnet(cluster, subnet)
         vcn_id, subnet_id, peer_cidr = subnet["vcnId"], subnet["id"], subnet["cidrBlock"]
-        nsg_id = ensure_group(api, existing, cluster, vcn_id, cidrs, ensure)
+        nsg_id = ensure_group(maker, vcn_id, cidrs)
     else:
-        shared = _Shared(api, cluster, ensure)
+        shared = _SharedNetwork(api, cluster, ensure)
         vcn_id, peer_cidr = shared.vcn(), shared.cidr
         subnet_id, nsg_id = together(
-            partial(shared.subnet, vcn_id),
-            partial(ensure_group, api, shared.existing, cluster, vcn_id, cidrs, ensure),
+            partial(shared.subnet, vcn_id), partial(ensure_group, shared, vcn_id, cidrs)
         )
     return Infrastructure(
         ids={
@@ -60,16 +60,14 @@ def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) ->
 
 def compute_cluster(api: Api, cluster: CloudCluster, zone: str, ensure: Ensure) -> str:
     """Find or create the RDMA network of the cluster in one availability domain."""
-    existing = ExistingResources(api, ("compute-cluster",))
-    cluster_id = ensure(
+    maker = ResourceMaker(api, cluster, ensure)
+    cluster_id = maker.ensure(
+        "compute-cluster",
         f"compute-cluster {zone}",
-        find=existing.finder(
-            "compute-cluster", lambda view: _of(cluster, view) and view["availabilityDomain"] == zone
-        ),
-        create=existing.creator("compute-cluster", requests.compute_cluster(cluster, api.compartment, zone)),
+        requests.compute_cluster(cluster, api.compartment, zone),
+        fits=lambda view: view["availabilityDomain"] == zone,
     )
-    existing.wait_ready("compute-cluster", cluster_id)
-    return cluster_id
+    return maker.wait_ready("compute-cluster", cluster_id)
 
 
 def check_subnet(cluster: CloudCluster, subnet: Json) -> None:
@@ -81,58 +79,49 @@ def check_subnet(cluster: CloudCluster, subnet: Json) -> None:
         )
 
 
-class _Shared:
+class _SharedNetwork(ResourceMaker):
     """The region's shared network, public or private."""
 
     def __init__(self, api: Api, cluster: CloudCluster, ensure: Ensure) -> None:
-        self.existing = ExistingResources(api, _SHARED_KINDS)
-        self._api = api
-        self._cluster = cluster
-        self._ensure = ensure
+        super().__init__(api, cluster, ensure, _SHARED_KINDS)
         self._kind = "public" if cluster.public_ip else "private"
         self.cidr = requests.SUBNET_CIDRS[self._kind]
 
     def vcn(self) -> str:
         """Find or create the VCN, and wait until it is ready."""
-        existing, cluster = self.existing, self._cluster
         # After two commands have made one each, a cluster stays in the VCN that it began with.
-        begun = {view["vcnId"] for view in existing.views("nsg") if _of(cluster, view)}
-        ours = {view["id"] for view in existing.views("vcn") if tags.is_shared(tags_of(view))}
-        vcn_id = self._ensure(
+        begun = {view["vcnId"] for view in self.views("nsg", shared=False)}
+        ours = {view["id"] for view in self.views("vcn", shared=True)}
+        vcn_id = self.ensure(
             "vcn",
-            find=existing.finder(
-                "vcn",
-                lambda view: tags.is_shared(tags_of(view)) and (not begun & ours or view["id"] in begun),
-            ),
-            create=existing.creator("vcn", requests.vcn(cluster.owner, self._api.compartment)),
+            "vcn",
+            requests.vcn(self.cluster.owner, self.api.compartment),
+            fits=lambda view: not begun & ours or view["id"] in begun,
             shared=True,
         )
-        existing.wait_ready("vcn", vcn_id)
-        return vcn_id
+        return self.wait_ready("vcn", vcn_id)
 
     def subnet(self, vcn_id: str) -> str:
         """Find or create the subnet, and add missing routes."""
-        table, security = together(partial(self._route_table, vcn_id), partial(self._security_list, vcn_id))
+        body = requests.security_list(self.cluster.owner, self.api.compartment, vcn_id)
+        table, security = together(
+            partial(self._route_table, vcn_id), partial(self._resource, "security-list", vcn_id, body)
+        )
         subnet_id = self._resource(
             "subnet",
             vcn_id,
-            requests.subnet(self._cluster.owner, self._api.compartment, vcn_id, self._kind, table, security),
+            requests.subnet(self.cluster.owner, self.api.compartment, vcn_id, self._kind, table, security),
             fits=lambda view: view.get("cidrBlock") == self.cidr,
         )
-        self.existing.wait_ready("subnet", subnet_id)
-        return subnet_id
-
-    def _security_list(self, vcn_id: str) -> str:
-        body = requests.security_list(self._cluster.owner, self._api.compartment, vcn_id)
-        return self._resource("security-list", vcn_id, body)
+        return self.wait_ready("subnet", subnet_id)
 
     def _route_table(self, vcn_id: str) -> str:
         routes = self._public_routes(vcn_id) if self._kind == "public" else self._private_routes(vcn_id)
-        body = requests.route_table(self._cluster.owner, self._api.compartment, vcn_id, self._kind, routes)
+        body = requests.route_table(self.cluster.owner, self.api.compartment, vcn_id, self._kind, routes)
         name = body["displayName"]
         used = {
             view.get("routeTableId")
-            for view in self.existing.views("subnet")
+            for view in self.views("subnet", shared=True)
             if view.get("cidrBlock") == self.cidr and view["vcnId"] == vcn_id
         }
         table = self._resource(
@@ -141,21 +130,20 @@ class _Shared:
             body,
             fits=lambda view: view["id"] in used if used else view.get("displayName") == name,
         )
-        latest = self.existing.latest(table)
+        latest = self.latest(table)
         if (
             latest is not None
             and (mended := mended_routes(latest.get("routeRules") or (), routes)) is not None
         ):
             body = {"routeRules": mended}
-            self._api.settled(lambda: self._api.call("network.update_route_table", table, body, again=True))
+            self.api.settled(lambda: self.api.call("network.update_route_table", table, body, again=True))
         return table
 
     def _public_routes(self, vcn_id: str) -> list[Json]:
-        gateway = self._gateway("internet-gateway", requests.internet_gateway, vcn_id)
-        return requests.public_routes(gateway)
+        return requests.public_routes(self._gateway("internet-gateway", requests.internet_gateway, vcn_id))
 
     def _private_routes(self, vcn_id: str) -> list[Json]:
-        service = all_services(self._api.list_all("network.list_services"))
+        service = all_services(self.api.list_all("network.list_services"))
         nat, services = together(
             partial(self._gateway, "nat-gateway", requests.nat_gateway, vcn_id),
             partial(
@@ -168,22 +156,19 @@ class _Shared:
         return requests.private_routes(nat, services, service["cidrBlock"])
 
     def _gateway(self, kind: str, body: Callable[..., Json], vcn_id: str) -> str:
-        gateway = self._resource(kind, vcn_id, body(self._cluster.owner, self._api.compartment, vcn_id))
-        self.existing.wait_ready(kind, gateway)
-        return gateway
+        gateway = self._resource(kind, vcn_id, body(self.cluster.owner, self.api.compartment, vcn_id))
+        return self.wait_ready(kind, gateway)
 
     def _resource(
         self, kind: str, vcn_id: str, body: Json, *, fits: Callable[[Json], bool] = lambda _: True
     ) -> str:
         # The public and the private subnet have a table and a name each.
         title = f"{self._kind} {kind}" if kind in ("subnet", "route-table") else kind
-        return self._ensure(
+        return self.ensure(
+            kind,
             f"{title} of {vcn_id}",
-            find=self.existing.finder(
-                kind,
-                lambda view: tags.is_shared(tags_of(view)) and view["vcnId"] == vcn_id and fits(view),
-            ),
-            create=self.existing.creator(kind, body),
+            body,
+            fits=lambda view: view["vcnId"] == vcn_id and fits(view),
             shared=True,
         )
 
@@ -209,13 +194,3 @@ def all_services(services: Sequence[Json]) -> Json:
         if service["cidrBlock"].startswith("all-"):
             return service
     raise CloudError("OCI lists no entry for all of its services in this region.", operation="list_services")
-
-
-def _subnet_view(api: Api, cluster: CloudCluster) -> Json:
-    view: Json = api.call(KINDS["subnet"].operation("get"), cluster.subnet_id)
-    check_subnet(cluster, view)
-    return view
-
-
-def _of(cluster: CloudCluster, view: Json) -> bool:
-    return tags_of(view).get(tags.CLUSTER_ID) == cluster.id

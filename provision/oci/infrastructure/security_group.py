@@ -12,11 +12,10 @@ from inventories.errors import InvalidInput
 from provision.errors import Gone, Unclear
 from provision.oci import requests
 from provision.oci.api import Api, Json
-from provision.oci.infrastructure.find_or_create import ExistingResources
+from provision.oci.infrastructure.find_or_create import ResourceMaker
 from provision.oci.resources.resource_types import is_live, list_kind, tags_of
 from provision.records import CloudCluster
 from provision.rented import tags
-from provision.rented.interface import Ensure
 
 MAX_PER_CALL = 25
 ROUNDS = 5
@@ -24,24 +23,12 @@ ROUNDS = 5
 _OPTIONS = ("tcpOptions", "udpOptions", "icmpOptions")
 
 
-def ensure_group(
-    api: Api,
-    existing: ExistingResources,
-    cluster: CloudCluster,
-    vcn_id: str,
-    ssh_cidrs: Sequence[str],
-    ensure: Ensure,
-) -> str:
+def ensure_group(maker: ResourceMaker, vcn_id: str, ssh_cidrs: Sequence[str]) -> str:
     """Find or create the cluster's NSG, and correct its rules. Returns its OCID."""
-    nsg_id = ensure(
-        f"nsg of {vcn_id}",
-        find=existing.finder(
-            "nsg", lambda view: tags_of(view).get(tags.CLUSTER_ID) == cluster.id and view["vcnId"] == vcn_id
-        ),
-        create=existing.creator("nsg", requests.nsg(cluster, api.compartment, vcn_id)),
-    )
-    existing.wait_ready("nsg", nsg_id)
-    mend(api, nsg_id, requests.nsg_rules(nsg_id, ssh_cidrs, cluster.ssh_port))
+    body = requests.nsg(maker.cluster, maker.api.compartment, vcn_id)
+    nsg_id = maker.ensure("nsg", f"nsg of {vcn_id}", body, fits=lambda view: view["vcnId"] == vcn_id)
+    maker.wait_ready("nsg", nsg_id)
+    mend(maker.api, nsg_id, requests.nsg_rules(nsg_id, ssh_cidrs, maker.cluster.ssh_port))
     return nsg_id
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from provision.findings import Finding
-from provision.oci import rights
+from provision.oci import checks
 from provision.oci.cloud import OciCloud, connect
 from provision.oci.quotas import machine_limit
 from tests.fakes.client import FakeCloud
@@ -82,7 +82,7 @@ def statements_of(finding: Finding) -> list[str]:
 def test_check_lists_one_policy_per_line(builder: Builder, cloud: OciCloud) -> None:
     (finding,) = [item for item in cloud.check(builder.cluster, 2) if item.what == "permission to create"]
     statements = statements_of(finding)
-    assert len(statements) == len((*rights.SHARED_NETWORK, *rights.TIME_LIMIT, *rights.HINTS))
+    assert len(statements) == len((*checks.SHARED_NETWORK, *checks.TIME_LIMIT, *checks.HINTS))
     assert all(line.lower().startswith("allow group") for line in statements)
 
 

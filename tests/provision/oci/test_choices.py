@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.oci import offers, shapes
+from provision.oci import offers
+from provision.oci.catalog import hourly_usd
 from provision.oci.images import lookup
 
 
@@ -94,9 +95,9 @@ def test_disk_gb_defaults_to_200_and_refuses_invalid_sizes() -> None:
 
 
 def test_hourly_usd_halves_the_price_for_spot() -> None:
-    assert shapes.hourly_usd("VM.GPU.A10.2", spot=False) == 4.0
-    assert shapes.hourly_usd("VM.GPU.A10.2", spot=True) == 2.0
-    assert shapes.hourly_usd("VM.GPU.B1.1", spot=False) is None
+    assert hourly_usd("VM.GPU.A10.2", spot=False) == 4.0
+    assert hourly_usd("VM.GPU.A10.2", spot=True) == 2.0
+    assert hourly_usd("VM.GPU.B1.1", spot=False) is None
 
 
 def zone(name: str, **more: Any) -> offers.Domain:
@@ -130,14 +131,14 @@ def test_offer_order_puts_domains_with_more_quota_first() -> None:
 
 def test_facts_of_a_shape_report_encryption_limits_and_rdma() -> None:
     fitting = lookup.as_image({**NEWER, "launchOptions": {"bootVolumeType": "PARAVIRTUALIZED"}})
-    facts = shapes.facts_of("VM.GPU.A10.2", {"quotaNames": ["gpu-a10-count"]}, fitting)
+    facts = offers.facts_of("VM.GPU.A10.2", {"quotaNames": ["gpu-a10-count"]}, fitting)
     assert (facts["encrypts_in_transit"], facts["compute_cluster"]) == (True, False)
     assert facts["limits"] == ["gpu-a10-count"]
-    facts = shapes.facts_of("BM.GPU.H100.8", {"rdmaPorts": 16}, fitting)
+    facts = offers.facts_of("BM.GPU.H100.8", {"rdmaPorts": 16}, fitting)
     assert (facts["encrypts_in_transit"], facts["compute_cluster"]) == (False, True)
     # Not in the catalog: the API's answer.
-    assert shapes.facts_of("BM.GPU.NEW.8", {"rdmaPorts": 8}, fitting)["compute_cluster"] is True
-    assert shapes.facts_of("BM.GPU.A10.4", {"rdmaPorts": 8}, fitting)["compute_cluster"] is False  # TCP
+    assert offers.facts_of("BM.GPU.NEW.8", {"rdmaPorts": 8}, fitting)["compute_cluster"] is True
+    assert offers.facts_of("BM.GPU.A10.4", {"rdmaPorts": 8}, fitting)["compute_cluster"] is False  # TCP
 
 
 def test_shape_config_sizes_only_flexible_shapes() -> None:
@@ -146,5 +147,5 @@ def test_shape_config_sizes_only_flexible_shapes() -> None:
         "ocpuOptions": {"min": 1.0, "max": 64.0},
         "memoryOptions": {"defaultPerOcpuInGBs": 16.0},
     }
-    assert shapes.shape_config(shape) == {"ocpus": 2.0, "memoryInGBs": 32.0}
-    assert shapes.shape_config({"isFlexible": False}) is None
+    assert offers.shape_config(shape) == {"ocpus": 2.0, "memoryInGBs": 32.0}
+    assert offers.shape_config({"isFlexible": False}) is None

@@ -7,7 +7,7 @@ import pytest
 from inventories.errors import InvalidInput
 from provision.clouds import describe
 from provision.errors import UnknownShape
-from provision.oci import preview, shapes
+from provision.oci import offers, preview
 from provision.oci.cloud import OciCloud, connect
 from provision.oci.images import lookup
 from provision.rented.interface import Cloud
@@ -146,9 +146,9 @@ def test_bill_of_a_stopped_machine_pauses_for_standard_shapes_and_virtual_a10(
 def test_rdma_of_a_shape_without_networks_in_the_catalog_is_as_listed() -> None:
     image = lookup.as_image({"id": "image"})
     name = "BM.GPU.RTXPRO.8"
-    assert shapes.facts_of(name, {"rdmaPorts": 8}, image)["compute_cluster"] is True
-    assert shapes.facts_of(name, {"rdmaPorts": 0}, image)["compute_cluster"] is False
-    assert shapes.facts_of("BM.GPU.H100.8", {}, image)["compute_cluster"] is True
+    assert offers.facts_of(name, {"rdmaPorts": 8}, image)["compute_cluster"] is True
+    assert offers.facts_of(name, {"rdmaPorts": 0}, image)["compute_cluster"] is False
+    assert offers.facts_of("BM.GPU.H100.8", {}, image)["compute_cluster"] is True
 
 
 @pytest.mark.parametrize("image", ["Canonical-Ubuntu-26.04", "ocid1.image.oc1..none", "marketplace:None"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provision.oci import rights
+from provision.oci import checks
 from provision.oci.cloud import OciCloud
 from provision.oci.errors import _SEVERAL, policy_for
 from provision.rented.teardown import remove
@@ -40,9 +40,9 @@ def test_policies_allow_a_cluster_in_a_given_subnet(cloud: OciCloud, fake: FakeC
     up_and_down(cloud, tmp_path, subnet_id=subnet)
     called = operations(fake)
     assert {"CreateNetworkSecurityGroup", "DeleteNetworkSecurityGroup", "LaunchInstance"} <= set(called)
-    assert missing(necessary(called), rights.GIVEN_SUBNET) == {}
-    assert missing(called, (*rights.GIVEN_SUBNET, *rights.TIME_LIMIT, *rights.HINTS)) == {}
-    without = [policy for policy in rights.GIVEN_SUBNET if "vcns" not in policy]
+    assert missing(necessary(called), checks.GIVEN_SUBNET) == {}
+    assert missing(called, (*checks.GIVEN_SUBNET, *checks.TIME_LIMIT, *checks.HINTS)) == {}
+    without = [policy for policy in checks.GIVEN_SUBNET if "vcns" not in policy]
     assert missing(necessary(called), without) == {
         "CreateNetworkSecurityGroup": ["VCN_ATTACH"],
         "DeleteNetworkSecurityGroup": ["VCN_DETACH"],
@@ -57,14 +57,14 @@ def test_policies_allow_a_cluster_in_the_shared_network(
     called = operations(fake)
     assert {"CreateVcn", "DeleteVcn", "LaunchInstance"} <= set(called)
     assert ("CreateNatGateway" in called) is not public_ip
-    assert missing(necessary(called), rights.SHARED_NETWORK) == {}
+    assert missing(necessary(called), checks.SHARED_NETWORK) == {}
 
 
 def test_policies_allow_machines_with_rdma(cloud: OciCloud, fake: FakeCloud, tmp_path: Path) -> None:
     up_and_down(cloud, tmp_path, shape="BM.GPU4.8")
     called = operations(fake)
     assert "CreateComputeCluster" in called
-    assert missing(necessary(called), rights.SHARED_NETWORK) == {}
+    assert missing(necessary(called), checks.SHARED_NETWORK) == {}
     assert "COMPUTE_CLUSTER_LAUNCH_INSTANCE" in granted("manage compute-clusters in compartment id x")
 
 
@@ -83,8 +83,8 @@ def test_policies_allow_a_cluster_with_a_time_limit(
     assert {"AttachInstancePoolInstance", "CreateAutoScalingConfiguration", "TerminateInstancePool"} <= set(
         called
     )
-    policies = rights.GIVEN_SUBNET if given_subnet else rights.SHARED_NETWORK
-    assert missing(called, (*policies, *rights.TIME_LIMIT, *rights.HINTS)) == {}
+    policies = checks.GIVEN_SUBNET if given_subnet else checks.SHARED_NETWORK
+    assert missing(called, (*policies, *checks.TIME_LIMIT, *checks.HINTS)) == {}
 
 
 def test_policies_for_a_time_limit_allow_pools_and_schedules() -> None:
@@ -92,8 +92,8 @@ def test_policies_for_a_time_limit_allow_pools_and_schedules() -> None:
     called = [
         name for name in NEEDED if "InstancePool" in name or "AutoScaling" in name or "Configuration" in name
     ]
-    for policies in (rights.GIVEN_SUBNET, rights.SHARED_NETWORK):
-        assert missing(called, (*policies, *rights.TIME_LIMIT)) == {}
+    for policies in (checks.GIVEN_SUBNET, checks.SHARED_NETWORK):
+        assert missing(called, (*policies, *checks.TIME_LIMIT)) == {}
         assert missing(called, policies) != {}
 
 
@@ -114,10 +114,10 @@ def test_policy_that_an_error_names_grants_a_right_of_the_operation() -> None:
 def test_page_lists_the_policies() -> None:
     at = {"compartment": "COMPARTMENT", "subnet": "SUBNET-COMPARTMENT", "vcn": "VCN-COMPARTMENT"}
     listed = re.findall(r"^Allow group GROUP to (.*)$", PAGE.read_text(), re.M)
-    needed = (*rights.SHARED_NETWORK, *rights.GIVEN_SUBNET, *rights.TIME_LIMIT, *rights.HINTS)
+    needed = (*checks.SHARED_NETWORK, *checks.GIVEN_SUBNET, *checks.TIME_LIMIT, *checks.HINTS)
     assert listed == list(dict.fromkeys(policy.format(**at) for policy in needed))
     kubernetes = PAGE.with_name("kubernetes.md").read_text()
-    more = rights.KUBERNETES[len(rights.SHARED_NETWORK) :]
+    more = checks.KUBERNETES[len(checks.SHARED_NETWORK) :]
     assert re.findall(r"^Allow group GROUP to (.*)$", kubernetes, re.M) == [
         item.format(**at) for item in more
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from inventories.errors import InvalidInput
 from provision.errors import Capacity, CreateFailed, NoCapacity
-from provision.oci import rights
+from provision.oci import checks
 from provision.oke.cloud import connect
 from provision.oke.description import CPU_SHAPE
 from provision.oke.node_pools import surplus
@@ -47,7 +47,7 @@ def test_cluster_is_made_found_again_and_removed_without_leftovers(user: User, f
     assert fake.owned() == []
     called = {call["operation"] for call in fake.calls()} - OPTIONAL
     assert {"CreateCluster", "DeleteNodePool"} <= called
-    assert missing(called, rights.KUBERNETES) == {}
+    assert missing(called, checks.KUBERNETES) == {}
 
 
 @pytest.mark.slow
