@@ -159,9 +159,8 @@ def retry_while(
 class Reminders:
     """The times to repeat a request without effect: after 30 s, then each time after twice as long."""
 
-    def __init__(self, clock: Clock, first_s: float = FIRST_REMINDER_S) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._first_s = first_s
         self._due: dict[str, tuple[float, float]] = {}
         """Time of the next request by id, and the wait after it."""
 
@@ -173,7 +172,7 @@ class Reminders:
     def sent(self, ids: Iterable[str]) -> None:
         """Note that the service took a request for these ids."""
         for name in ids:
-            wait_s = self._due[name][1] if name in self._due else self._first_s
+            wait_s = self._due[name][1] if name in self._due else FIRST_REMINDER_S
             self._due[name] = (self._clock.now() + wait_s, wait_s * 2)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from inventories.errors import InvalidInput
 from inventories.threads import run_all
-from provision.aws import disk_key, instances, quotas, requests, shapes
+from provision.aws import instances, quotas, requests, shapes
 from provision.aws.api import Api, versions
+from provision.aws.errors import SCALING_ROLE, key_hint
 from provision.aws.requests import filters, tags_in
-from provision.aws.resources.listing import listed
-from provision.aws.resources.resource_types import KINDS
+from provision.aws.resources.resource_types import KINDS, listed
 from provision.errors import (
     AccountNotReady,
     CloudError,
@@ -30,6 +30,8 @@ from provision.rented import tags
 MOST_AHEAD_S = 60.0
 """AWS refuses requests that are more than five minutes off."""
 
+AWS_MANAGED = "alias/aws/ebs"
+
 
 def check(
     api: Api, cluster: CloudCluster, count: int, offer: Callable[[CloudCluster], Offer]
@@ -44,7 +46,7 @@ def check(
         "clock": lambda: _clock(api),
         "permissions to read": lambda: _reading(api),
         "permissions to change": lambda: _changing(api, cluster, offered),
-        "key of disks": lambda: disk_key.finding(api),
+        "key of disks": lambda: disk_key(api),
     }
     if cluster.subnet_id is None:
         checks["VPCs"] = lambda: _vpcs(api)
@@ -110,7 +112,7 @@ def _clock(api: Api) -> Finding:
 def _reading(api: Api) -> Finding:
     """Return the finding on the lists that `up` and `down` read."""
     lists: list[tuple[str, Callable[[], object]]] = [
-        (kind.list, partial(listed, api, kind)) for kind in KINDS
+        (kind.list, partial(listed, api, kind)) for kind in KINDS.values()
     ]
     lists.append(("describe_instances", partial(instances.listed, api, None)))
     outcomes = run_all(lambda check: check[1](), lists)
@@ -253,6 +255,46 @@ def _vpcs(api: Api) -> Finding:
         ok=False,
         detail=f"There are {len(vpcs)} in {api.region}, which is all that the account may have; gpuctl makes one.",
         fix=f"Remove one, ask for more (quota {quotas.VPCS_CODE}), or give --subnet-id.",
+    )
+
+
+def disk_key(api: Api, *, scaling: bool = False) -> Finding:
+    """Return the finding on the key of new disks, which may keep machines from starting.
+
+    gpuctl asks for encrypted disks and names no key, so EBS takes the account's default key, which may be
+    customer-managed. AWS starts no machine whose disk has a key that the launching principal may not use: it ends the
+    machine with `Client.InternalError`.
+    Sources: https://repost.aws/knowledge-center/kms-iam-ec2-permission (the error),
+    https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html (for users),
+    https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html (for the role).
+
+    Args:
+        api: Account and region.
+        scaling: Auto Scaling launches the machines, as for EKS, and not the caller.
+    """
+    key = str(api.call("get_ebs_default_kms_key_id")["KmsKeyId"])
+    if key.endswith(AWS_MANAGED):
+        return Finding(what="", ok=True, detail=f"EBS encrypts disks with AWS's own key ({AWS_MANAGED}).")
+    user = SCALING_ROLE if scaling else "you"
+    try:
+        described = api.call("describe_key", service="kms", again=True, KeyId=key)["KeyMetadata"]
+    except CloudError as error:
+        detail = f"EBS encrypts disks with the key {key}, and whether {user} may use it is not known. {error}"
+        return Finding(what="", ok=None, detail=detail, fix=key_hint(scaling=scaling))
+    if described["KeyManager"] == "AWS":
+        return Finding(what="", ok=True, detail=f"EBS encrypts disks with AWS's own key {key}.")
+    if described["KeyState"] != "Enabled":
+        return Finding(
+            what="",
+            ok=False,
+            detail=f"EBS encrypts disks with the key {key}, which is {described['KeyState']}: no machine can start.",
+            fix="Enable the key in the KMS console, or choose another default key of EBS in the EC2 console.",
+        )
+    return Finding(
+        what="",
+        ok=None,
+        detail=f"EBS encrypts disks with the customer-managed key {key}. Whether {user} may use it is not known.",
+        fix=key_hint(scaling=scaling),
     )
 
 

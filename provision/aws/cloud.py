@@ -1,20 +1,20 @@
 """AWS as a `provision.rented.interface.Cloud`: one account in one region."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from provision.aws import checks, offers, preview, requests
-from provision.aws import instances as machines
 from provision.aws.api import Api
 from provision.aws.checks import sdk
 from provision.aws.credentials import configured
 from provision.aws.errors import of_state_reason
 from provision.aws.infrastructure import network
 from provision.aws.infrastructure.find_or_create import ResourceMaker
-from provision.aws.resources import deletion, listing
+from provision.aws.instances import Machines
+from provision.aws.resources import deletion, resource_types
 from provision.findings import Finding
 from provision.records import (
     CloudCluster,
@@ -49,7 +49,7 @@ def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offe
     return offer, preview.preview(cluster, offer, machines, ())
 
 
-class AwsCloud:
+class AwsCloud(Machines):
     """A `Cloud`."""
 
     name = "aws"
@@ -103,33 +103,13 @@ class AwsCloud:
         """Return one request RunInstances."""
         return (requests.run_instances(cluster, offer, infrastructure, zone, launch, machines),)
 
-    def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
-        """Send RunInstances; the launch's token keeps AWS from doing it twice."""
-        return machines.launch(self.api, request)
-
-    def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
-        """Return the machines by tag; AWS lists ended ones for about an hour."""
-        return machines.listed(self.api, cluster_id)
-
-    def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-        """Return the instances unchanged: AWS lists them with their addresses."""
-        return tuple(instances)
-
     def failure(self, instance: Instance) -> Exception | None:
         """Return the error for the reason of an instance's last change of state."""
         return of_state_reason(instance.reason, zone=instance.zone.name) if instance.reason else None
 
-    def console(self, instance_id: str) -> str | None:
-        """Read GetConsoleOutput."""
-        return machines.console(self.api, self._clock, instance_id)
-
-    def terminate(self, ids: Sequence[str]) -> None:
-        """Send TerminateInstances in batches."""
-        machines.terminate(self.api, ids)
-
     def resources(self) -> tuple[Resource, ...]:
         """Return our resources by tag."""
-        return listing.resources(self.api)
+        return resource_types.resources(self.api)
 
     def delete(self, resource: Resource) -> None:
         """Remove a resource."""

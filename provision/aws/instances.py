@@ -27,6 +27,54 @@ STATES: Mapping[str, InstanceState] = {
 }
 
 
+class Machines:
+    """The machines of an account: a part of `Cloud`."""
+
+    api: Api
+    _clock: Clock
+
+    def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
+        """Return the machines by tag; AWS lists ended ones for about an hour."""
+        return listed(self.api, cluster_id)
+
+    def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
+        """Return the instances unchanged: AWS lists them with their addresses."""
+        return tuple(instances)
+
+    def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
+        """Send RunInstances. Returns the ids in the order of the ranks. The token keeps AWS from doing it twice."""
+        try:
+            answer = self.api.call("run_instances", again=True, settle=True, **request)
+        except Quota as error:
+            raise quotas.explained(self.api, error, request) from error
+        items = sorted(answer["Instances"], key=lambda item: int(item.get("AmiLaunchIndex", 0)))
+        return tuple(str(item["InstanceId"]) for item in items)
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """Terminate instances. A refusal does not keep the others; the first one is raised at the end."""
+        error = first_error(run_all(lambda batch: _terminate(self.api, batch), _batches(ids)))
+        if error is not None:
+            raise error
+
+    def console(self, instance_id: str) -> str | None:
+        """Return the end of a machine's serial console: see `Cloud.console`."""
+
+        def output(**options: bool) -> str | bytes:
+            answer = with_short_retry(
+                self._clock, lambda: self.api.hint("get_console_output", InstanceId=instance_id, **options)
+            )
+            text: str | bytes = answer.get("Output") or ""
+            return text
+
+        try:
+            return end_of(output(Latest=True))
+        except CloudError as error:
+            if type(error) is not CloudError:
+                raise
+            # Types that are not on Nitro refuse that, and have AWS's copy of the last change of state.
+            return end_of(output())
+
+
 def listed(api: Api, cluster_id: str | None) -> tuple[Instance, ...]:
     """Return all instances of a cluster, or all of ours, by id."""
     conditions = [*ours(), *(tagged(tags.CLUSTER_ID, cluster_id) if cluster_id else [])]
@@ -62,23 +110,6 @@ def _reason(reason: Mapping[str, str]) -> str | None:
     return ": ".join(word for word in (code, message) if word) or None
 
 
-def launch(api: Api, request: Mapping[str, Any]) -> tuple[str, ...]:
-    """Send RunInstances. Returns the ids in the order of the ranks. The token keeps AWS from doing it twice."""
-    try:
-        answer = api.call("run_instances", again=True, settle=True, **request)
-    except Quota as error:
-        raise quotas.explained(api, error, request) from error
-    items = sorted(answer["Instances"], key=lambda item: int(item.get("AmiLaunchIndex", 0)))
-    return tuple(str(item["InstanceId"]) for item in items)
-
-
-def terminate(api: Api, ids: Sequence[str]) -> None:
-    """Terminate instances. A refusal does not keep the others; the first one is raised at the end."""
-    error = first_error(run_all(lambda batch: _terminate(api, batch), _batches(ids)))
-    if error is not None:
-        raise error
-
-
 def _terminate(api: Api, ids: Sequence[str]) -> None:
     try:
         api.call("terminate_instances", again=True, InstanceIds=list(ids))
@@ -106,22 +137,3 @@ def _terminate_halves(api: Api, ids: Sequence[str]) -> None:
 
 def _batches(ids: Sequence[str]) -> list[list[str]]:
     return [list(ids[start : start + MOST_AT_ONCE]) for start in range(0, len(ids), MOST_AT_ONCE)]
-
-
-def console(api: Api, clock: Clock, instance_id: str) -> str | None:
-    """Return the end of a machine's serial console: see `Cloud.console`."""
-
-    def output(**options: bool) -> str | bytes:
-        answer = with_short_retry(
-            clock, lambda: api.hint("get_console_output", InstanceId=instance_id, **options)
-        )
-        text: str | bytes = answer.get("Output") or ""
-        return text
-
-    try:
-        return end_of(output(Latest=True))
-    except CloudError as error:
-        if type(error) is not CloudError:
-            raise
-        # Types that are not on Nitro refuse that, and have AWS's copy of the last change of state.
-        return end_of(output())

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from inventories.errors import InvalidInput
-from provision.aws import checks, disk_key, quotas
+from provision.aws import checks, quotas
 from provision.aws.api import Api
-from provision.eks import listing, names, offers
+from provision.eks import listing, offers, requests
 from provision.eks.control_plane import principal_of
 from provision.errors import CloudError, Denied, ProvisionError, Throttled, Unclear
 from provision.findings import Finding, run_checks
@@ -89,7 +89,7 @@ def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
     todo: dict[str, Callable[[], Finding]] = {
         "permissions to read": lambda: _reading(api),
         "permissions to change": lambda: _changing(api, cluster),
-        "key of disks": lambda: disk_key.finding(api, scaling=True),
+        "key of disks": lambda: checks.disk_key(api, scaling=True),
         f"shape and quota for {count} {cluster.shape}": lambda: _shape(api, cluster, count),
     }
     return (checks.sdk(), *run_checks(todo))
@@ -97,7 +97,7 @@ def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
 
 def _reading(api: Api) -> Finding:
     try:
-        clusters = [resource for resource in listing.resources(api) if resource.kind == names.CLUSTER]
+        clusters = [resource for resource in listing.resources(api) if resource.kind == requests.CLUSTER]
     except Denied as error:
         return Finding(what="", ok=False, detail=str(error), fix="Ask whoever runs the account to allow it.")
     return Finding(what="", ok=True, detail=f"{len(clusters)} clusters of gpuctl's are in {api.region}.")

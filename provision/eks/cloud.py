@@ -4,7 +4,7 @@ The account, the network and all that these clusters share with virtual machines
 """
 
 from provision.aws.cloud import AwsCloud, configured, sdk
-from provision.eks import deletion, listing, names
+from provision.eks import deletion, listing, requests
 from provision.records import Instance, Resource, Target
 from provision.rented import tags
 from provision.rented.tags import without_managed_nodes
@@ -21,7 +21,7 @@ def connect(target: Target, *, clock: Clock) -> "EksCloud":
 class EksCloud(AwsCloud):
     """One account in one region. Node groups start and end the machines."""
 
-    name = names.PROVIDER
+    name = requests.PROVIDER
 
     def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
         """Return virtual machines, which may need the network, and nodes whose node groups are gone."""
@@ -29,7 +29,7 @@ class EksCloud(AwsCloud):
         def managed() -> set[str | None]:
             return {resource.tags.get(tags.CLUSTER_ID) for resource in listing.clusters(self.api)}
 
-        return without_managed_nodes(super().instances(cluster_id), names.PROVIDER, managed)
+        return without_managed_nodes(super().instances(cluster_id), requests.PROVIDER, managed)
 
     def resources(self) -> tuple[Resource, ...]:
         """Return our resources by tag, each once: of EC2 and of the other services."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from provision.aws.api import SETTLE_S, Api
-from provision.eks import names, requests
+from provision.eks import requests
 from provision.errors import Blocked, CloudError, CreateFailed, Exists, Gone
 from provision.records import CloudCluster
 from provision.rented import tags
@@ -35,7 +35,7 @@ class ControlPlane:
     @property
     def name(self) -> str:
         """Name of the Kubernetes cluster."""
-        return names.cluster_name(self.cluster)
+        return requests.cluster_name(self.cluster)
 
     def ensure(self, role_arn: str, subnets: Sequence[str], group: str, ensure: Ensure) -> None:
         """Find or create the control plane, without a wait. Raises Exists for another owner's of that name."""
@@ -201,7 +201,7 @@ def ensure_role(api: Api, cluster: CloudCluster, role: str, ensure: Ensure) -> s
 
     A role's name has the cluster's id, so that at most one exists.
     """
-    name = names.role_name(cluster, role)
+    name = requests.role_name(cluster, role)
 
     def find() -> str | None:
         try:

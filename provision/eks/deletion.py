@@ -6,7 +6,7 @@ from typing import Any
 
 from provision.aws.api import Api
 from provision.aws.resources import deletion
-from provision.eks import listing, names
+from provision.eks import listing, requests
 from provision.eks.control_plane import issues
 from provision.errors import Blocked, Gone
 from provision.records import Resource
@@ -89,13 +89,13 @@ def _role(api: Api, resource: Resource) -> None:
 
 
 _DELETE: Mapping[str, Delete] = {
-    names.NODE_GROUP: _node_group,
-    names.CLUSTER: _cluster,
-    names.TEMPLATE: _template,
-    names.ROLE: _role,
-    names.LOG_GROUP: _log_group,
-    names.LOAD_BALANCER: _load_balancer,
-    names.CLASSIC_LOAD_BALANCER: _classic_load_balancer,
+    requests.NODE_GROUP: _node_group,
+    requests.CLUSTER: _cluster,
+    requests.TEMPLATE: _template,
+    requests.ROLE: _role,
+    requests.LOG_GROUP: _log_group,
+    requests.LOAD_BALANCER: _load_balancer,
+    requests.CLASSIC_LOAD_BALANCER: _classic_load_balancer,
 }
 
 
@@ -130,7 +130,7 @@ def _node_group_problem(api: Api, resource: Resource) -> str:
 
 
 _PROBLEM: Mapping[str, Callable[[Api, Resource], str]] = {
-    names.NODE_GROUP: _node_group_problem,
-    names.CLUSTER: _cluster_problem,
+    requests.NODE_GROUP: _node_group_problem,
+    requests.CLUSTER: _cluster_problem,
 }
 """Functions that return why a slow resource still exists."""

@@ -10,8 +10,9 @@ from typing import Any
 from inventories.threads import run_all, values
 from provision.aws.api import Api
 from provision.aws.requests import filters, ours, tags_in
-from provision.eks import names
-from provision.eks.names import (
+from provision.aws.resources.resource_types import KINDS
+from provision.eks import requests
+from provision.eks.requests import (
     CLASSIC_LOAD_BALANCER,
     CLUSTER,
     LOAD_BALANCER,
@@ -34,11 +35,9 @@ STAGES: Mapping[str, int] = {
     TEMPLATE: -2,
     ROLE: -2,
     LOG_GROUP: -2,
-    "network-interface": 0,
-    "volume": 0,
-    "security-group": 1,
+    **{name: kind.stage for name, kind in KINDS.items()},
 }
-"""Stages of a teardown; those of EC2's kinds are the same as in `provision.aws`."""
+"""Stages of a teardown."""
 LOGS = "/aws/eks/"
 MAX_DESCRIBED = 20
 """Load balancers in one request for tags."""
@@ -53,7 +52,7 @@ def resources(api: Api) -> tuple[Resource, ...]:
 def clusters(api: Api) -> list[Resource]:
     """Return the Kubernetes clusters, and all of their node groups."""
     resources: list[Resource] = []
-    for name in filter(names.tags_of_name, api.pages("list_clusters", "clusters", service="eks")):
+    for name in filter(requests.tags_of_name, api.pages("list_clusters", "clusters", service="eks")):
         try:
             cluster = api.call("describe_cluster", service="eks", name=name)["cluster"]
             groups = api.pages("list_nodegroups", "nodegroups", service="eks", clusterName=name)
@@ -61,7 +60,7 @@ def clusters(api: Api) -> list[Resource]:
             continue  # removed since it was listed
         of = cluster.get("tags", {})
         # Somebody else may have a cluster of such a name: the tags decide.
-        if of.get(tags.CLUSTER_ID) != names.tags_of_name(name)[tags.CLUSTER_ID]:
+        if of.get(tags.CLUSTER_ID) != requests.tags_of_name(name)[tags.CLUSTER_ID]:
             continue
         vpc = cluster.get("resourcesVpcConfig", {}).get("vpcId")
         deleting = cluster["status"] == "DELETING"
@@ -91,14 +90,14 @@ def _node_group(api: Api, cluster: str, group: str, of: Mapping[str, str], vpc: 
 def _roles(api: Api) -> list[Resource]:
     """Return the roles of this region's clusters; a role itself is in no region."""
     resources: list[Resource] = []
-    for role in api.pages("list_roles", "Roles", service="iam", PathPrefix=names.ROLE_PATH):
+    for role in api.pages("list_roles", "Roles", service="iam", PathPrefix=requests.ROLE_PATH):
         name = role["RoleName"]
         try:
             pairs = api.pages("list_role_tags", "Tags", service="iam", RoleName=name)
         except Gone:
             continue
         of = {pair["Key"]: pair["Value"] for pair in pairs}
-        if tags.is_of(of, names.PROVIDER) and of.get(names.REGION) == api.region:
+        if tags.is_of(of, requests.PROVIDER) and of.get(requests.REGION) == api.region:
             resources.append(_resource(ROLE, name, of))
     return resources
 
@@ -108,7 +107,7 @@ def _templates(api: Api) -> list[Resource]:
     return [
         _resource(TEMPLATE, item["LaunchTemplateId"], of, name=item["LaunchTemplateName"])
         for item in items
-        if tags.is_of(of := tags_in(item), names.PROVIDER)
+        if tags.is_of(of := tags_in(item), requests.PROVIDER)
     ]
 
 
@@ -119,7 +118,7 @@ def _log_groups(api: Api) -> list[Resource]:
     return [
         _resource(LOG_GROUP, name, of)
         for name in (str(group["logGroupName"]) for group in groups)
-        if (of := names.tags_of_name(name.removeprefix(LOGS).partition("/")[0]))
+        if (of := requests.tags_of_name(name.removeprefix(LOGS).partition("/")[0]))
     ]
 
 
@@ -153,7 +152,7 @@ def _tagged(
         batch: dict[str, Any] = {parameter: list(ids[first : first + MAX_DESCRIBED])}
         answer = api.call("describe_tags", service=service, **batch)
         for entry in answer["TagDescriptions"]:
-            if of := names.tags_by_controllers(tags_in(entry)):
+            if of := requests.tags_by_controllers(tags_in(entry)):
                 tagged[entry[key]] = of
     return tagged
 
@@ -161,28 +160,18 @@ def _tagged(
 def _by_controllers(api: Api) -> list[Resource]:
     """Return EC2's resources of AWS's controllers: free network interfaces, volumes of claims, security groups."""
     free = filters(status="available")
-    lists: tuple[tuple[str, str, str, str, list[Any]], ...] = (
-        (
-            "network-interface",
-            "describe_network_interfaces",
-            "NetworkInterfaces",
-            "NetworkInterfaceId",
-            [*filters(tag_key=names.INTERFACE_OF), *free],
+    queries: Mapping[str, list[Any]] = {
+        "network-interface": [*filters(tag_key=requests.INTERFACE_OF), *free],
+        "volume": [*filters(tag_key=requests.VOLUME_OF), *free],
+        "security-group": filters(
+            tag_key=(requests.GROUP_OF, f"{requests.OWNED_BY}gpuctl-*", requests.BALANCED_FOR)
         ),
-        ("volume", "describe_volumes", "Volumes", "VolumeId", [*filters(tag_key=names.VOLUME_OF), *free]),
-        (
-            "security-group",
-            "describe_security_groups",
-            "SecurityGroups",
-            "GroupId",
-            filters(tag_key=(names.GROUP_OF, f"{names.OWNED_BY}gpuctl-*", names.BALANCED_FOR)),
-        ),
-    )
+    }
     return [
-        _resource(kind, item[id_field], of, network=item.get("VpcId"))
-        for kind, operation, key, id_field, filter_list in lists
-        for item in api.pages(operation, key, Filters=filter_list)
-        if (of := names.tags_by_controllers(tags_in(item)))
+        _resource(name, item[KINDS[name].id], of, network=item.get("VpcId"))
+        for name, conditions in queries.items()
+        for item in api.pages(KINDS[name].list, KINDS[name].key, Filters=conditions)
+        if (of := requests.tags_by_controllers(tags_in(item)))
     ]
 
 

@@ -10,8 +10,8 @@ from inventories.threads import run_all, values
 from provision.aws.api import Api
 from provision.aws.errors import KEY_REFUSED, key_hint
 from provision.aws.infrastructure.find_or_create import named
-from provision.aws.requests import filters, tagged
-from provision.eks import deletion, listing, names, requests
+from provision.aws.requests import cluster_tags, filters, tagged
+from provision.eks import deletion, listing, requests
 from provision.eks.auto_scaling import (
     NO_SCALING_GROUP,
     refusals,
@@ -73,7 +73,7 @@ class NodeGroups:
 
         An earlier `up` may have left one with other data: EKS makes a new security group with each control plane.
         """
-        name = names.template_name(self.cluster, group, names.digest(data))
+        name = requests.template_name(self.cluster, group, requests.digest(data))
 
         def find() -> str | None:
             of_cluster = tagged(tags.CLUSTER_ID, self.cluster.id)
@@ -105,7 +105,7 @@ class NodeGroups:
 
     def describe(self, group: str) -> Mapping[str, Any] | None:
         """Return EKS's description of a node group. `None`: EKS has no such group."""
-        name = names.cluster_name(self.cluster)
+        name = requests.cluster_name(self.cluster)
         try:
             answer = self.api.call("describe_nodegroup", service="eks", clusterName=name, nodegroupName=group)
         except Gone:
@@ -115,7 +115,7 @@ class NodeGroups:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the cluster's node groups. Empty: no node groups, or no control plane."""
-        name = names.cluster_name(self.cluster)
+        name = requests.cluster_name(self.cluster)
         try:
             listed = self.api.pages("list_nodegroups", "nodegroups", service="eks", clusterName=name)
         except Gone:
@@ -124,7 +124,7 @@ class NodeGroups:
 
     def gpu_sizes(self) -> dict[str, int]:
         """Return the desired size of each group with GPUs, by its name."""
-        groups = {name: self.describe(name) for name in self.names() if name != names.CPU_GROUP}
+        groups = {name: self.describe(name) for name in self.names() if name != requests.CPU_GROUP}
         return {name: self._size(group) for name, group in groups.items() if group is not None}
 
     def scale(
@@ -209,7 +209,7 @@ class NodeGroups:
             Capacity, Quota: AWS has no machine.
             CreateFailed: EKS gave up.
         """
-        unscheduled_groups = {names.CPU_GROUP, group} if ends_later(self.cluster) else set()
+        unscheduled_groups = {requests.CPU_GROUP, group} if ends_later(self.cluster) else set()
         degraded_since: float | None = None
 
         def running() -> tuple[bool | None, str]:
@@ -255,11 +255,11 @@ class NodeGroups:
     def remove(self, group: str) -> None:
         """Remove a node group that can't have its machines, so that they come up in another zone or not at all."""
         resource = Resource(
-            kind=names.NODE_GROUP,
-            id=f"{names.cluster_name(self.cluster)}/{group}",
+            kind=requests.NODE_GROUP,
+            id=f"{requests.cluster_name(self.cluster)}/{group}",
             name=group,
-            tags=names.own_tags(self.cluster),
-            stage=listing.STAGES[names.NODE_GROUP],
+            tags=cluster_tags(self.cluster),
+            stage=listing.STAGES[requests.NODE_GROUP],
         )
         once_unblocked(
             f"the end of node group {group}",
@@ -333,7 +333,7 @@ class NodeGroups:
                 "update_nodegroup_config",
                 service="eks",
                 again=True,
-                clusterName=names.cluster_name(self.cluster),
+                clusterName=requests.cluster_name(self.cluster),
                 nodegroupName=group["nodegroupName"],
                 scalingConfig=requests.scaling(count),
             )

@@ -1,15 +1,44 @@
-"""The requests that make a Kubernetes cluster, as boto3 takes them. Pure: the plan shows what is really sent."""
+"""The requests that make a Kubernetes cluster, as boto3 takes them, and names, kinds and tags of its resources.
 
+Pure: the plan shows the requests that are sent. Each name has the cluster's whole id, so no other cluster has the
+name, and the name alone shows the owner.
+"""
+
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.aws.requests import efa_layout, tag_specification
-from provision.eks import names
+from provision.aws.requests import cluster_tags, efa_layout, tag_specification
 from provision.kubernetes.objects import GROUP_LABEL
 from provision.records import CloudCluster, Offer
+from provision.rented import tags
 
 Request = dict[str, Any]
+
+PROVIDER = "eks"
+NODE_GROUP, CLUSTER = "node-group", "kubernetes-cluster"
+TEMPLATE, ROLE, LOG_GROUP = "launch-template", "role", "log-group"
+LOAD_BALANCER, CLASSIC_LOAD_BALANCER = "load-balancer", "classic-load-balancer"
+ROLE_PATH = "/gpuctl/"
+"""Path of our IAM roles, by which they are listed: roles belong to the account, not to a region."""
+CLUSTER_ROLE, NODE_ROLE = "cluster", "node"
+CPU_GROUP = "cpu"
+OWNED_BY = "kubernetes.io/cluster/"
+"""Tag of AWS's controllers on their resources: this prefix and the Kubernetes cluster's name."""
+INTERFACE_OF = "cluster.k8s.amazonaws.com/name"
+"""Tag of the VPC CNI on network interfaces: its value is the Kubernetes cluster's name."""
+VOLUME_OF = "ebs.csi.aws.com/cluster"
+"""Tag of the EBS CSI driver on volumes, in addition to OWNED_BY."""
+GROUP_OF = "aws:eks:cluster-name"
+"""Tag of EKS on its security group."""
+BALANCED_FOR = "elbv2.k8s.aws/cluster"
+"""Tag of the AWS Load Balancer Controller on balancers and security groups: the Kubernetes cluster's name."""
+REGION = "gpuctl-region"
+"""Tag of roles: the region of their cluster."""
+
+_NAME = re.compile(r"gpuctl-(?P<name>[a-z0-9-]{1,40})-(?P<id>[0-9a-f]{16})")
 
 ADDONS: Mapping[str, Mapping[str, Any]] = {"vpc-cni": {}, "kube-proxy": {}, "coredns": {"replicaCount": 1}}
 """Name → settings, in the order of creation; the last one needs a node.
@@ -24,16 +53,60 @@ GPU_AMI = "AL2023_x86_64_NVIDIA"
 ROOT_DEVICE = "/dev/xvda"
 """Root device of Amazon Linux 2023."""
 GPU_TAINT = "nvidia.com/gpu"
-_TRUSTED = {names.CLUSTER_ROLE: "eks.amazonaws.com", names.NODE_ROLE: "ec2.amazonaws.com"}
+_TRUSTED = {CLUSTER_ROLE: "eks.amazonaws.com", NODE_ROLE: "ec2.amazonaws.com"}
 _POLICIES: Mapping[str, tuple[str, ...]] = {
-    names.CLUSTER_ROLE: ("AmazonEKSClusterPolicy",),
-    names.NODE_ROLE: (
+    CLUSTER_ROLE: ("AmazonEKSClusterPolicy",),
+    NODE_ROLE: (
         "AmazonEKSWorkerNodePolicy",
         "AmazonEC2ContainerRegistryPullOnly",
         "AmazonEKS_CNI_Policy",
     ),
 }
 ROLES = tuple(_POLICIES)
+
+
+def cluster_name(cluster: CloudCluster) -> str:
+    """Return the name of the Kubernetes cluster."""
+    return f"gpuctl-{cluster.name}-{cluster.id}"
+
+
+def role_name(cluster: CloudCluster, role: str) -> str:
+    """Return the name of a role, CLUSTER_ROLE or NODE_ROLE, of at most 64 characters, IAM's limit."""
+    return f"gpuctl-{cluster.id}-{role}"
+
+
+def gpu_group_name(zone: str) -> str:
+    """Return the name of the GPU node group in a zone."""
+    return f"gpu-{zone}"
+
+
+def template_name(cluster: CloudCluster, group: str, digest: str) -> str:
+    """Return the name of a node group's launch template; `digest` is that of its data."""
+    return f"{cluster_name(cluster)}-{group}-{digest}"
+
+
+def digest(data: Mapping[str, Any]) -> str:
+    """Return a few characters that other data would not have."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def tags_of_name(name: str) -> dict[str, str]:
+    """Return the tags of the Kubernetes cluster of that name. Empty: the name is not ours."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return {}
+    return {tags.CLUSTER: match["name"], tags.CLUSTER_ID: match["id"], tags.PROVIDER: PROVIDER}
+
+
+def tags_by_controllers(of: Mapping[str, str]) -> dict[str, str]:
+    """Return our tags for a resource that AWS's controllers made for our cluster. Empty: for another cluster."""
+    of_clusters = [of.get(tag, "") for tag in (INTERFACE_OF, GROUP_OF, BALANCED_FOR)]
+    of_clusters += [
+        key.removeprefix(OWNED_BY)
+        for key, value in of.items()
+        if key.startswith(OWNED_BY) and value == "owned"
+    ]
+    return next(filter(None, map(tags_of_name, of_clusters)), {})
 
 
 def policies(role: str, partition: str = "aws") -> tuple[str, ...]:
@@ -59,11 +132,11 @@ def role(cluster: CloudCluster, name: str) -> Request:
         ],
     }
     return {
-        "Path": names.ROLE_PATH,
-        "RoleName": names.role_name(cluster, name),
+        "Path": ROLE_PATH,
+        "RoleName": role_name(cluster, name),
         "AssumeRolePolicyDocument": json.dumps(trust),
-        "Description": f"gpuctl: the {name}{'s' * (name == names.NODE_ROLE)} of {names.cluster_name(cluster)}",
-        "Tags": pairs(names.own_tags(cluster) | {names.REGION: cluster.target.region or ""}),
+        "Description": f"gpuctl: the {name}{'s' * (name == NODE_ROLE)} of {cluster_name(cluster)}",
+        "Tags": pairs(cluster_tags(cluster) | {REGION: cluster.target.region or ""}),
     }
 
 
@@ -76,7 +149,7 @@ def control_plane(
     extended support. gpuctl makes the add-ons, so that each has our tags.
     """
     return {
-        "name": names.cluster_name(cluster),
+        "name": cluster_name(cluster),
         "roleArn": role_arn,
         "resourcesVpcConfig": {
             "subnetIds": list(subnets),
@@ -90,14 +163,14 @@ def control_plane(
         "bootstrapSelfManagedAddons": False,
         "upgradePolicy": {"supportType": "STANDARD"},
         "clientRequestToken": token,
-        "tags": names.own_tags(cluster),
+        "tags": cluster_tags(cluster),
     }
 
 
 def access(cluster: CloudCluster) -> Request:
     """Return the request UpdateClusterConfig for the ranges that reach the API server."""
     return {
-        "name": names.cluster_name(cluster),
+        "name": cluster_name(cluster),
         "resourcesVpcConfig": {"publicAccessCidrs": list(cluster.ssh_cidrs)},
     }
 
@@ -106,30 +179,30 @@ def addon(cluster: CloudCluster, name: str, token: str) -> Request:
     """Return the request CreateAddon, for EKS's default version."""
     settings = ADDONS[name]
     return {
-        "clusterName": names.cluster_name(cluster),
+        "clusterName": cluster_name(cluster),
         "addonName": name,
         **({"configurationValues": json.dumps(settings)} if settings else {}),
         "resolveConflicts": "OVERWRITE",
         "clientRequestToken": token,
-        "tags": names.own_tags(cluster),
+        "tags": cluster_tags(cluster),
     }
 
 
 def access_entry(cluster: CloudCluster, principal: str, token: str) -> Request:
     """Return the request CreateAccessEntry, for a principal without an access entry."""
     return {
-        "clusterName": names.cluster_name(cluster),
+        "clusterName": cluster_name(cluster),
         "principalArn": principal,
         "type": "STANDARD",
         "clientRequestToken": token,
-        "tags": names.own_tags(cluster),
+        "tags": cluster_tags(cluster),
     }
 
 
 def admin(cluster: CloudCluster, principal: str, partition: str = "aws") -> Request:
     """Return the request AssociateAccessPolicy: the rights of the cluster's creator."""
     return {
-        "clusterName": names.cluster_name(cluster),
+        "clusterName": cluster_name(cluster),
         "principalArn": principal,
         "policyArn": f"arn:{partition}:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy",
         "accessScope": {"type": "cluster"},
@@ -154,7 +227,7 @@ def template_data(
 
     `facts` are those of an instance type with EFA; `groups` are then the security groups of its interfaces.
     """
-    of = names.own_tags(cluster)
+    of = cluster_tags(cluster)
     data: Request = {
         "BlockDeviceMappings": [
             {
@@ -194,7 +267,7 @@ def launch_template(cluster: CloudCluster, name: str, data: Request, token: str)
         "LaunchTemplateName": name,
         "ClientToken": token,
         "LaunchTemplateData": data,
-        "TagSpecifications": [tag_specification("launch-template", names.own_tags(cluster), name)],
+        "TagSpecifications": [tag_specification("launch-template", cluster_tags(cluster), name)],
     }
 
 
@@ -203,7 +276,7 @@ def cpu_group(
 ) -> Request:
     """Return the request CreateNodegroup for the operators and Ray's head: one machine, on demand."""
     scaling = {"minSize": 0, "maxSize": 2, "desiredSize": 1}
-    request = _group(cluster, names.CPU_GROUP, role_arn, subnets, template, token)
+    request = _group(cluster, CPU_GROUP, role_arn, subnets, template, token)
     return request | {
         "amiType": CPU_AMI,
         "instanceTypes": [CPU_TYPE],
@@ -217,7 +290,7 @@ def gpu_group(
     cluster: CloudCluster, offer: Offer, count: int, zone: str, ids: Mapping[str, str], token: str
 ) -> Request:
     """Return the request CreateNodegroup for `count` machines in a zone. `ids`: role, subnet, template."""
-    request = _group(cluster, names.gpu_group(zone), ids["role"], [ids["subnet"]], ids["template"], token)
+    request = _group(cluster, gpu_group_name(zone), ids["role"], [ids["subnet"]], ids["template"], token)
     return request | {
         "amiType": GPU_AMI,
         "instanceTypes": [offer.shape],
@@ -238,13 +311,13 @@ def _group(
     cluster: CloudCluster, group: str, role_arn: str, subnets: Sequence[str], template: str, token: str
 ) -> Request:
     return {
-        "clusterName": names.cluster_name(cluster),
+        "clusterName": cluster_name(cluster),
         "nodegroupName": group,
         "nodeRole": role_arn,
         "subnets": list(subnets),
         "launchTemplate": {"id": template, "version": "1"},
         "clientRequestToken": token,
-        "tags": names.own_tags(cluster),
+        "tags": cluster_tags(cluster),
     }
 
 

@@ -1,18 +1,21 @@
 """Provider `eks`: Kubernetes on Amazon's EKS, created and removed. A `KubernetesService`."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from provision.aws.cloud import sdk
-from provision.eks import checks, names, network, offers, requests, tokens
+from provision.aws.infrastructure import network
+from provision.aws.infrastructure.find_or_create import ResourceMaker
+from provision.eks import checks, offers, requests, tokens
 from provision.eks.cloud import EksCloud
 from provision.eks.control_plane import WORKING, ControlPlane, ensure_role, public_cidrs
 from provision.eks.node_groups import FAILED, GROUP_WITHIN_S, NodeGroups, is_over
 from provision.eks.traits import TRAITS
 from provision.errors import CreateFailed, Quota
 from provision.findings import Finding
-from provision.records import CloudCluster, EndGuard, Infrastructure, Offer, Target
+from provision.records import CloudCluster, EndGuard, Infrastructure, Offer, Target, Zone
 from provision.rented.managed_kubernetes.api_server import ApiServer
 from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 from provision.rented.managed_kubernetes.service import CreateContext
@@ -60,10 +63,10 @@ class EksService:
         cluster, ensure = context.cluster, context.ensure
         plane = self._plane(context)
         with context.network():
-            ids = network.prepare(network.maker(self.cloud, cluster, ensure), context.offer)
-        role = ensure_role(self.cloud.api, cluster, names.CLUSTER_ROLE, ensure)
+            ids = _prepare_network(self._maker(context), context.offer)
+        role = ensure_role(self.cloud.api, cluster, requests.CLUSTER_ROLE, ensure)
         subnets = [ids[f"subnet {zone}"] for zone in context.offer.facts["control_zones"]]
-        context.say(f"control plane {names.cluster_name(cluster)} …")
+        context.say(f"control plane {requests.cluster_name(cluster)} …")
         plane.ensure(role, subnets, ids["security_group"], ensure)
         described = plane.let_in(plane.wait_active())
         plane.ensure_access(ensure)
@@ -77,14 +80,14 @@ class EksService:
         described = plane.describe()
         assert described is not None, "it answered a moment ago"
         groups.schedule_ends()
-        role = ensure_role(self.cloud.api, cluster, names.NODE_ROLE, context.ensure)
+        role = ensure_role(self.cloud.api, cluster, requests.NODE_ROLE, context.ensure)
         subnets = list(described["resourcesVpcConfig"]["subnetIds"])
-        self._remove_unusable(context, groups, names.CPU_GROUP)
-        earlier = groups.failures(names.CPU_GROUP)
-        data = requests.template_data(cluster, names.CPU_GROUP, disk_gb=requests.CPU_DISK_GB)
-        template = groups.ensure_template(names.CPU_GROUP, context.ensure, data)
+        self._remove_unusable(context, groups, requests.CPU_GROUP)
+        earlier = groups.failures(requests.CPU_GROUP)
+        data = requests.template_data(cluster, requests.CPU_GROUP, disk_gb=requests.CPU_DISK_GB)
+        template = groups.ensure_template(requests.CPU_GROUP, context.ensure, data)
         groups.ensure(
-            names.CPU_GROUP,
+            requests.CPU_GROUP,
             context.ensure,
             lambda token: requests.cpu_group(cluster, role, subnets, template, token),
         )
@@ -92,7 +95,7 @@ class EksService:
         in_first_zone(
             context,
             groups.gpu_sizes(),
-            names.gpu_group,
+            requests.gpu_group_name,
             count,
             make=lambda zone: self._make_in_zone(context, groups, count, zone, role, security_group),
             scale=lambda group, size: self._scale_down(context, groups, group, size, BLOCKED_TIMEOUT_S),
@@ -100,7 +103,7 @@ class EksService:
             lack=f"AWS has not {count} {context.offer.shape}",
             everywhere=(Quota,),
         )
-        groups.wait_running(names.CPU_GROUP, 1, earlier=earlier)
+        groups.wait_running(requests.CPU_GROUP, 1, earlier=earlier)
         plane.wait_addons()
 
     def end_nodes(self, context: CreateContext, count: int) -> None:
@@ -121,14 +124,14 @@ class EksService:
         """Return a token for the API server, without a request."""
         region = cluster.target.region
         assert region is not None
-        return tokens.make(names.cluster_name(cluster), region, cluster.target.profile)[0]
+        return tokens.make(requests.cluster_name(cluster), region, cluster.target.profile)[0]
 
     def token_command(self, cluster: CloudCluster) -> list[str]:
         """Return the words after `gpuctl` that print a credential."""
         region = cluster.target.region
         assert region is not None
         profile = ["--profile", cluster.target.profile] if cluster.target.profile else []
-        return [COMMAND, "--name", names.cluster_name(cluster), "--region", region, *profile]
+        return [COMMAND, "--name", requests.cluster_name(cluster), "--region", region, *profile]
 
     def findings(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         """Return the findings of `doctor`."""
@@ -141,6 +144,10 @@ class EksService:
 
     def _plane(self, context: CreateContext) -> ControlPlane:
         return ControlPlane(api=self.cloud.api, clock=self._clock, cluster=context.cluster, say=context.say)
+
+    def _maker(self, context: CreateContext) -> ResourceMaker:
+        """Return the maker of the network. Nodes have no SSH: the group is for traffic among them."""
+        return self.cloud.maker(replace(context.cluster, ssh_cidrs=()), context.ensure)
 
     def _groups(self, context: CreateContext) -> NodeGroups:
         return NodeGroups(api=self.cloud.api, clock=self._clock, cluster=context.cluster, say=context.say)
@@ -156,13 +163,13 @@ class EksService:
     ) -> None:
         """Make the zone's subnet and its group with `count` machines, and wait for them."""
         cluster, offer, ensure = context.cluster, context.offer, context.ensure
-        maker = network.maker(self.cloud, cluster, ensure)
-        group = names.gpu_group(zone)
+        maker = self._maker(context)
+        group = requests.gpu_group_name(zone)
         with context.network():
-            ids = network.prepare(maker, offer)
+            ids = _prepare_network(maker, offer)
             infrastructure = Infrastructure(ids=ids)
-            subnet = network.subnet(maker, offer, infrastructure, zone)
-            placement = network.placement_group(maker, offer, infrastructure, zone)
+            subnet = _subnet(maker, offer, infrastructure, zone)
+            placement = _placement_group(maker, offer, infrastructure, zone)
         data = requests.template_data(
             cluster,
             group,
@@ -210,6 +217,53 @@ class EksService:
                 "The cluster's time (--ttl) was over before it was made: nothing would end its machines. "
                 f"`gpuctl down --cluster {context.cluster.name}` removes it; give it more time."
             )
+
+
+def _prepare_network(maker: ResourceMaker, offer: Offer) -> Mapping[str, str]:
+    """Make the network. Returns the ids `vpc`, `security_group`, and `subnet <zone>` of the control plane's zones."""
+    infrastructure = network.prepare(maker, offer, None)
+    _resolve_names(maker, infrastructure.ids["vpc"])
+    ids = dict(infrastructure.ids)
+    for zone in offer.facts["control_zones"]:
+        ids[f"subnet {zone}"] = _subnet(maker, offer, infrastructure, zone)
+    return ids
+
+
+def _subnet(maker: ResourceMaker, offer: Offer, infrastructure: Infrastructure, zone: str) -> str:
+    """Make the zone's subnet with its route. In a public subnet, nodes need a public address to join."""
+    without_group = replace(offer, facts={**offer.facts, "placement_group": False})
+    made = network.prepare_zone(maker, without_group, infrastructure, Zone(name=zone))
+    subnet_id = made.ids["subnet"]
+    if maker.cluster.public_ip:
+        (item,) = maker.api.pages("describe_subnets", "Subnets", SubnetIds=[subnet_id])
+        if not item.get("MapPublicIpOnLaunch"):
+            maker.api.call(
+                "modify_subnet_attribute",
+                again=True,
+                settle=True,
+                SubnetId=subnet_id,
+                MapPublicIpOnLaunch={"Value": True},
+            )
+    return subnet_id
+
+
+def _placement_group(
+    maker: ResourceMaker, offer: Offer, infrastructure: Infrastructure, zone: str
+) -> str | None:
+    """Make the zone's placement group, and return its name. `None`: not possible for the shape, or it has no EFA."""
+    if not (offer.facts["placement_group"] and offer.facts["efa_cards"]):
+        return None
+    made = network.prepare_zone(maker, offer, infrastructure, Zone(name=zone))
+    return made.ids["placement_group"]
+
+
+def _resolve_names(maker: ResourceMaker, vpc: str) -> None:
+    """Switch DNS names on in the VPC: nodes look up the API server's private address."""
+    answer = maker.api.call("describe_vpc_attribute", settle=True, VpcId=vpc, Attribute="enableDnsHostnames")
+    if not answer["EnableDnsHostnames"]["Value"]:
+        maker.api.call(
+            "modify_vpc_attribute", again=True, settle=True, VpcId=vpc, EnableDnsHostnames={"Value": True}
+        )
 
 
 def _server(plane: Mapping[str, Any]) -> ApiServer:

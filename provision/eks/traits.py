@@ -7,7 +7,7 @@ from typing import Any
 from inventories.specs.gpu_driver import DriverPlan
 from provision.aws import preview as aws_preview
 from provision.aws.requests import efa_layout
-from provision.eks import names, requests
+from provision.eks import requests
 from provision.eks.description import CONTROL_PLANE_HOURLY_USD, CPU_MACHINE_USD
 from provision.pricing.prices import Prices
 from provision.records import CloudCluster, Offer, PlannedRequest, PlannedResource, Resource
@@ -25,9 +25,9 @@ OTHER_PARTITIONS = ("cn-", "us-gov-", "us-iso", "eu-isoe-", "eusc-")
 class EksTraits:
     """A `ServiceTraits`."""
 
-    name = names.PROVIDER
-    cluster_kind = names.CLUSTER
-    nodes_kind = names.NODE_GROUP
+    name = requests.PROVIDER
+    cluster_kind = requests.CLUSTER
+    nodes_kind = requests.NODE_GROUP
     own_plugin = True
     cpu_machine = f"{requests.CPU_TYPE} with {requests.CPU_DISK_GB} GB"
     first_up = (
@@ -41,7 +41,7 @@ class EksTraits:
 
     def cluster_name(self, cluster: CloudCluster) -> str:
         """Return the name of the Kubernetes cluster."""
-        return names.cluster_name(cluster)
+        return requests.cluster_name(cluster)
 
     def outline(self, cluster: CloudCluster) -> Offer:
         """Return an offer for a plan without an account."""
@@ -77,24 +77,24 @@ class EksTraits:
         zone = offer.zones[0].name
         subnets = [f"<subnet {name}>" for name in offer.facts["control_zones"]]
         planned: list[tuple[str, requests.Request]] = []
-        if names.ROLE not in kinds:
+        if requests.ROLE not in kinds:
             planned += [("CreateRole", requests.role(cluster, role)) for role in requests.ROLES]
-        if names.CLUSTER not in kinds:
-            role = f"<role {names.CLUSTER_ROLE}>"
+        if requests.CLUSTER not in kinds:
+            role = f"<role {requests.CLUSTER_ROLE}>"
             body = requests.control_plane(cluster, role, subnets, "<security-group>", TOKEN)
             planned.append(("CreateCluster", body))
             planned += [("CreateAddon", requests.addon(cluster, name, TOKEN)) for name in requests.ADDONS]
-        if names.NODE_GROUP not in kinds:
-            gpu, cpu = names.gpu_group(zone), names.CPU_GROUP
+        if requests.NODE_GROUP not in kinds:
+            gpu, cpu = requests.gpu_group_name(zone), requests.CPU_GROUP
             for group, disk_gb, facts in (
                 (cpu, requests.CPU_DISK_GB, None),
                 (gpu, offer.disk_gb, offer.facts),
             ):
                 data = requests.template_data(cluster, group, disk_gb=disk_gb, facts=facts)
-                name = names.template_name(cluster, group, "<digest>")
+                name = requests.template_name(cluster, group, "<digest>")
                 body = requests.launch_template(cluster, name, data, TOKEN)
                 planned.append(("CreateLaunchTemplate", body))
-            role = f"<role {names.NODE_ROLE}>"
+            role = f"<role {requests.NODE_ROLE}>"
             body = requests.cpu_group(cluster, role, subnets, f"<launch-template {cpu}>", TOKEN)
             ids = {"role": role, "subnet": f"<subnet {zone}>", "template": f"<launch-template {gpu}>"}
             planned.append(("CreateNodegroup", body))
@@ -105,7 +105,7 @@ class EksTraits:
         self, offer: Offer, existing: Sequence[Resource], listed: Sequence[Resource]
     ) -> tuple[PlannedResource, ...]:
         """Return the rows for the roles and the network."""
-        has_roles = any(resource.kind == names.ROLE for resource in existing)
+        has_roles = any(resource.kind == requests.ROLE for resource in existing)
         has_vpc = any(resource.kind == "vpc" and tags.is_shared(resource.tags) for resource in listed)
         return (
             PlannedResource(

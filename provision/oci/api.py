@@ -53,10 +53,10 @@ class Api:
     Operations are named `compute.launch_instance`: a client, and its method's name in the SDK.
     """
 
-    def __init__(self, credentials: Credentials, clock: Clock, *, endpoint: str | None = None) -> None:
+    def __init__(self, credentials: Credentials, clock: Clock) -> None:
         self.credentials = credentials
         self.clock = clock
-        self._endpoint = endpoint or os.environ.get(ENDPOINT_VARIABLE) or None
+        self._endpoint = os.environ.get(ENDPOINT_VARIABLE) or None
         if self._endpoint and not self._endpoint.startswith(("http://", "https://")):
             raise InvalidInput(
                 f"{ENDPOINT_VARIABLE} is '{self._endpoint}', which is no web address. Set it to "

@@ -12,7 +12,7 @@ from provision.aws.api import Item
 from provision.aws.infrastructure.find_or_create import Listing, ResourceMaker, lowest, named
 from provision.aws.infrastructure.subnets import leads_to
 from provision.aws.requests import Request, tagged
-from provision.aws.resources import deletion, listing
+from provision.aws.resources import deletion, resource_types
 from provision.errors import Blocked, CloudError, Exists, TokenSpent
 from provision.records import Resource
 from provision.rented import tags
@@ -100,7 +100,7 @@ def _remove(maker: ResourceMaker, nat: str, item: Item | None) -> None:
     maker.say(f"another NAT gateway was made at the same time, and serves all: removing {nat} …")
     ids = [nat, *(str(a["AllocationId"]) for a in (item or {}).get("NatGatewayAddresses", []))]
     try:
-        resources = {resource.id: resource for resource in listing.resources(maker.api)}
+        resources = {resource.id: resource for resource in resource_types.resources(maker.api)}
         for name in ids:
             if name in resources:
                 _delete(maker, resources[name])

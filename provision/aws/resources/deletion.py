@@ -7,8 +7,7 @@ from inventories.text import first_of
 from provision.aws.api import Answer, Api, Item
 from provision.aws.errors import translate
 from provision.aws.requests import filters
-from provision.aws.resources.listing import attachments, listed
-from provision.aws.resources.resource_types import KINDS, Kind
+from provision.aws.resources.resource_types import KINDS, Kind, attachments, listed
 from provision.errors import Blocked, CloudError, Gone
 from provision.records import Resource
 from provision.rented import tags
@@ -16,8 +15,6 @@ from provision.waiting import Clock, poll
 
 GONE_WITHIN_S = 15.0
 MAX_NAMED = 5
-
-_BY_NAME = {kind.name: kind for kind in KINDS}
 
 _IN_USE = {
     "network-interface": ("InvalidParameterValue",),
@@ -30,7 +27,7 @@ _IN_USE = {
 def delete(api: Api, clock: Clock, resource: Resource) -> None:
     """Remove a resource. Raises Blocked while it is in use, with the names of its users."""
     assert tags.is_ours(resource.tags), f"{resource.id} is not ours"
-    kind = _BY_NAME[resource.kind]
+    kind = KINDS[resource.kind]
     try:
         if resource.kind == "internet-gateway":
             _detach(api, resource)

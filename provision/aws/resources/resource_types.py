@@ -1,19 +1,30 @@
-"""The kinds of our resources, apart from instances, with the calls that list and delete them."""
+"""The kinds of our resources, apart from instances, with the calls that list and delete them, and their lists."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from inventories.threads import run_all, together, values
+from provision.aws import instances
+from provision.aws.api import Api, Item
+from provision.aws.requests import ours, tags_in
+from provision.records import Resource
+from provision.rented import tags
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of resource, with its calls."""
+    """A kind of resource. The names of its calls and fields are made from `noun`."""
 
     name: str
+    noun: str
+    """AWS's name of it, such as `NatGateway`."""
     stage: int
-    list: str
-    key: str
-    id: str
-    delete: str
+    end_verb: str = "delete"
+    id_noun: str = ""
+    """The noun in the field of its id. Empty: `noun`."""
     named: str | None = None
     """The field of its name. `None`: its name is a tag."""
     deleted_by_name: bool = False
@@ -30,65 +41,63 @@ class Kind:
     holds: str | None = None
     """The filter for the network interfaces that keep it from being deleted."""
 
+    @property
+    def key(self) -> str:
+        """Name of the list in AWS's answer: `NatGateways`."""
+        return f"{self.noun}{'es' if self.noun.endswith('s') else 's'}"
 
-KINDS: tuple[Kind, ...] = (
+    @property
+    def id(self) -> str:
+        """The field of its id: `NatGatewayId`."""
+        return f"{self.id_noun or self.noun}Id"
+
+    @property
+    def list(self) -> str:
+        """The call that lists it: `describe_nat_gateways`."""
+        return f"describe_{_snake(self.key)}"
+
+    @property
+    def delete(self) -> str:
+        """The call that deletes it: `delete_nat_gateway`."""
+        return f"{self.end_verb}_{_snake(self.key if self.deleted_in_a_list else self.noun)}"
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=.)(?=[A-Z])", "_", name).lower()
+
+
+_KINDS = (
     Kind(
         name="spot-request",
+        noun="SpotInstanceRequest",
         stage=0,
-        list="describe_spot_instance_requests",
-        key="SpotInstanceRequests",
-        id="SpotInstanceRequestId",
-        delete="cancel_spot_instance_requests",
+        end_verb="cancel",
         deleted_in_a_list=True,
         filters={"state": ("open",)},
     ),
-    Kind(
-        name="network-interface",
-        stage=0,
-        list="describe_network_interfaces",
-        key="NetworkInterfaces",
-        id="NetworkInterfaceId",
-        delete="delete_network_interface",
-        attachable=True,
-    ),
+    Kind(name="network-interface", noun="NetworkInterface", stage=0, attachable=True),
     Kind(
         name="volume",
+        noun="Volume",
         stage=0,
-        list="describe_volumes",
-        key="Volumes",
-        id="VolumeId",
-        delete="delete_volume",
         filters={"status": ("creating", "available", "in-use", "error")},
         attachable=True,
         slow=True,
     ),
     Kind(
         name="security-group",
+        noun="SecurityGroup",
         stage=1,
-        list="describe_security_groups",
-        key="SecurityGroups",
-        id="GroupId",
-        delete="delete_security_group",
+        id_noun="Group",
         named="GroupName",
         holds="group-id",
     ),
-    Kind(
-        name="key-pair",
-        stage=1,
-        list="describe_key_pairs",
-        key="KeyPairs",
-        id="KeyPairId",
-        delete="delete_key_pair",
-        named="KeyName",
-        deleted_by_name=True,
-    ),
+    Kind(name="key-pair", noun="KeyPair", stage=1, named="KeyName", deleted_by_name=True),
     Kind(
         name="placement-group",
+        noun="PlacementGroup",
         stage=1,
-        list="describe_placement_groups",
-        key="PlacementGroups",
-        id="GroupId",
-        delete="delete_placement_group",
+        id_noun="Group",
         named="GroupName",
         deleted_by_name=True,
         filters={"state": ("pending", "available", "deleting")},
@@ -96,22 +105,16 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="nat-gateway",
+        noun="NatGateway",
         stage=2,
-        list="describe_nat_gateways",
-        key="NatGateways",
-        id="NatGatewayId",
-        delete="delete_nat_gateway",
         filters={"state": ("pending", "failed", "available", "deleting")},
         slow=True,
         ends_within_s=600.0,
     ),
     Kind(
         name="vpc-endpoint",
+        noun="VpcEndpoint",
         stage=2,
-        list="describe_vpc_endpoints",
-        key="VpcEndpoints",
-        id="VpcEndpointId",
-        delete="delete_vpc_endpoints",
         deleted_in_a_list=True,
         filters={
             "vpc-endpoint-state": (
@@ -126,47 +129,87 @@ KINDS: tuple[Kind, ...] = (
         slow=True,
     ),
     # A NAT gateway has its address until it is gone, and an address keeps the internet gateway attached.
-    Kind(
-        name="elastic-ip",
-        stage=3,
-        list="describe_addresses",
-        key="Addresses",
-        id="AllocationId",
-        delete="release_address",
-    ),
-    Kind(
-        name="subnet",
-        stage=3,
-        list="describe_subnets",
-        key="Subnets",
-        id="SubnetId",
-        delete="delete_subnet",
-        holds="subnet-id",
-    ),
-    Kind(
-        name="route-table",
-        stage=4,
-        list="describe_route_tables",
-        key="RouteTables",
-        id="RouteTableId",
-        delete="delete_route_table",
-    ),
-    Kind(
-        name="internet-gateway",
-        stage=4,
-        list="describe_internet_gateways",
-        key="InternetGateways",
-        id="InternetGatewayId",
-        delete="delete_internet_gateway",
-    ),
-    Kind(
-        name="vpc",
-        stage=5,
-        list="describe_vpcs",
-        key="Vpcs",
-        id="VpcId",
-        delete="delete_vpc",
-        holds="vpc-id",
-    ),
+    Kind(name="elastic-ip", noun="Address", stage=3, end_verb="release", id_noun="Allocation"),
+    Kind(name="subnet", noun="Subnet", stage=3, holds="subnet-id"),
+    Kind(name="route-table", noun="RouteTable", stage=4),
+    Kind(name="internet-gateway", noun="InternetGateway", stage=4),
+    Kind(name="vpc", noun="Vpc", stage=5, holds="vpc-id"),
 )
-"""In the order in which they can be deleted."""
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}
+"""By name, in the order in which they can be deleted."""
+
+_DELETED = frozenset({"deleting", "deleted", "failed", "rejected"})
+
+
+def resources(api: Api) -> tuple[Resource, ...]:
+    """Return our resources in the region, without instances and resources that end with one."""
+    listed_kinds, machines = together(
+        lambda: values(run_all(partial(_items, api), _KINDS)), partial(instances.listed, api, None)
+    )
+    lists = dict(zip(KINDS, listed_kinds, strict=True))
+    networks = _address_networks(lists["nat-gateway"])
+    own_machines = {(machine.id, machine.tags.get(tags.CLUSTER_ID)) for machine in machines}
+    return tuple(
+        _resource(kind, item, networks)
+        for kind in _KINDS
+        for item in lists[kind.name]
+        if not (kind.attachable and _goes_with(item, own_machines))
+    )
+
+
+def listed(api: Api, kind: Kind) -> list[Resource]:
+    """Return our resources of a kind, also those that end with an instance."""
+    return [_resource(kind, item, {}) for item in _items(api, kind)]
+
+
+def _items(api: Api, kind: Kind) -> list[Any]:
+    conditions = [*ours(), *({"Name": name, "Values": list(v)} for name, v in (kind.filters or {}).items())]
+    return api.pages(kind.list, kind.key, Filters=conditions)
+
+
+def _goes_with(item: Item, own_machines: Collection[tuple[str, str | None]]) -> bool:
+    """Return whether it is attached to machines of its own cluster alone. `own_machines`: by id and cluster."""
+    cluster = tags_in(item).get(tags.CLUSTER_ID)
+    attached = attachments(item)
+    return bool(attached) and all((a.get("InstanceId", ""), cluster) in own_machines for a in attached)
+
+
+def attachments(item: Item) -> list[Item]:
+    """Return the attachments of a volume, which may have several, or of a network interface."""
+    if attachment := item.get("Attachment"):
+        return [attachment]
+    return list(item.get("Attachments", []))
+
+
+def _address_networks(gateways: Sequence[Item]) -> dict[str, str]:
+    """Return the VPC of each Elastic IP, by its id: its NAT gateway's, as AWS lists no VPC of an address."""
+    return {
+        address["AllocationId"]: gateway["VpcId"]
+        for gateway in gateways
+        for address in gateway.get("NatGatewayAddresses", [])
+        if "AllocationId" in address
+    }
+
+
+def _resource(kind: Kind, item: Item, networks: Mapping[str, str]) -> Resource:
+    of = tags_in(item)
+    name = str(item.get(kind.named, "")) if kind.named else of.get("Name", "")
+    resource_id = str(item.get(kind.id) or name)
+    return Resource(
+        kind=kind.name,
+        id=resource_id,
+        name=name,
+        tags=of,
+        stage=kind.stage,
+        ends_within_s=kind.ends_within_s,
+        network=networks.get(resource_id) or item.get("VpcId") or _attached_vpc(item),
+        deleting=str(item.get("State", "")).lower() in _DELETED,
+    )
+
+
+def _attached_vpc(item: Item) -> str | None:
+    """Return the VPC of an internet gateway."""
+    return next(
+        (str(attachment["VpcId"]) for attachment in item.get("Attachments", []) if "VpcId" in attachment),
+        None,
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from provision.aws import checks, disk_key, quotas
+from provision.aws import checks, quotas
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud
 from provision.errors import CloudError
@@ -87,19 +87,19 @@ def test_check_names_the_rights_that_a_customer_managed_key_has_to_grant(
     kms = boto3.client("kms")
     key = kms.create_key()["KeyMetadata"]
     fake.settings(ebs_key=key["Arn"])
-    finding = disk_key.finding(account.api)
+    finding = checks.disk_key(account.api)
     assert finding.ok is None
     assert key["Arn"] in finding.detail
     assert "allow you kms:CreateGrant" in finding.fix
     assert (
         "allow the role AWSServiceRoleForAutoScaling kms:CreateGrant"
-        in disk_key.finding(account.api, scaling=True).fix
+        in checks.disk_key(account.api, scaling=True).fix
     )
     fake.settings(denied=["DescribeKey"])
-    assert "may use it is not known. DescribeKey in" in disk_key.finding(account.api).detail
+    assert "may use it is not known. DescribeKey in" in checks.disk_key(account.api).detail
     fake.settings(denied=[])
     kms.disable_key(KeyId=key["KeyId"])
-    assert disk_key.finding(account.api).ok is False
+    assert checks.disk_key(account.api).ok is False
     fake.settings(denied=["GetEbsDefaultKmsKeyId"])
     assert check(account)["key of disks"].ok is None
 

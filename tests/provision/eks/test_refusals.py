@@ -4,7 +4,7 @@ import boto3
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.eks import names
+from provision.eks import requests
 from provision.errors import Denied, Exists, NoCapacity, RefusedPlan, UnknownShape
 from provision.rented.teardown import remove
 from tests.fakes.client import FakeCloud
@@ -58,7 +58,7 @@ def test_missing_permission_is_named_and_nothing_is_left(user: User, fake: FakeC
 
 def test_role_of_that_name_that_is_not_ours_is_left_alone(user: User, fake: FakeCloud) -> None:
     plan = user.plan(1)
-    role = names.role_name(plan.details.cluster, names.CLUSTER_ROLE)
+    role = requests.role_name(plan.details.cluster, requests.CLUSTER_ROLE)
     iam = boto3.client("iam", region_name="us-east-1")
     iam.create_role(RoleName=role, AssumeRolePolicyDocument="{}")
     with pytest.raises(
@@ -108,12 +108,12 @@ def test_reap_finds_it_without_files_and_removes_what_controllers_left(user: Use
     ec2 = boto3.client("ec2", region_name="us-east-1")
     vpc = next(resource.id for resource in cloud.resources() if resource.kind == "vpc")
     subnet = ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["Subnets"][0]["SubnetId"]
-    for of in ({names.INTERFACE_OF: cluster.name}, {names.INTERFACE_OF: "somebody-elses"}):
+    for of in ({requests.INTERFACE_OF: cluster.name}, {requests.INTERFACE_OF: "somebody-elses"}):
         pairs = [{"Key": key, "Value": value} for key, value in of.items()]
         ec2.create_network_interface(
             SubnetId=subnet, TagSpecifications=[{"ResourceType": "network-interface", "Tags": pairs}]
         )
-    volume = {names.OWNED_BY + cluster.name: "owned", names.VOLUME_OF: "true"}
+    volume = {requests.OWNED_BY + cluster.name: "owned", requests.VOLUME_OF: "true"}
     ec2.create_volume(
         AvailabilityZone="us-east-1a",
         Size=1,
@@ -126,7 +126,7 @@ def test_reap_finds_it_without_files_and_removes_what_controllers_left(user: Use
     )
     # Groups of a classic load balancer, and of the AWS Load Balancer Controller.
     for number, (key, value) in enumerate(
-        ((names.OWNED_BY + cluster.name, "owned"), (names.BALANCED_FOR, cluster.name))
+        ((requests.OWNED_BY + cluster.name, "owned"), (requests.BALANCED_FOR, cluster.name))
     ):
         pairs = [{"Key": key, "Value": value}]
         ec2.create_security_group(
@@ -152,4 +152,4 @@ def test_reap_finds_it_without_files_and_removes_what_controllers_left(user: Use
     (remains,) = (
         resource for resource in fake.state()["resources"] if resource["kind"] == "network-interface"
     )
-    assert remains["tags"] == {names.INTERFACE_OF: "somebody-elses"}
+    assert remains["tags"] == {requests.INTERFACE_OF: "somebody-elses"}

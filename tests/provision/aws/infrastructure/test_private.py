@@ -635,5 +635,5 @@ def test_check_of_a_private_cluster_names_missing_nat_permissions(user: User, fa
 
 def test_network_lock_wait_exceeds_the_longest_hold() -> None:
     up = 2 * nat.READY_TIMEOUT_S + 2 * nat.GONE_TIMEOUT_S
-    down = teardown.BLOCKED_TIMEOUT_S + max(kind.ends_within_s for kind in KINDS)
+    down = teardown.BLOCKED_TIMEOUT_S + max(kind.ends_within_s for kind in KINDS.values())
     assert max(up, down) < NETWORK_LOCK_WAIT_S
