@@ -6,7 +6,6 @@ import shlex
 import stat
 import termios
 from array import array
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -22,7 +21,6 @@ from gpuctl.command_line.options import (
     run_options,
 )
 from gpuctl.command_line.options_after_script import check_options
-from gpuctl.errors import Interrupted
 from gpuctl.option_table.train_options import TrainSettings
 from inventories.option import Option
 
@@ -120,7 +118,6 @@ def command(
     """
     from gpuctl.command_line.job_file.command import what_runs
     from gpuctl.library.options import train_request
-    from gpuctl.library.training import train
     from gpuctl.workflow.runs.request.request import built_in_help
 
     all_words, project = what_runs(words, job)
@@ -145,8 +142,9 @@ def command(
         nonlocal status
         status = report(app, job.result, interrupted=job.interrupted)
 
-    with suppress(Interrupted):  # it was reported
-        train(app, request, on_end=show)
+    from gpuctl.workflow.jobs.train import train
+
+    train(app, request, on_end=show)
     return status
 
 

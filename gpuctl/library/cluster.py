@@ -99,8 +99,8 @@ class Cluster:
         `result` after Ctrl-C.
         """
         from gpuctl.library.options import train_request
-        from gpuctl.library.training import train
         from gpuctl.option_table.values import several
+        from gpuctl.workflow.jobs.train import train
 
         words = [str(arg) for arg in several("args", args)]
         if script is not None:
@@ -112,7 +112,11 @@ class Cluster:
             raise Usage(
                 f"{words[0]!r} is no option of the built-in job. A script is the first argument of train."
             )
-        return train(self._app, train_request(words, options))
+        job = train(self._app, train_request(words, options))
+        if job.interrupted:
+            sentence = f"Run {job.result.run} was interrupted: it is {job.result.status}."
+            raise Interrupted(sentence, result=job.result)
+        return job.result
 
     def bench(self, args: Sequence[object] = (), **options: Unpack["BenchOptions"]) -> "BenchResult":
         """Measure a script or the built-in job on one layout after the other; return its scaling and cost.

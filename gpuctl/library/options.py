@@ -11,9 +11,8 @@ from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.option_table.up_options import UpSettings
 from gpuctl.option_table.values import min_nodes, read_options, refuse_unknown
 from gpuctl.workflow.jobs.bench_request import BenchRequest
-from gpuctl.workflow.runs.outputs.earlier import check_earlier
 from gpuctl.workflow.runs.request.engine_config import with_config
-from gpuctl.workflow.runs.request.request import TrainRequest, check_together
+from gpuctl.workflow.runs.request.request import TrainRequest, check_request
 from inventories.specs.spec import DEFAULT_CLUSTER, Spec
 from inventories.specs.validate import check_limits, read_spec
 
@@ -61,22 +60,8 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
     settings = read_options(options, TrainSettings)
     request = TrainRequest(**settings, min_nodes=min_nodes(options.get("nnodes")), words=tuple(words))
     request = with_config(request)
-    check_together(request)
-    check_earlier(request)
-    _check_hangs(request)
+    check_request(request)
     return request
-
-
-def _check_hangs(request: TrainRequest) -> None:
-    """Raise Usage for an action on a hang that another option makes impossible."""
-    if not request.ends_hung:
-        return
-    if request.hang_after == "off":
-        raise Usage(f"--on-hang {request.on_hang} needs the watch: leave out --hang-after off.")
-    if request.detach:
-        raise Usage(f"--on-hang {request.on_hang} needs gpuctl to stay: leave out --detach.")
-    if request.on_hang == "restart" and request.max_restarts == 0:
-        raise Usage("--on-hang restart counts as one of --max-restarts: give --max-restarts N.")
 
 
 def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gpuctl.app import App
@@ -27,18 +26,15 @@ from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.setup_state import check_set_up
 from gpuctl.workflow.runs import bandwidth
 from gpuctl.workflow.runs.idle_nodes import connected_idle
-from gpuctl.workflow.runs.outputs.earlier import aside_of
-from gpuctl.workflow.runs.prepare import check_nodes, gather_facts, prepare
-from gpuctl.workflow.runs.prepared import Prepared
-from gpuctl.workflow.runs.request.project import project_of
-from gpuctl.workflow.runs.request.request import candidates_of, check_together, machines_of
+from gpuctl.workflow.runs.prepare import Prepared, check_nodes, gather_facts, prepare
+from gpuctl.workflow.runs.request.launchable import read
+from gpuctl.workflow.runs.request.request import candidates_of, check_together
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory
 from inventories.runs.run import RunStatus
 from inventories.text import plural
 from remote.errors import RemoteError
-from remote.launchers import DEFAULT
 
 if TYPE_CHECKING:
     from remote.sessions.session import Node
@@ -159,15 +155,13 @@ def _bench(app: App, request: BenchRequest) -> Bench:
     if train_request.built_in:
         train_request = replace(train_request, words=(*BENCH_WORDS, *train_request.words))
     check_together(train_request)
-    machines = machines_of(inventory, train_request)
-    project = project_of(app, train_request, inventory, machines)
+    launchable = read(train_request)
+    candidates, count = candidates_of(inventory, train_request)
     with ExitStack() as held:
         with open_view(app.output, logs=False) as view:
             # Held to the end: no other run may share the machines with a measurement.
             held.enter_context(folder.lock("bench", on_wait=view.note))
-            view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
-            check_set_up(folder, machines)
-            candidates, count = candidates_of(inventory, train_request), len(machines)
+            view.phase("connect", f"connecting to {plural(count, 'node')}")
             nodes = held.enter_context(
                 connected_idle(app.store, folder, candidates, train_request, count, say=view.note)
             )
@@ -179,13 +173,12 @@ def _bench(app: App, request: BenchRequest) -> Bench:
                 folder,
                 inventory,
                 nodes,
-                project,
-                gather_facts(inventory, nodes, on_cpu=project.on_cpu),
-                env_names=train_request.env,
-                aside=aside_of(replace(train_request, fresh=True), datetime.now(UTC), first=True),
+                launchable,
+                gather_facts(inventory, nodes, on_cpu=train_request.on_cpu),
+                fresh=True,
             )
             view.phase("preflight", "trying every connection, checking what would fail later")
-            check_nodes(view, nodes, prepared, machines[0], mode=DEFAULT)
+            check_nodes(view, nodes, prepared, train_request, machines[0])
             gpus = [len(prepared.facts[machine.name].gpus) for machine in machines]
             layouts = request.layouts or default_layouts(gpus)
             check_gpus(layouts, gpus)
@@ -200,8 +193,7 @@ def _bench(app: App, request: BenchRequest) -> Bench:
             machines=machines,
             nodes=nodes,
             prepared=prepared,
-            project=project,
-            request=train_request,
+            launchable=launchable,
         )
         if ready.one_machine and any(layout.nodes > 1 for layout in layouts):
             app.output.say("these hosts share one machine: more of them bring no more speed")
@@ -209,8 +201,8 @@ def _bench(app: App, request: BenchRequest) -> Bench:
         _leave_tidy(ready)
     return Bench(
         cluster=inventory.cluster,
-        script=project.script.title,
-        words=project.script.args,
+        script=launchable.script.title,
+        words=launchable.script.args,
         status=status,
         failure=failure,
         measured=measured,

@@ -24,9 +24,8 @@ from gpuctl.scaling.measurements import (
 from gpuctl.tables.view import Outcome, View, open_view
 from gpuctl.workflow.jobs.bench_request import WARM_UP_WORDS
 from gpuctl.workflow.runs.launch import Launch, plan_run, removed_unless_launched, see_through
-from gpuctl.workflow.runs.prepared import Prepared
-from gpuctl.workflow.runs.request.project import Project
-from gpuctl.workflow.runs.request.request import TrainRequest
+from gpuctl.workflow.runs.prepare import Prepared
+from gpuctl.workflow.runs.request.launchable import Launchable
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
@@ -49,8 +48,7 @@ class Ready:
     """By rank; a layout takes the first of them."""
     nodes: "Mapping[str, Node]"
     prepared: Prepared
-    project: Project
-    request: TrainRequest
+    launchable: Launchable
 
     @property
     def one_machine(self) -> bool:
@@ -121,7 +119,7 @@ class _Runs:
 
     def warm_up(self, layout: Layout) -> None:
         """Run a layout without timing it, the built-in job only shortly. Raises as `layout`."""
-        built_in = self.ready.request.built_in
+        built_in = self.ready.launchable.request.built_in
         timed = self._run(layout, "warm-up", WARM_UP_WORDS if built_in else ())
         self._warm_up_lines[layout] = 0 if built_in else timed.lines
         if timed.interrupted:
@@ -190,15 +188,16 @@ def _one_run(ready: Ready, layout: Layout, title: str, more: tuple[str, ...] = (
     began, started_at = passed_s(), datetime.now(UTC)
     machines = ready.machines[: layout.nodes]
     master = machines[0].name
-    request = replace(ready.request, nnodes=layout.nodes, nproc_per_node=layout.nproc)
-    script = replace(ready.project.script, args=(*ready.project.script.args, *more))
+    launchable = ready.launchable
+    request = replace(launchable.request, nnodes=layout.nodes, nproc_per_node=layout.nproc)
+    script = replace(launchable.script, args=(*launchable.script.args, *more))
     known = {machine.name: ready.prepared.facts[machine.name] for machine in machines}
     # Each run meets at a port of its own, on which nobody listens now.
     known[master] = replace(known[master], free_port=facts.gather(ready.nodes[master], ()).free_port)
     nodes = {machine.name: ready.nodes[machine.name] for machine in machines}
     folder = ready.app.store.new_run(started_at)
     ready.app.started_runs.add(folder.id)
-    root = None if request.built_in else ready.project.tree.root
+    root = None if request.built_in else launchable.tree.root
     run = plan_run(folder.id, ready.inventory, request, script, machines, known, started_at, {}, root=root)
     with removed_unless_launched(folder), open_view(ready.app.output, logs=False) as view:
         view.phase(layout.name, f"{title}, run {run.run}")
@@ -241,15 +240,13 @@ def put_aside(ready: Ready) -> bool:
     from remote.files.earlier import Aside
     from remote.files.sync import sync
 
-    if ready.request.built_in:
+    if ready.launchable.request.built_in:
         return False
-    project, aside = (
-        ready.project,
-        Aside(name=f"{OF_BENCH}{datetime.now(UTC):%Y%m%d-%H%M%S}", everything=True),
-    )
+    launchable, destination = ready.launchable, ready.launchable.destination(ready.inventory)
+    aside = Aside(name=f"{OF_BENCH}{datetime.now(UTC):%Y%m%d-%H%M%S}", everything=True)
 
     def reset(node: "Node") -> bool:
-        synced = sync(node, project.tree, project.destination, working_folder=project.folder, aside=aside)
+        synced = sync(node, launchable.tree, destination, working_folder=launchable.folder, aside=aside)
         return synced.earlier is not None and synced.earlier.aside > 0
 
     return any(values(fan_out(reset, ready.nodes)).values())

@@ -7,7 +7,6 @@ another resumes with them. Failures of a new machine happen before that, while t
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,10 +15,8 @@ from gpuctl.tables.view import View
 from gpuctl.workflow.jobs.job import Job
 from gpuctl.workflow.machines.connect import connected
 from gpuctl.workflow.machines.setup_state import without_setup
-from gpuctl.workflow.runs.outputs.earlier import aside_of
 from gpuctl.workflow.runs.prepare import gather_facts, prepare
-from gpuctl.workflow.runs.prepared import Prepared
-from gpuctl.workflow.runs.request.project import Project
+from gpuctl.workflow.runs.request.launchable import Launchable
 from gpuctl.workflow.runs.request.request import TrainRequest
 from gpuctl.workflow.runs.strategy.fitting import max_that_fit, ranks_on
 from inventories.clocks import awake_s
@@ -52,17 +49,6 @@ Key: TypeAlias = tuple[str, str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation:
-    """The state that a run's machines were prepared for, and that one more machine needs."""
-
-    view: View
-    project: Project
-    prepared: Prepared
-    service: "Service"
-    """The launcher's service."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ActiveRun:
     """A run in progress, which machines may join."""
 
@@ -72,14 +58,19 @@ class ActiveRun:
     """Its active machines."""
     spare: Sequence[Machine]
     """Ready machines that the job's strategy can't use."""
-    preparation: Preparation
+    view: View
+    launchable: Launchable
+    facts: "Mapping[str, Facts]"
+    """Of its active machines, as they were prepared."""
+    service: "Service"
+    """The launcher's service."""
     job: Job
     """Its job, before this run."""
 
     @property
     def say(self) -> Callable[[str], None]:
         """Return the function that prints a note."""
-        return self.preparation.view.note
+        return self.view.note
 
 
 class ElasticScaler:
@@ -123,7 +114,7 @@ class ElasticScaler:
         """Look for machines while the body runs, in a thread; call `settle` between two runs."""
         self._over.clear()
         self._active, self._ready, self._ask_at = active, (), awake_s() + ASK_S
-        self._facts = dict(active.preparation.prepared.facts)
+        self._facts = dict(active.facts)
         self._thread = Thread(
             target=self._look_out, args=(active,), daemon=True, name=f"elastic scaler of {active.run.run}"
         )
@@ -274,23 +265,21 @@ class ElasticScaler:
         from remote.checks import preflight
         from remote.errors import NodeFailed
 
-        preparation, request, master = active.preparation, self._request, active.machines[0]
+        request, master = self._request, active.machines[0]
         if master.name not in nodes:
             raise NodeFailed(f"{master.name}, the first of the run's machines, is not there any more.")
         if without_setup(self._folder, [machine]):
             raise NodeFailed("the setup of the cluster has not ended well on it: `gpuctl up` runs it.")
         active_nodes = {name: node for name, node in nodes.items() if name != machine.name}
-        inventory, project = self._folder.load(), preparation.project
+        inventory = self._folder.load()
         ready = prepare(
-            preparation.view,
+            active.view,
             self._folder,
             inventory,
             {machine.name: nodes[machine.name]},
-            project,
-            gather_facts(inventory, nodes, on_cpu=project.on_cpu),
+            active.launchable,
+            gather_facts(inventory, nodes, on_cpu=request.on_cpu),
             active=active_nodes,
-            env_names=request.env,
-            aside=aside_of(request, datetime.now(UTC), first=False),
         )
         if active_runs := ready.facts[machine.name].active_runs:
             raise NodeFailed(f"the run {active_runs[0]} is still active there.")
@@ -305,7 +294,7 @@ class ElasticScaler:
             expected=ready.expected,
         )
         if request.drives:
-            preparation.service.join(nodes, machine, together)
+            active.service.join(nodes, machine, together)
         self._facts.update(ready.facts)
 
     def _candidates(

@@ -24,7 +24,6 @@ from gpuctl.workflow.runs.outputs.checkpoints import survey_checkpoints
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs, state_sentence
 from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError, Locked
-from inventories.machine import Inventory
 from inventories.runs.run import Result, Run
 from inventories.specs.spec import Spec
 from inventories.text import plural
@@ -43,16 +42,14 @@ def run_machines(
     *,
     nnodes: int | None,
     min_nodes: int | None = None,
-    check: Callable[[Inventory], object] = lambda _: None,
 ) -> Iterator[Callable[[object], None]]:
     """Start the machines that a run needs besides busy ones, yield, then scale down to the cluster's minimum.
 
     `command`: the command of the body; no other one starts or ends machines for runs during it. `nnodes`: number of
-    machines; `None`: the cluster's maximum. `min_nodes`: enough machines if the cloud has no more. `check` raises
-    errors that would stop the body, before a machine is started. If the body launches no run, the number of machines
-    stays as before. Does nothing in a cluster without limits. Yields a function that takes the body's result. Raises
-    NoCapacity, Locked while another command holds the machines, and Attention, with that result, if machines could
-    not be ended.
+    machines; `None`: the cluster's maximum. `min_nodes`: enough machines if the cloud has no more. If the body
+    launches no run, the number of machines stays as before. Does nothing in a cluster without limits. Yields a
+    function that takes the body's result. Raises NoCapacity, Locked while another command holds the machines, and
+    Attention, with that result, if machines could not be ended.
     """
     results: list[object] = []
     folder = app.store.cluster(app.options.cluster)
@@ -77,8 +74,6 @@ def run_machines(
             for part in run.folder.load_run().nodes
         }
         count = min(count + sum(machine.name in busy for machine in inventory.machines), limits.max)
-        if had < count:
-            check(inventory)
         runs = len(app.store.runs(folder.name))
         try:
             if had < count:

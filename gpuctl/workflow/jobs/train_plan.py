@@ -12,13 +12,14 @@ from gpuctl.workflow.runs.idle_nodes import connected_idle
 from gpuctl.workflow.runs.launch import plan_run
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.runs.prepare import expected_gpus
-from gpuctl.workflow.runs.request.argument_paths import path_notes
-from gpuctl.workflow.runs.request.project import Project, project_of
-from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, machines_of
+from gpuctl.workflow.runs.request.launchable import Launchable, read
+from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of
+from gpuctl.workflow.runs.request.what_to_install import ToInstall
 from gpuctl.workflow.runs.resume import resolve
-from gpuctl.workflow.runs.strategy.auto import with_plain_strategy, with_strategy
+from gpuctl.workflow.runs.strategy.auto import with_strategy
 from gpuctl.workflow.runs.strategy.division import Division, division_of, lines
 from gpuctl.workflow.runs.strategy.fitting import machines_that_fit
+from inventories.machine import Machine
 from inventories.runs.run import Run
 from inventories.text import plural
 from remote.launchers import launcher_of
@@ -37,7 +38,10 @@ RANK = "RANK"
 class PlannedLaunch:
     """The plan of a launch, and its problems."""
 
-    project: Project
+    launchable: Launchable
+    install: ToInstall
+    destination: str
+    """The folder on a node that receives the files."""
     run: Run
     point: ResumePoint | None
     """The run that it would resume."""
@@ -59,8 +63,8 @@ class PlannedLaunch:
             "resumed_from": self.point.run.run if self.point else None,
             "nnodes": len(self.run.nodes),
             "world_size": self.run.world_size,
-            "files": len(self.project.tree.entries),
-            "bytes": self.project.tree.total_bytes,
+            "files": len(self.launchable.tree.entries),
+            "bytes": self.launchable.tree.total_bytes,
             "daemons": [{"node": name, "argv": argv} for name, argv in self.daemons.items()],
             "nodes": self.nodes,
             "division": self.division,
@@ -71,13 +75,13 @@ class PlannedLaunch:
         """Return the lines for people."""
         from inventories.text import human_bytes
 
-        tree, install, run = self.project.tree, self.project.install, self.run
+        tree, run = self.launchable.tree, self.run
         files = f"{plural(len(tree.entries), 'file')}, {human_bytes(tree.total_bytes)}"
-        yield f"send {files}, of {tree.root} to {self.project.destination}"
-        if self.project.folder != ".":
-            yield f"run in its folder {self.project.folder}"
+        yield f"send {files}, of {tree.root} to {self.destination}"
+        if self.launchable.folder != ".":
+            yield f"run in its folder {self.launchable.folder}"
         yield from tree.notes
-        yield from install.lines()
+        yield from self.install.lines()
         if self.point is not None:
             yield resume_line(self.point, run)
         if self.division is not None:
@@ -118,53 +122,51 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
     from remote.files.sync import folder_in
 
     request, point = resolve(app, request)
+    launchable = read(request)
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder, empty=True)
-    resumed = point.nodes if point else frozenset()
-    machines = machines_of(inventory, request, preferred=resumed)
-    original, request = request, with_plain_strategy(request)
-    project = project_of(app, request, inventory, machines)
-    for note in path_notes(request, project, inventory):
+    candidates, count = candidates_of(inventory, request, preferred=point.nodes if point else ())
+    for note in launchable.notes(inventory):
         app.output.say(note)
-    peers = tuple(machine.private_ip for machine in machines)
+    peers = tuple(sorted(machine.private_ip for machine in candidates[:count]))
     with connected_idle(
-        app.store,
-        folder,
-        candidates_of(inventory, request, preferred=resumed),
-        request,
-        len(machines),
-        fewer=request.elastic,
-        say=app.output.say,
+        app.store, folder, candidates, request, count, fewer=request.elastic, say=app.output.say
     ) as nodes:
-        machines = [node.machine for node in nodes.values()]
+        machines: Sequence[Machine] = [node.machine for node in nodes.values()]
         node_facts = values(fan_out(lambda node: facts.gather(node, peers), nodes))
-    if project.on_cpu:
+    if request.on_cpu:
         node_facts = {name: facts.without_gpus(fact) for name, fact in node_facts.items()}
-    request = with_strategy(app, original, machines, node_facts)
-    project = project.with_words(request)
+    install = launchable.packages.on(machines, same_machine=inventory.provider == "local")
+    if install.note:
+        app.output.say(install.note)
+    if request.built_in:
+        launchable = launchable.with_request(with_strategy(app, request, machines, node_facts))
+    request, script = launchable.request, launchable.script
     machines, _ = machines_that_fit(request, machines, node_facts, app.output.say, fewer=request.elastic)
     node_facts = {machine.name: node_facts[machine.name] for machine in machines}
+    destination = launchable.destination(inventory)
     code = {
-        name: folder_in(project.destination.replace("~", fact.home, 1), project.folder)
+        name: folder_in(destination.replace("~", fact.home, 1), launchable.folder)
         for name, fact in node_facts.items()
     }
-    now, root = datetime.now(UTC), project.tree.root
     run = plan_run(
         RUN_ID,
         inventory,
         request,
-        project.script,
+        script,
         machines,
         node_facts,
-        now,
+        datetime.now(UTC),
         {},
-        root=root,
-        commit=project.commit,
+        root=launchable.tree.root,
+        commit=launchable.commit,
     )
     service = launcher_of(run.mode).planned(machines, node_facts)
-    launches = service.launches(run, project.script, node_facts, code, project.rank_env)
+    launches = service.launches(run, script, node_facts, code, launchable.rank_env)
     return PlannedLaunch(
-        project=project,
+        launchable=launchable,
+        install=install,
+        destination=destination,
         run=run,
         division=division_of(request, [node.nproc for node in run.nodes]),
         point=point,
@@ -177,9 +179,9 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
             node_facts,
             master=machines[0],
             mode=run.mode,
-            installed=project.install.environment is None,
+            installed=install.environment is None,
             env_names=request.env,
-            expected=expected_gpus(inventory, on_cpu=project.on_cpu),
+            expected=expected_gpus(inventory, on_cpu=request.on_cpu),
         ),
     )
 

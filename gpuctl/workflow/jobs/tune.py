@@ -11,7 +11,7 @@ from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.option_table.search_space import LISTS, Param, grid_points, trials_of
 from gpuctl.option_table.tune_options import TuneSettings
-from gpuctl.workflow.jobs.run_machines import run_machines
+from gpuctl.workflow.jobs.job import Job
 from gpuctl.workflow.jobs.train import train
 from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in, check_together
 from inventories.codec import to_json
@@ -72,7 +72,7 @@ class Tuned:
         }
 
 
-def tune(app: App, request: TrainRequest, tuning: TuneRequest, *, on_end: Callable[[Tuned], object]) -> Tuned:
+def tune(app: App, request: TrainRequest, tuning: TuneRequest, *, on_end: Callable[[Tuned], None]) -> Tuned:
     """Search, and return the trials' results; Ctrl-C ends the search, and returns the results so far.
 
     `on_end` gets the result before machines started for it are ended.
@@ -84,17 +84,17 @@ def tune(app: App, request: TrainRequest, tuning: TuneRequest, *, on_end: Callab
         request = replace(request, device=request.device or "cpu")
     words = request.job_words if request.built_in else None
     search = tuning.document(metric, words)
-    with run_machines(app, "tune", nnodes=request.nnodes) as hand_over:
-        job = train(app, replace(request, launcher="ray", search=search))
-        tuned = Tuned(
+
+    def tuned(job: Job) -> Tuned:
+        return Tuned(
             result=job.result,
             words=words,
             search=read_search(RunFolder(Path(job.result.dir))) or Search.of(metric, tuning.mode, ()),
             interrupted=job.interrupted,
         )
-        hand_over(job.result)
-        on_end(tuned)
-    return tuned
+
+    request = replace(request, launcher="ray", search=search)
+    return tuned(train(app, request, command="tune", on_end=lambda job: on_end(tuned(job))))
 
 
 def _check_function(request: TrainRequest, params: Sequence[Param]) -> None:

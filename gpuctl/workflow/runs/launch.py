@@ -15,7 +15,7 @@ from gpuctl.scripts.sources import config_texts, name_patterns, names_in, outsid
 from gpuctl.tables.view import Outcome
 from gpuctl.workflow.runs.collect import conclude
 from gpuctl.workflow.runs.hang_watch import HangWatch, ask
-from gpuctl.workflow.runs.request.project import Project
+from gpuctl.workflow.runs.request.launchable import Launchable
 from gpuctl.workflow.runs.request.request import TrainRequest
 from gpuctl.workflow.runs.strategy.fitting import ranks_on
 from inventories.clocks import passed_s
@@ -81,30 +81,23 @@ class Launch:
 
 
 def with_project(
-    launches: Mapping[str, dict[str, Any]],
-    roots: Mapping[str, str],
-    project: Project,
-    home_folders: Sequence[str],
+    launches: Mapping[str, dict[str, Any]], roots: Mapping[str, str], launchable: Launchable
 ) -> dict[str, dict[str, Any]]:
     """Return the launches with the places whose new files each node lists after the run.
 
-    `roots`: the path of the project's copy by node. `home_folders`: further folders in the home folder. The paths
-    outside the project are those in the script's sources.
+    `roots`: the path of the project's copy by node. The paths outside the project are those in the script's sources.
     """
-    args, sources = project.script.args, project.sources
+    mode, args, sources = launchable.request.mode, launchable.script.args, launchable.sources
     names = names_in(sources, args)
-    texts = [*args, *sources, *config_texts(project.tree, names)]
+    texts = [*args, *sources, *config_texts(launchable.tree, names)]
     code = {
-        "folder": project.folder,
-        "home_folders": list(home_folders),
+        "folder": launchable.folder,
+        "home_folders": list(launcher_of(mode).home_folders),
         "paths": outside_paths(texts),
         "names": name_patterns(names),
     }
     return {
-        name: {
-            **launch,
-            "code": {"root": roots[name], "ray_node": name if project.mode == "ray" else "", **code},
-        }
+        name: {**launch, "code": {"root": roots[name], "ray_node": name if mode == "ray" else "", **code}}
         for name, launch in launches.items()
     }
 
@@ -121,7 +114,6 @@ def plan_run(
     *,
     root: Path | None = None,
     names_ranks: bool = True,
-    uneven_files: str = "",
     commit: Commit | None = None,
 ) -> Run:
     """Return the run's record: the ranks on each node, and their meeting point. `root`: the folder to send.
@@ -167,7 +159,6 @@ def plan_run(
         shape=_shape(inventory, machines),
         options=options,
         names_ranks=names_ranks,
-        uneven_files=uneven_files,
         commit=commit,
     )
 

@@ -30,13 +30,13 @@ def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, ResumePoint 
     `None`: the request resumes no run. Raises NotFound if no checkpoint exists, Usage, and Failed if checkpoints, or
     newer ones, may lie on a machine that does not answer.
     """
+    if not (request.resume or request.resume_from):
+        return request, None
     _refuse_value(app, request)
     if request.resume_from:
         point = _named(app, latest(app, request.resume_from).load_run())
-    elif request.resume:
-        point = _latest_of_script(app, request)
     else:
-        return request, None
+        point = _latest_of_script(app, request)
     completed = taken_over(request, point.run)
     if completed.nnodes_text != request.nnodes_text:
         app.output.say(f"note: --nnodes {completed.nnodes_text}, as run {point.run.run} was started")

@@ -3,16 +3,16 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from gpuctl import text
-from gpuctl.errors import Usage
-from gpuctl.run_results.outputs import kind_of, pull_command, pulled_folder
+from gpuctl.run_results.outputs import kind_of
+from gpuctl.scripts.sources import names_in, only_writes, reads_files
 from gpuctl.tables.view import View
-from gpuctl.workflow.runs.outputs.earlier_use import loadable
 from gpuctl.workflow.runs.outputs.latest_files import (
     Digests,
     PartedCheckpoint,
@@ -22,16 +22,15 @@ from gpuctl.workflow.runs.outputs.latest_files import (
     outdated,
     parted_checkpoints,
 )
-from gpuctl.workflow.runs.request.project import Project
-from gpuctl.workflow.runs.request.request import TrainRequest
-from inventories.disk.store import RunFolder
+from gpuctl.workflow.runs.prepare import Prepared, some_files
+from gpuctl.workflow.runs.request.launchable import Launchable
+from inventories.disk.store import ClusterFolder, RunFolder
+from inventories.errors import InventoryError
 from inventories.runs.outputs import OutputFile
-from remote.files.earlier import Aside, EarlierFiles
+from remote.files.earlier import EarlierFiles
 from remote.shared.checkpoint_sets import ranks_of, sets_in
-from remote.shared.constants import NODE_FOLDER
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.runs.prepared import Prepared
     from remote.fanout import Outcome
     from remote.sessions.session import Node
 
@@ -40,104 +39,98 @@ ONLY_READ = (
 )  # fmt: skip
 """Suffixes of files for people, which no script loads."""
 WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pkl", ".npz", ".h5")
-NAMES_SHOWN = 3
 MAX_SHARED_BYTES = 100 * 1000**3
 MAX_DIGESTED_BYTES = 1000**3
 """Weights of which a run that shares nothing compares the contents."""
 
 
-def check_earlier(request: TrainRequest) -> None:
-    """Raise Usage for options on files of earlier runs that exclude each other."""
-    if request.fresh and request.share_outputs:
-        raise Usage(
-            "--fresh puts aside what earlier runs wrote, and --share-outputs puts it on all nodes: leave one out."
-        )
-    if request.built_in and (request.fresh or request.share_outputs):
-        raise Usage(
-            "--fresh and --share-outputs are for a script of yours; the built-in job writes no such files."
-        )
-
-
-def aside_of(request: TrainRequest, now: datetime, *, first: bool) -> Aside | None:
-    """Return the backup folder for files that a sync would remove. `None`: the built-in job.
-
-    `first`: the run is the job's first.
-    """
-    if request.built_in:
-        return None
-    return Aside(name=f"{now:%Y%m%d-%H%M%S}", everything=request.fresh and first)
-
-
-def aside_lines(
-    cluster: str,
-    home: Path,
-    aside: Aside | None,
-    roots: Mapping[str, str],
-    earlier: Mapping[str, EarlierFiles],
-) -> Sequence[str]:
-    """Return a line on the files that were moved to a backup folder, with the command that downloads them.
-
-    `home`: gpuctl's on this computer. `roots`: the project's folder on each node. If only some nodes moved files,
-    each of them has a line.
-    """
-    moved = {name: left for name, left in earlier.items() if left.aside}
-    if aside is None or not moved:
-        return []
-    if 1 < len(roots) == len(moved):
-        return [_aside_line(cluster, home, aside, roots, moved, None)]
-    return [_aside_line(cluster, home, aside, roots, {name: left}, name) for name, left in moved.items()]
-
-
-def _aside_line(
-    cluster: str,
-    home: Path,
-    aside: Aside,
-    roots: Mapping[str, str],
-    moved: Mapping[str, EarlierFiles],
-    node: str | None,
-) -> str:
-    """Return the line on these nodes' backups. `node`: the one of the command; `None`: it is for all nodes."""
-    names = list(dict.fromkeys(path for left in moved.values() for path in left.aside_names))
-    unnamed = max(left.aside - len(left.aside_names) for left in moved.values())
-    files = _some(names, len(names) + unnamed)
-    subject = f"files of earlier runs ({files})" if aside.everything else f"earlier versions of {files}"
-    place = NODE_FOLDER + aside.folder(roots[next(iter(moved))]).partition(NODE_FOLDER)[2]  # relative to ~
-    target = pulled_folder(home, f"aside-{aside.name}", *([node] if node else []))
-    return f"{subject} are kept on {', '.join(moved)}: {pull_command(cluster, node, place, target)}"
-
-
 def note_or_share(
     view: View,
-    cluster: str,
+    cluster: ClusterFolder,
     nodes: "Mapping[str, Node]",
-    prepared: "Prepared",
-    request: TrainRequest,
-    aside: Aside,
+    prepared: Prepared,
+    launchable: Launchable,
     folder: RunFolder,
-    project: Project,
 ) -> str:
     """Note the files that the script may load and that only some nodes have, or put all files on all nodes.
 
     Returns the note; empty: the nodes have the same, or the script loads no such file.
     """
     by_rank = sorted(prepared.roots, key=lambda name: nodes[name].machine.rank)
-    roots = {name: prepared.roots[name] for name in by_rank}
-    earlier = {name: prepared.earlier[name] for name in by_rank if name in prepared.earlier}
-    if request.share_outputs:
-        lines, incomplete = share(view, cluster, nodes, roots, earlier, aside, folder)
+    prepared = replace(
+        prepared,
+        roots={name: prepared.roots[name] for name in by_rank},
+        earlier={name: prepared.earlier[name] for name in by_rank if name in prepared.earlier},
+    )
+    if launchable.request.share_outputs:
+        lines, incomplete = share(view, cluster, nodes, prepared, folder)
         for line in lines:
             view.note(line)
         return incomplete
-    earlier = loadable(project, earlier, folder.path.parent)
+    earlier = loadable(launchable, prepared.earlier, folder.path.parent)
     source = latest(earlier)
     copies = [path for path in may_be_copies(earlier, source) if path.endswith(WEIGHTS)]
     if sum(earlier[source[path]].files[path][0] for path in copies) > MAX_DIGESTED_BYTES:
         copies = []
-    outcomes = _digests(nodes, roots, copies)  # of a node that fails, sizes and times are compared
+    outcomes = _digests(nodes, prepared.roots, copies)  # of a node that fails, sizes and times are compared
     digests = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
     if sentence := uneven_sentence(earlier, digests):
         view.note(sentence)
     return sentence
+
+
+def loadable(
+    launchable: Launchable, earlier: Mapping[str, EarlierFiles], runs: Path
+) -> dict[str, EarlierFiles]:
+    """Return the files of earlier runs that a script may load; empty if its sources load no files.
+
+    `runs`: the folder of the runs' records.
+    """
+    script, sources = launchable.script, launchable.sources
+    if sources and not any(map(reads_files, sources)):
+        return {}
+    ids = {run for left in earlier.values() for run in left.runs.values()}
+    own_runs = {run for run in ids if run and _script_of(runs / run) == script.title}
+    typed = names_in((), script.args)
+    written = {
+        path
+        for left in earlier.values()
+        for path in left.files
+        if (name := PurePosixPath(path).name) not in typed and only_writes(sources, name)
+    }
+    return selected(earlier, own_runs, names_in(sources, script.args), written)
+
+
+def selected(
+    earlier: Mapping[str, EarlierFiles],
+    own_runs: Collection[str],
+    names: Collection[str],
+    written: Collection[str] = (),
+) -> dict[str, EarlierFiles]:
+    """Return the files that these runs wrote, or of whose paths a part is among the names, without the `written`.
+
+    A checkpoint in parts is selected whole.
+    """
+    chosen = {
+        path
+        for left in earlier.values()
+        for path in left.files
+        if left.runs.get(path) in own_runs or not set(path.split("/")).isdisjoint(names)
+    }.difference(written)
+    paths = {path for left in earlier.values() for path in left.files}
+    for members in sets_in(paths).values():
+        if not chosen.isdisjoint(members):
+            chosen.update(members)
+    return {
+        node: replace(left, files={path: entry for path, entry in left.files.items() if path in chosen})
+        for node, left in earlier.items()
+    }
+
+
+def _script_of(run: Path) -> str | None:
+    with suppress(InventoryError, OSError):
+        return RunFolder(run).load_run().script
+    return None
 
 
 def uneven(earlier: Mapping[str, EarlierFiles]) -> dict[str, list[str]]:
@@ -190,13 +183,11 @@ def uneven_sentence(earlier: Mapping[str, EarlierFiles], digests: Digests) -> st
     if alone:
         verb = "is" if len(alone) == 1 else "are"
         first = next(iter(alone.values()))
-        clauses.append(
-            f"{_some(list(alone), len(alone))} {verb} on {', '.join(first)} alone, from an earlier run"
-        )
+        clauses.append(f"{some_files(list(alone))} {verb} on {', '.join(first)} alone, from an earlier run")
     if differ:
         verb, loaded = ("differs", "it") if len(differ) == 1 else ("differ", "them")
         clauses.append(
-            f"{_some(list(differ), len(differ))} of an earlier run {verb} from node to node, so ranks that load "
+            f"{some_files(list(differ))} of an earlier run {verb} from node to node, so ranks that load "
             f"{loaded} may begin at different steps"
         )
     if not whole and not alone and not differ:
@@ -235,7 +226,7 @@ def rewritten_sentence(
     if not written:
         return ""
     return (
-        f"{_some(written, len(written))}: {', '.join(writers[written[0]])} wrote a new version in this run. The "
+        f"{some_files(written)}: {', '.join(writers[written[0]])} wrote a new version in this run. The "
         "other nodes have the version that was shared before it; the next run with --share-outputs copies the new "
         "one."
     )
@@ -247,17 +238,15 @@ def _lacks_sentence(checkpoint: PartedCheckpoint) -> str:
     parts = f"the parts of rank {ranks}" if ranks else "parts"
     return (
         f"the checkpoint {_name(checkpoint)} of an earlier run is incomplete: no node has {parts} "
-        f"({_some(checkpoint.lacks, len(checkpoint.lacks))}); begin without it: --fresh"
+        f"({some_files(checkpoint.lacks)}); begin without it: --fresh"
     )
 
 
 def share(
     view: View,
-    cluster: str,
+    cluster: ClusterFolder,
     nodes: "Mapping[str, Node]",
-    roots: Mapping[str, str],
-    earlier: Mapping[str, EarlierFiles],
-    aside: Aside,
+    prepared: Prepared,
     folder: RunFolder,
 ) -> tuple[Sequence[str], str]:
     """Put the latest version of each file that earlier runs left on every node; return the lines on that.
@@ -274,6 +263,7 @@ def share(
     from remote.files.tree import Tree, tree_of
     from remote.runs.run_files import new_incoming
 
+    roots, earlier = prepared.roots, prepared.earlier
     source = latest(earlier)
     incomplete = [checkpoint for checkpoint in parted_checkpoints(earlier, source) if checkpoint.lacks]
     for path in (path for checkpoint in incomplete for path in checkpoint.files):
@@ -292,15 +282,13 @@ def share(
             refused = take_in(nodes[origin], "send_earlier", {"root": roots[origin], "paths": paths}, intake)
             if refused or (missed := [path for path in paths if not (passing / path).is_file()]):
                 missed = refused or missed
-                raise NodeFailed(
-                    f"{origin}: not all of its files could be shared: {_some(missed, len(missed))}"
-                )
+                raise NodeFailed(f"{origin}: not all of its files could be shared: {some_files(missed)}")
             for path in paths:
                 at = earlier[origin].files[path][1]
                 os.utime(passing / path, ns=(at, at))
             size = human_bytes(intake.bytes - before)
             lines.append(
-                f"shared with all nodes, from {_origin(earlier, origin, paths)}: {_some(paths, len(paths))}, {size}"
+                f"shared with all nodes, from {_origin(earlier, origin, paths)}: {some_files(paths)}, {size}"
             )
         if not behind:
             return (), "; ".join(map(_lacks_sentence, incomplete))
@@ -315,7 +303,7 @@ def share(
                 Tree(root=passing, entries=entries),
                 roots[node.name],
                 follow_deletions=False,
-                aside=aside,
+                aside=prepared.aside,
                 say=lambda line: view.node(node.name, line),
             ).earlier
 
@@ -327,7 +315,7 @@ def share(
     return (
         *lines,
         *_several_writers(earlier, source, digests),
-        *aside_lines(cluster, folder.path.parents[1], aside, roots, moved),
+        *replace(prepared, earlier=moved).aside_lines(cluster),
         *(f"{name} has more files of earlier runs than are looked at: not all are shared" for name in cut),
     ), "; ".join(map(_lacks_sentence, incomplete))
 
@@ -362,13 +350,6 @@ def _digests(
     if not paths:
         return []
     return fan_out(lambda node: digests(node, roots[node.name], paths), {name: nodes[name] for name in roots})
-
-
-def _some(names: Sequence[str], count: int) -> str:
-    """`a.pt, b.pt and 4 more files`."""
-    shown = [text.shorten(text.clean(name), 60) for name in names[:NAMES_SHOWN]]
-    more = count - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def _numberless(path: str) -> str:

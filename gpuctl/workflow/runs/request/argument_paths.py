@@ -6,15 +6,9 @@ import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpuctl.scripts.arguments import named_values
 from gpuctl.text import clean
-from inventories.machine import Inventory
-
-if TYPE_CHECKING:
-    from gpuctl.workflow.runs.request.project import Project
-    from gpuctl.workflow.runs.request.request import TrainRequest
 
 MAX_NAMES = 10_000
 """Names in a folder among which a near one is looked for."""
@@ -26,14 +20,6 @@ _OUTPUT_OPTION = re.compile(r"out|save|log|dest|write|export|dump|target|cache|t
 _NO_PATH = re.compile(r"[\s*?\[\]{}<>|;,]|://")
 _SUFFIX = re.compile(r"[^./]\.[A-Za-z]\w{0,9}$")
 _SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib\w*|opt|proc|run|sbin|srv|sys|usr|var)(/|$)")
-
-
-def path_notes(request: "TrainRequest", project: "Project", inventory: Inventory) -> list[str]:
-    """Return the notes on the arguments of a script of the user's."""
-    if request.built_in or request.search is not None:
-        return []
-    local = inventory.provider == "local"
-    return notes_on_paths(project.script.args, request.folder, project.tree.root, local=local)
 
 
 def notes_on_paths(words: Sequence[str], folder: Path, root: Path, *, local: bool) -> list[str]:

@@ -22,6 +22,8 @@ NONE_VISIBLE = ("", "-1")
 """Its values that hide all GPUs."""
 STRATEGY, AUTO = "--strategy", "auto"
 """The built-in job's option, and the value for which gpuctl puts another one before the ranks get it."""
+PLAIN = "ddp"
+"""The strategy without advice."""
 ENGINE = "--engine"
 DATA_OPTIONS = ("--data-dir", "--data")
 """Names of the built-in job's option for where its data is on the nodes."""
@@ -75,6 +77,11 @@ class TrainRequest(TrainSettings):
             return self.words
         device = "cpu" if self.on_cpu else self.device
         return self.words if device is None else ("--device", device, *self.words)
+
+    @property
+    def names_packages(self) -> bool:
+        """Return whether options name the packages to install."""
+        return bool(self.pip or self.requirements or self.wheels)
 
     @property
     def rank_env(self) -> Mapping[str, str]:
@@ -141,37 +148,43 @@ def candidates_of(
     request: TrainRequest,
     usable: Collection[str] | None = None,
     preferred: Collection[str] = (),
-) -> Sequence[Machine]:
-    """Return the machines that can take part, the preferred first, each with the interpreter of the request.
+) -> tuple[Sequence[Machine], int]:
+    """Return the machines that can take part, the preferred first, and how many of them the run takes.
 
-    `usable`: their names. `None`: all can.
+    Each machine has the interpreter of the request. `usable`: names of the machines that can take part, of which
+    fewer than `nnodes` suffice. `None`: all must. Raises Usage for too few.
     """
     machines = [machine for machine in inventory.machines if usable is None or machine.name in usable]
     machines.sort(key=lambda machine: (machine.name not in preferred, machine.rank))
-    return [replace(m, python=request.python) for m in machines] if request.python else machines
-
-
-def machines_of(
-    inventory: Inventory,
-    request: TrainRequest,
-    usable: Collection[str] | None = None,
-    preferred: Collection[str] = (),
-) -> Sequence[Machine]:
-    """Return the machines of the run, by rank: the first `nnodes` candidates.
-
-    `usable`: names of the machines that can take part, of which fewer than `nnodes` suffice. `None`: all must.
-    """
-    candidates = candidates_of(inventory, request, usable, preferred)
     min_count = request.min_nodes or 1
-    count = len(candidates) if request.nnodes is None else request.nnodes
+    count = len(machines) if request.nnodes is None else request.nnodes
     if request.elastic or usable is not None:
-        count = min(count, len(candidates))
-    if not min_count <= count <= len(candidates):
+        count = min(count, len(machines))
+    if not min_count <= count <= len(machines):
         raise Usage(
             f"--nnodes {request.nnodes_text or count} is not possible: the cluster {inventory.cluster} has "
-            f"{plural(len(candidates), 'node')}. Add some with: gpuctl up --count {max(count, min_count)}"
+            f"{plural(len(machines), 'node')}. Add some with: gpuctl up --count {max(count, min_count)}"
         )
-    return sorted(candidates[:count], key=lambda machine: machine.rank)
+    if request.python:
+        machines = [replace(machine, python=request.python) for machine in machines]
+    return machines, count
+
+
+def is_auto(request: TrainRequest) -> bool:
+    """Return whether gpuctl is to choose the strategy of the built-in job."""
+    return request.built_in and value_of(request.words, STRATEGY) == AUTO
+
+
+def with_plain_strategy(request: TrainRequest) -> TrainRequest:
+    """Return the request with a strategy that any machines can have in place of `auto`."""
+    if not is_auto(request):
+        return request
+    words = [f"{STRATEGY}={PLAIN}" if word == f"{STRATEGY}={AUTO}" else word for word in request.words]
+    plain_words = (
+        PLAIN if word == AUTO and before == STRATEGY else word
+        for before, word in zip(["", *words[:-1]], words, strict=True)
+    )
+    return replace(request, words=tuple(plain_words))
 
 
 def check_built_in(words: Sequence[str]) -> None:
@@ -193,11 +206,30 @@ def check_together(request: TrainRequest) -> None:
         raise Usage(
             f"--device {request.device} and --device {of_job} after -- contradict each other: leave one out."
         )
-    if request.python and (request.pip or request.requirements or request.wheels):
+    if request.python and request.names_packages:
         raise Usage(
             "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
             "--requirements and --wheels."
         )
+
+
+def check_request(request: TrainRequest) -> None:
+    """Raise Usage for options of `gpuctl train` that exclude each other."""
+    check_together(request)
+    if request.fresh and request.share_outputs:
+        raise Usage(
+            "--fresh puts aside what earlier runs wrote, and --share-outputs puts it on all nodes: leave one out."
+        )
+    if request.built_in and (request.fresh or request.share_outputs):
+        raise Usage(
+            "--fresh and --share-outputs are for a script of yours; the built-in job writes no such files."
+        )
+    if request.ends_hung and request.hang_after == "off":
+        raise Usage(f"--on-hang {request.on_hang} needs the watch: leave out --hang-after off.")
+    if request.ends_hung and request.detach:
+        raise Usage(f"--on-hang {request.on_hang} needs gpuctl to stay: leave out --detach.")
+    if request.on_hang == "restart" and request.max_restarts == 0:
+        raise Usage("--on-hang restart counts as one of --max-restarts: give --max-restarts N.")
 
 
 def check_detach(request: TrainRequest) -> None:

@@ -3,10 +3,9 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inventories.machine import Machine
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from gpuctl.workflow.runs.request.request import TrainRequest
     from inventories.runs.run import Commit
     from remote.files.tree import Tree
-    from remote.python_env.local_paths import NamedProject
     from remote.python_env.project import Dependencies, LocalProject
     from remote.python_env.requirements import Requirements
 
@@ -34,9 +32,10 @@ class ToInstall:
     """The project itself, over that interpreter. `None`: it has no build system, or is not to be installed."""
     dependencies: "Dependencies"
     """Treatment of the project's own missing requirements."""
-
     indexes: Mapping[str, str] = field(repr=False)
     """Variables of this computer that say where the nodes' installers find packages; they may hold passwords."""
+    note: str
+    """Note on listed packages that are not installed. Empty: all are."""
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of a dry run."""
@@ -51,78 +50,70 @@ class ToInstall:
             yield f"what installs there is given this computer's {', '.join(sorted(self.indexes))}"
 
 
-def what_to_install(
-    request: "TrainRequest",
-    tree: "Tree",
-    machines: Sequence[Machine],
-    say: Callable[[str], None],
-    *,
-    same_machine: bool,
-    commit: "Commit | None" = None,
-) -> ToInstall:
-    """Read it from the request and the project's files. `same_machine`: the nodes are hosts on this one.
+@dataclass(frozen=True, kw_only=True)
+class Packages:
+    """The packages that a request and its project's files name, before the run's machines are known."""
 
-    Raises BadRequirements.
-    """
-    from remote.python_env.index import carried
+    request: "TrainRequest"
+    listed: "Requirements | None"
+    """`None`: nothing names packages, or the interpreter of --python is used as it is."""
+    project: "LocalProject | None"
+    """The project itself. `None`: it has no build system, or is not to be installed."""
+
+    def on(self, machines: Sequence[Machine], *, same_machine: bool) -> ToInstall:
+        """Return what is installed on these machines. `same_machine`: they are hosts on this computer."""
+        from remote.python_env.index import carried
+
+        request, listed = self.request, self.listed
+        environment, note = listed, ""
+        with_python = next((machine for machine in machines if machine.python), None)
+        if listed is None or (with_python is not None and not request.names_packages):
+            environment = None
+            if listed is not None and with_python is not None and not request.built_in:
+                note = _not_installed(
+                    replace(listed, always=()), with_python, self.project, same_machine=same_machine
+                )
+        elif with_python is not None and not any(text.strip() for _, text in listed.files):
+            environment = None
+        elif listed.always:
+            launcher = launcher_of(request.mode)
+            of_request = listed.always[len(launcher.requirements(())) :]
+            environment = replace(listed, always=(*launcher.requirements(machines), *of_request))
+        over_folders = request.install_project and listed is not None and bool(listed.projects)
+        settled = (environment is not None and not over_folders) or request.python is not None
+        return ToInstall(
+            environment=environment,
+            project=self.project,
+            dependencies="tell" if settled else "install",
+            # With wheels nothing comes from elsewhere.
+            indexes={} if request.wheels else carried(os.environ, same_machine=same_machine),
+            note=note,
+        )
+
+
+def read_packages(request: "TrainRequest", tree: "Tree", commit: "Commit | None") -> Packages:
+    """Read the packages from the request and the project's files. Raises BadRequirements."""
     from remote.python_env.project import project_above, with_named, with_version
-
-    project = None
-    if request.install_project and not request.built_in:
-        project = project_above(request.folder, tree)
-    packages, named = _packages(request, tree.root, machines, say, project, same_machine=same_machine)
-    named = named if request.install_project else ()
-    project = with_named(project, named, tree)
-    if project is not None:
-        project = with_version(project, commit, tree.root)
-    settled = (packages is not None and not named) or request.python is not None
-    return ToInstall(
-        environment=packages,
-        project=project,
-        dependencies="tell" if settled else "install",
-        # With wheels nothing comes from elsewhere.
-        indexes={} if request.wheels else carried(os.environ, same_machine=same_machine),
-    )
-
-
-def _packages(
-    request: "TrainRequest",
-    root: Path,
-    machines: Sequence[Machine],
-    say: Callable[[str], None],
-    project: "LocalProject | None",
-    *,
-    same_machine: bool,
-) -> "tuple[Requirements | None, tuple[NamedProject, ...]]":
-    """Return the packages of the ranks' environment, and the projects that are installed over it from folders.
-
-    `None`: the machines' interpreter is used as it is.
-    """
     from remote.python_env.requirements import requirements_of
 
-    with_python = next((machine for machine in machines if machine.python), None)
-    if with_python is not None and not (request.pip or request.requirements or request.wheels):
-        listed = None
-        if not request.built_in and not request.python:
-            listed = requirements_of(request.folder, root=root)
-        if listed is None:
-            return None, ()
-        if note := _not_installed(listed, with_python, project, same_machine=same_machine):
-            say(note)
-        return None, listed.projects
-    environment = requirements_of(
-        request.folder,
-        root=root,
-        pip=request.pip,
-        requirements=request.requirements,
-        wheels=request.wheels,
-        built_in=request.built_in,
-        always=(*launcher_of(request.mode).requirements(machines), *ENGINES.get(request.engine or "", ())),
-    )
-    if environment is None:
-        return None, ()
-    lists_packages = any(text.strip() for _, text in environment.files)
-    return environment if lists_packages or with_python is None else None, environment.projects
+    listed = project = None
+    if not request.python or request.names_packages:
+        listed = requirements_of(
+            request.folder,
+            root=tree.root,
+            pip=request.pip,
+            requirements=request.requirements,
+            wheels=request.wheels,
+            built_in=request.built_in,
+            always=(*launcher_of(request.mode).requirements(()), *ENGINES.get(request.engine or "", ())),
+        )
+    if request.install_project and not request.built_in:
+        project = project_above(request.folder, tree)
+    if request.install_project:
+        project = with_named(project, listed.projects if listed is not None else (), tree)
+    if project is not None:
+        project = with_version(project, commit, tree.root)
+    return Packages(request=request, listed=listed, project=project)
 
 
 def _not_installed(

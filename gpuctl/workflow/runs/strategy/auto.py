@@ -6,21 +6,13 @@ from typing import TYPE_CHECKING
 
 from gpuctl.app import App
 from gpuctl.errors import Usage
-from gpuctl.workflow.runs.request.request import AUTO, STRATEGY, TrainRequest, value_of
+from gpuctl.workflow.runs.request.request import PLAIN, TrainRequest, is_auto, with_plain_strategy
 from gpuctl.workflow.runs.strategy.ask import ask, machines_of_nodes
 from inventories.machine import Machine
 from inventories.text import plural
 
 if TYPE_CHECKING:
     from remote.facts import Facts
-
-PLAIN = "ddp"
-"""The strategy without advice."""
-
-
-def with_plain_strategy(request: TrainRequest) -> TrainRequest:
-    """Return the request with a strategy that any machines can have in place of `auto`, for checks of its options."""
-    return replace(request, words=_plain(request.words)) if _is_auto(request) else request
 
 
 def with_strategy(
@@ -30,15 +22,11 @@ def with_strategy(
 
     Raises Usage if the model fits in no way.
     """
-    if not _is_auto(request):
+    if not is_auto(request):
         return request
     words, choice = _advised(request, machines, facts)
     app.output.say(f"--strategy auto: {choice}")
     return replace(request, words=words)
-
-
-def _is_auto(request: TrainRequest) -> bool:
-    return request.built_in and value_of(request.words, STRATEGY) == AUTO
 
 
 def _advised(
@@ -48,11 +36,11 @@ def _advised(
     ranks = request.nproc_per_node if isinstance(request.nproc_per_node, int) else None
     group = "no GPUs are used" if request.on_cpu else machines_of_nodes(machines, facts, ranks=ranks)
     if isinstance(group, str):
-        return _plain(request.words), f"{PLAIN}, as {group}"
+        return with_plain_strategy(request).words, f"{PLAIN}, as {group}"
     try:
         answer = ask(request.words, [group])
     except Usage as error:
-        return _plain(request.words), f"{PLAIN}, as there is no advice: {error}"
+        return with_plain_strategy(request).words, f"{PLAIN}, as there is no advice: {error}"
     best = answer.rows[0]
     where = f"{plural(len(machines), 'machine')} of {group['shape']}"
     if not best["fits"]:
@@ -64,12 +52,3 @@ def _advised(
     memory = f"{best['memory_gb']:.1f} of {group['gpu_memory_gb']:.0f} GB"
     choice = f"{best['strategy']}, with {at_once} at a time: {memory} by arithmetic, on {where}"
     return tuple(best["words"]), choice
-
-
-def _plain(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words with the plain strategy in place of each `auto`."""
-    plain_words = [f"{STRATEGY}={PLAIN}" if word == f"{STRATEGY}={AUTO}" else word for word in words]
-    return tuple(
-        PLAIN if word == AUTO and before == STRATEGY else word
-        for before, word in zip(["", *plain_words[:-1]], plain_words, strict=True)
-    )

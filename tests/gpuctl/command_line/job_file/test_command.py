@@ -52,7 +52,7 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> Requested:
         requests.append((app.options.cluster, request))
         raise Failed("It is not run here.")
 
-    monkeypatch.setattr("gpuctl.library.training.train", train)
+    monkeypatch.setattr("gpuctl.workflow.jobs.train.train", train)
     monkeypatch.setattr("gpuctl.workflow.jobs.tune.tune", train)
     monkeypatch.setattr("gpuctl.workflow.jobs.bench.bench", train)
 

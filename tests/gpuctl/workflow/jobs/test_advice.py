@@ -23,8 +23,8 @@ from gpuctl.library.functions import cluster as cluster_named
 from gpuctl.output import Output
 from gpuctl.workflow.jobs.advise import machines_of_cluster
 from gpuctl.workflow.jobs.check import compared, verdict
-from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in
-from gpuctl.workflow.runs.strategy.auto import with_plain_strategy, with_strategy
+from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in, with_plain_strategy
+from gpuctl.workflow.runs.strategy.auto import with_strategy
 from inventories.codec import plain
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine

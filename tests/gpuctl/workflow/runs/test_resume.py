@@ -12,7 +12,7 @@ from gpuctl.command_line import cli
 from gpuctl.errors import Usage
 from gpuctl.workflow.runs.outputs.checkpoints import CheckpointSurvey, Location, ResumePoint, resume_line
 from gpuctl.workflow.runs.placement import receivers
-from gpuctl.workflow.runs.request.request import TrainRequest, machines_of
+from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of
 from gpuctl.workflow.runs.resume import last_of_each, older, same_script, taken_over
 from inventories import codec
 from inventories.disk.store import ClusterFolder, Store
@@ -451,7 +451,7 @@ def test_resume_line_reports_fewer_ranks(run: Run, args: tuple[str, ...], where:
     assert f"from the beginning on {where}: no" in resume_line(ResumePoint(run=before, source=None), now)
 
 
-def test_machines_of_omits_unreachable_machines() -> None:
+def test_candidates_of_omits_unreachable_machines() -> None:
     inventory = Inventory(
         cluster="default",
         provider="local",
@@ -463,7 +463,8 @@ def test_machines_of_omits_unreachable_machines() -> None:
         usable: frozenset[str] | None = None, preferred: tuple[str, ...] = (), **request: object
     ) -> list[str]:
         train_request = TrainRequest(**request)  # type: ignore[arg-type]
-        return [machine.name for machine in machines_of(inventory, train_request, usable, preferred)]
+        candidates, count = candidates_of(inventory, train_request, usable, preferred)
+        return sorted(machine.name for machine in candidates[:count])
 
     answering = frozenset({"gpu-1", "gpu-2"})
     assert names() == ["gpu-0", "gpu-1", "gpu-2"]

@@ -23,18 +23,16 @@ from gpuctl.output import Output
 from gpuctl.scripts.sources import sources_of_script
 from gpuctl.tables.view import PlainView
 from gpuctl.workflow.runs.outputs.earlier import (
-    aside_lines,
-    aside_of,
+    loadable,
     note_or_share,
     rewritten_sentence,
     share,
     uneven,
     uneven_sentence,
 )
-from gpuctl.workflow.runs.outputs.earlier_use import loadable
 from gpuctl.workflow.runs.outputs.latest_files import latest, may_be_copies, outdated
-from gpuctl.workflow.runs.prepared import Prepared
-from inventories.disk.store import Store
+from gpuctl.workflow.runs.prepare import Prepared
+from inventories.disk.store import ClusterFolder, Store
 from inventories.runs.outputs import OutputFile
 from remote.errors import BadAnswer, NodeFailed
 from remote.files.earlier import Aside, EarlierFiles
@@ -43,6 +41,7 @@ from remote.files.tree import Tree, tree_of
 from remote.launchers.rank_command import Script
 from remote.shared import frames
 
+DEFAULT = ClusterFolder(Path("/g/clusters/default"))
 ROOTS = {"gpu-0": "/home/me/.gpuctl-node/code/my-01", "gpu-1": "/root/.gpuctl-node/code/my-01"}
 
 
@@ -97,6 +96,12 @@ def test_weights_of_one_name_and_other_content_are_told(size: int, digest: str, 
         "(begin without it)"
     )
     assert uneven_sentence(both, digests) == (sentence if noted else "")
+
+
+def prepared_with(
+    earlier: dict[str, EarlierFiles], roots: dict[str, str], aside: Aside | None = None
+) -> Prepared:
+    return Prepared(facts={}, code={}, roots=roots, earlier=earlier, aside=aside or Aside(name="1"))
 
 
 def in_parts(*names: str, run: str, needs: tuple[str, ...] = ()) -> EarlierFiles:
@@ -165,22 +170,25 @@ def test_what_was_put_aside_is_told_with_the_command_that_brings_it() -> None:
         "gpu-0": EarlierFiles(aside=5, aside_names=("a.pt", "b", "c", "d")),
         "gpu-1": EarlierFiles(),
     }
-    (line,) = aside_lines("default", Path("/g"), Aside(name="1", everything=True), ROOTS, earlier)
+    prepared = prepared_with(earlier, ROOTS, Aside(name="1", everything=True))
+    (line,) = prepared.aside_lines(ClusterFolder(Path("/g/clusters/default")))
     assert line == (
         "files of earlier runs (a.pt, b, c and 2 more) are kept on gpu-0: gpuctl pull --rank gpu-0 "
         ".gpuctl-node/code/my-01.aside-1 /g/pulled/aside-1/gpu-0"
     )
     both = {**earlier, "gpu-1": EarlierFiles(aside=1, aside_names=("a.pt",))}
-    (line,) = aside_lines("c", Path("/g"), Aside(name="1"), ROOTS, both)
+    (line,) = prepared_with(both, ROOTS).aside_lines(ClusterFolder(Path("/g/clusters/c")))
     assert line == (
         "earlier versions of a.pt, b, c and 2 more are kept on gpu-0, gpu-1: gpuctl pull --cluster c "
         ".gpuctl-node/code/my-01.aside-1 /g/pulled/aside-1"
     )
 
 
-def a_project(folder: Path, *args: str) -> Any:
+def a_launchable(folder: Path, *args: str) -> Any:
     script = Script(kind="file", target="my.py", args=args)
-    return SimpleNamespace(script=script, sources=sources_of_script(script, tree_of(folder, "*.py"), folder))
+    request = train_request(["my.py", *args], {})
+    sources = sources_of_script(script, tree_of(folder, "*.py"), folder)
+    return SimpleNamespace(request=request, script=script, sources=sources)
 
 
 LOADS = 'import torch\ntorch.load("best.pt")\n'
@@ -218,8 +226,8 @@ def test_script_may_load_files_of_its_own_runs_and_files_that_it_names(
     wrote = dict.fromkeys(("best.pt", "sets/part.pt", "of_other.pt"), runs["other.py"].id)
     wrote |= {"own.pt": runs["my.py"].id, "unknown.pt": ""}
     earlier = {"gpu-0": EarlierFiles(files=dict.fromkeys(wrote, (1, 1)), runs=wrote)}
-    project = a_project(tmp_path / "code", *args)
-    selection = loadable(project, earlier, runs["my.py"].path.parent)
+    launchable = a_launchable(tmp_path / "code", *args)
+    selection = loadable(launchable, earlier, runs["my.py"].path.parent)
     assert sorted(path for left in selection.values() for path in left.files) == sorted(expected)
 
 
@@ -236,13 +244,6 @@ def test_options_that_contradict_themselves_are_refused(
 ) -> None:
     with pytest.raises(Usage, match=message):
         train_request(words, options)
-
-
-def test_only_the_first_run_of_a_job_begins_afresh() -> None:
-    request, now = train_request(["my.py"], {"fresh": True}), datetime(2026, 11, 21, 6, tzinfo=UTC)
-    assert aside_of(request, now, first=True) == Aside(name="20261121-060000", everything=True)
-    assert aside_of(request, now, first=False) == Aside(name="20261121-060000", everything=False)
-    assert aside_of(train_request([], {}), now, first=True) is None
 
 
 class Scene:
@@ -278,7 +279,8 @@ class Scene:
             assert left is not None
             earlier[name] = left
         with PlainView(Output(Options()), logs=False) as view:
-            lines, incomplete = share(view, "default", self.nodes, self.roots, earlier, aside, self.folder)
+            prepared = prepared_with(earlier, self.roots, aside)
+            lines, incomplete = share(view, DEFAULT, self.nodes, prepared, self.folder)
         assert not incomplete
         assert not list(self.folder.path.glob("incoming-*")), "what came is not left here"
         return list(lines)
@@ -327,7 +329,7 @@ def test_files_that_do_not_come_are_not_shared_in_part(tmp_path: Path, path: str
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     earlier = {"gpu-0": left("there.pt", path), "gpu-1": left()}
     with PlainView(Output(Options()), logs=False) as view, pytest.raises(NodeFailed, match=re.escape(path)):
-        share(view, "default", nodes, roots, earlier, Aside(name="1"), folder)
+        share(view, DEFAULT, nodes, prepared_with(earlier, roots), folder)
     assert not list(folder.path.glob("incoming-*")), "what came is not left here"
 
 
@@ -345,13 +347,11 @@ def test_node_that_fails_to_digest_fails_no_launch_but_for_sharing(tmp_path: Pat
     nodes["gpu-1"].machine = replace(nodes["gpu-1"].machine, name="gpu-1", rank=1)
     earlier = {name: EarlierFiles(files={"last.pt": (10, at)}) for at, name in enumerate(nodes)}
     roots = dict.fromkeys(nodes, str(tmp_path))
-    prepared = Prepared(facts={}, code={}, roots=roots, earlier=earlier)
-    folder, aside = Store(tmp_path).new_run(datetime.now(UTC)), Aside(name="1")
+    prepared, folder = prepared_with(earlier, roots), Store(tmp_path).new_run(datetime.now(UTC))
     (tmp_path / "my.py").write_text('torch.load("last.pt")')
-    project = a_project(tmp_path)
-    request = replace(train_request(["my.py"], {}), project=tmp_path)
+    launchable = a_launchable(tmp_path)
     with PlainView(Output(Options()), logs=False) as view:
-        note = note_or_share(view, "c", nodes, prepared, request, aside, folder, project)
+        note = note_or_share(view, DEFAULT, nodes, prepared, launchable, folder)
         assert note.startswith("last.pt of an earlier run differs")
         with pytest.raises(BadAnswer, match="gpu-1 sent digests"):
-            share(view, "c", nodes, roots, earlier, aside, folder)
+            share(view, DEFAULT, nodes, prepared, folder)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuctl.workflow.runs.request.request import TrainRequest
-from gpuctl.workflow.runs.request.what_to_install import ToInstall, what_to_install
+from gpuctl.workflow.runs.request.what_to_install import ToInstall, read_packages
 from inventories.machine import Machine
 from remote.files.tree import tree_of
 from remote.launchers.rank_command import built_in_tree
@@ -28,7 +28,9 @@ def no_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
 def decided(folder: Path, notes: list[str], *, local: bool = False, **options: Any) -> ToInstall:
     request = TrainRequest(words=("s.py",), project=folder, **options)
     machines = [Machine(**LOCAL)] if local else [MACHINE]
-    return what_to_install(request, tree_of(folder, "**/*"), machines, notes.append, same_machine=local)
+    install = read_packages(request, tree_of(folder, "**/*"), None).on(machines, same_machine=local)
+    notes += [install.note] if install.note else []
+    return install
 
 
 def test_project_brings_what_it_needs_unless_something_else_decides(tmp_path: Path) -> None:
@@ -100,9 +102,8 @@ def test_dry_run_tells_of_the_project_and_of_the_names_of_indexes(
 
 def test_engine_of_the_built_in_job_is_installed_beside_what_it_needs() -> None:
     def always(*words: str) -> tuple[str, ...]:
-        install = what_to_install(
-            TrainRequest(words=words), built_in_tree(), [MACHINE], print, same_machine=False
-        )
+        packages = read_packages(TrainRequest(words=words), built_in_tree(), None)
+        install = packages.on([MACHINE], same_machine=False)
         return install.environment.always
 
     assert always("--epochs", "1") == ("torch",)

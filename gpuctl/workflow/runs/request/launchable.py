@@ -1,0 +1,129 @@
+"""Read a request once, before anything is started: its script, the files to send, its packages and arguments."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gpuctl.errors import Usage
+from gpuctl.scripts.sources import sources_of_script
+from gpuctl.workflow.machines.host_firewalls import owner_of
+from gpuctl.workflow.runs.request.argument_paths import notes_on_paths
+from gpuctl.workflow.runs.request.request import (
+    TrainRequest,
+    check_built_in,
+    home_note,
+    with_plain_strategy,
+)
+from gpuctl.workflow.runs.request.what_to_install import Packages, read_packages
+from inventories.machine import Inventory
+from inventories.runs.run import Commit
+
+if TYPE_CHECKING:
+    from remote.files.tree import Tree
+    from remote.launchers.rank_command import Script
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launchable:
+    """A request that was read and checked on this computer; no machine is asked for it."""
+
+    request: TrainRequest
+    script: "Script"
+    tree: "Tree"
+    """The files to send."""
+    folder: str
+    """The script's folder in it: `.`, `sub/folder`."""
+    packages: Packages
+    commit: Commit | None
+    """The project's commit, not the built-in job's. `None`: no git repository, or no commit yet."""
+
+    @cached_property
+    def sources(self) -> Sequence[str]:
+        """Return the sources of the user's script and of its imports. Empty: no source is among the files to send."""
+        if self.script.kind == "built-in":
+            return ()
+        return sources_of_script(self.script, self.tree, self.tree.root / self.folder)
+
+    @property
+    def rank_env(self) -> Mapping[str, str]:
+        """Return the variables of the ranks."""
+        project = self.packages.project
+        of_git = project.version_variables if project and project.version else {}
+        # A script may ask for the version, too. Its own builds of other projects must not get that version.
+        return {**of_git, **self.request.rank_env}
+
+    def destination(self, inventory: Inventory) -> str:
+        """Return the folder on a node that receives the files."""
+        from remote.files.sync import code_folder
+        from remote.launchers.rank_command import BUILT_IN_FOLDER
+
+        return BUILT_IN_FOLDER if self.request.built_in else code_folder(self.tree.root, owner_of(inventory))
+
+    def notes(self, inventory: Inventory) -> Sequence[str]:
+        """Return the notes on arguments that are no paths of the cluster's machines."""
+        request = self.request
+        if request.built_in:
+            return [note] if (note := home_note(request.job_words, inventory.provider)) else []
+        if request.search is not None:
+            return []
+        local = inventory.provider == "local"
+        return notes_on_paths(self.script.args, request.folder, self.tree.root, local=local)
+
+    def with_request(self, request: TrainRequest) -> "Launchable":
+        """Return the launchable with a request that differs in the options of the built-in job alone."""
+        return replace(self, request=request, script=replace(self.script, args=request.job_words))
+
+
+def read(request: TrainRequest) -> Launchable:
+    """Read the request's files and check its arguments, without asking a machine. Raises Usage and file errors."""
+    from remote.files.git import commit_of
+
+    script, tree, folder = _what_to_run(with_plain_strategy(request))
+    commit = None if request.built_in else commit_of(tree.root) or commit_of(request.folder)
+    packages = read_packages(request, tree, commit)
+    return Launchable(
+        request=request, script=script, tree=tree, folder=folder, packages=packages, commit=commit
+    )
+
+
+def _what_to_run(request: TrainRequest) -> "tuple[Script, Tree, str]":
+    """Return the script, the files to send, and the folder in them to run in."""
+    from remote.files.tree import read_tree, root_of
+    from remote.launchers.rank_command import (
+        BUILT_IN_TRIAL,
+        Script,
+        built_in,
+        built_in_tree,
+        user_function,
+        user_script,
+    )
+
+    if request.built_in:
+        if request.include or request.root is not None:
+            raise Usage(
+                "--root and --include are for a script of yours; the built-in job brings its own code."
+            )
+        words = request.job_words
+        check_built_in(words)
+        script = built_in(words)
+        if request.search is not None:
+            script = Script(kind="function", target=BUILT_IN_TRIAL, args=words, search=request.search)
+        return script, built_in_tree(), "."
+    if request.project is not None and not request.project.is_dir():
+        raise Usage(
+            f"The earlier run's folder {request.project} is gone. In the folder that holds the script now, name it: "
+            "gpuctl train --resume SCRIPT"
+        )
+    folder = request.folder
+    root = root_of(folder) if request.root is None else request.root.resolve()
+    if not folder.is_relative_to(root):
+        raise Usage(f"{root}, the folder to send, does not hold {folder}, the folder of the script.")
+    tree = read_tree(
+        root, include=[folder / path for path in request.include], allow_large=request.allow_large
+    )
+    if request.search is None:
+        script = user_script(request.words, request.module, tree, folder)
+    else:
+        script = replace(user_function(request.words[0], tree, folder), search=request.search)
+    return script, tree, folder.relative_to(root).as_posix()
