@@ -153,7 +153,7 @@ class _Runs:
 
 @dataclass(kw_only=True)
 class _Start:
-    """One run of a job, from its first connection to its result. Each stage adds its part to this record."""
+    """A run of a job, from its first connection to its result. Each stage adds its part to this record."""
 
     runs: _Runs
     job: Job

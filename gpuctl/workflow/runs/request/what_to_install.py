@@ -61,7 +61,7 @@ class Packages:
     """The project itself. `None`: it has no build system, or is not to be installed."""
 
     def on(self, machines: Sequence[Machine], *, same_machine: bool) -> ToInstall:
-        """Return what is installed on these machines. `same_machine`: they are hosts on this computer."""
+        """Return the packages to install on these machines. `same_machine`: they are hosts on this computer."""
         from remote.python_env.index import carried
 
         request, listed = self.request, self.listed
