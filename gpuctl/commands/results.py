@@ -26,7 +26,7 @@ def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None
     from gpuctl.output_files import check_picture
     from gpuctl.run_results.export import check_table, write_csv, write_plot
     from gpuctl.tables.lists import comparison_table, run_table
-    from gpuctl.workflow.runs.runs import results_of
+    from gpuctl.workflow.runs.unfinished_runs import results_of
 
     if csv is not None:
         check_table(csv)

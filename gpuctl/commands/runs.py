@@ -12,7 +12,8 @@ from gpuctl.command_line.options import common_options
 def command(app: App, every: bool) -> None:
     """List the cluster's runs; the latest is last."""
     from gpuctl.tables.lists import runs_table
-    from gpuctl.workflow.runs.runs import no_runs, overview
+    from gpuctl.workflow.runs.runs import no_runs
+    from gpuctl.workflow.runs.unfinished_runs import overview
 
     runs = overview(app, None if every and not app.cluster_named else app.options.cluster)
     if not runs and app.cluster_named and not app.store.cluster(app.options.cluster).exists():

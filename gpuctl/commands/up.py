@@ -48,8 +48,7 @@ def command(
     options win over it. Options marked (clouds) need a rented provider.
     """
     from gpuctl.command_line.job_file.command import file_with_cluster
-    from gpuctl.library import functions
-    from gpuctl.library.options import up_request
+    from gpuctl.library.options import create, up_request
 
     named = file is None or _names_a_cluster(click.get_current_context())
     if not any((file, *(options[name] for name in ("provider", "shape", "hosts", "context")))):
@@ -59,7 +58,7 @@ def command(
     if dry_run:
         _show_plan(app, request)
         return
-    document = functions.create(app, request)
+    document = create(app, request)
     if app.options.json:
         app.output.json(document)
 

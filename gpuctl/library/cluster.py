@@ -206,7 +206,7 @@ class Cluster:
 
     def runs(self) -> "tuple[RunInfo, ...]":
         """Return the cluster's runs, the latest last."""
-        from gpuctl.workflow.runs.runs import overview
+        from gpuctl.workflow.runs.unfinished_runs import overview
 
         return tuple(overview(self._app, self.name))
 

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Unpack
 
-from gpuctl.app import App
 from gpuctl.global_options import DEFAULT_CLUSTER
-from gpuctl.json_documents import AdviceRow, ClusterSummary, RunInfo, UpPlan, UpResult
+from gpuctl.json_documents import AdviceRow, ClusterSummary, RunInfo, UpPlan
 from gpuctl.library.cluster import Cluster
 from gpuctl.library.keywords import AdviseOptions, UpOptions
-from gpuctl.library.options import UpRequest, advise_request, up_request
+from gpuctl.library.options import advise_request, create, up_request
 from gpuctl.library.silent_output import Confirm, Progress, silent_app
 from gpuctl.option_table.values import several
 from inventories.errors import InventoryError
@@ -49,15 +48,6 @@ def up(
                 )
         raise
     return made
-
-
-def create(app: App, request: UpRequest) -> UpResult:
-    """Create or extend a cluster as requested, and return its machines."""
-    from gpuctl.workflow.clusters.up import up as converge
-
-    return converge(
-        app, request.spec, request.host_keys, wait=request.wait, boot_timeout_s=request.boot_timeout_s
-    )
 
 
 def plan(cluster: str | None = None, *, progress: Progress = None, **options: Unpack[UpOptions]) -> UpPlan:
@@ -107,14 +97,14 @@ def results(*runs: str, cluster: str = DEFAULT_CLUSTER, progress: Progress = Non
 
     A run that is not over is updated first. Raises NotFound for an unknown run.
     """
-    from gpuctl.workflow.runs.runs import results_of
+    from gpuctl.workflow.runs.unfinished_runs import results_of
 
     return tuple(results_of(silent_app(cluster, progress=progress), runs))
 
 
 def runs(cluster: str | None = None, *, progress: Progress = None) -> tuple[RunInfo, ...]:
     """Return the runs of a cluster, or of all, also of removed ones; the latest last."""
-    from gpuctl.workflow.runs.runs import overview
+    from gpuctl.workflow.runs.unfinished_runs import overview
 
     return tuple(overview(silent_app(cluster or DEFAULT_CLUSTER, progress=progress), cluster))
 

@@ -17,8 +17,10 @@ from inventories.specs.spec import DEFAULT_CLUSTER, Spec
 from inventories.specs.validate import check_limits, read_spec
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.clusters.up import HostKeys
+    from gpuctl.app import App
+    from gpuctl.json_documents import UpResult
     from gpuctl.workflow.jobs.advise import AdviseRequest
+    from gpuctl.workflow.machines.inventory_files import HostKeys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class UpRequest(UpSettings):
     @property
     def host_keys(self) -> "HostKeys":
         """The source of the host keys of machines that exist already."""
-        from gpuctl.workflow.clusters.up import HostKeys
+        from gpuctl.workflow.machines.inventory_files import HostKeys
         from remote.transport.known_hosts import USER_FILES
 
         files = USER_FILES if self.known_hosts is None else (self.known_hosts,)
@@ -49,6 +51,21 @@ def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAUL
     spec = settings.spec if settings.file is None else read_spec(settings.file, default=default)
     changes = read_options(options, Spec) | ({} if cluster is None else {"cluster": cluster})
     return replace(settings, spec=check_limits(replace(spec, **changes)))
+
+
+def create(app: "App", request: UpRequest) -> "UpResult":
+    """Create or extend a cluster as requested, and return its machines."""
+    from gpuctl.workflow.clusters.up import up
+    from gpuctl.workflow.runs.unfinished_runs import runs_of_cluster
+
+    return up(
+        app,
+        request.spec,
+        request.host_keys,
+        runs=runs_of_cluster(app, request.spec.cluster),
+        wait=request.wait,
+        boot_timeout_s=request.boot_timeout_s,
+    )
 
 
 def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:

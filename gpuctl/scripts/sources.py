@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from inventories.runs.run import Run
     from remote.files.tree import Tree
     from remote.launchers.rank_command import Script
 
@@ -85,6 +86,14 @@ def sources_of(tree: "Tree", folder: Path, target: str, *, module: bool) -> list
             file for file in ahead if (file.parent.name if file.stem == "__init__" else file.stem) in names
         }
     return sources
+
+
+def script_path(run: "Run") -> str | None:
+    """Return the path of a run's script on this computer, a module by its title. `None`: the path is not known."""
+    from remote.files.tree import without_links_above
+
+    project = run.options.project if run.options else None
+    return None if project is None else str(without_links_above(Path(project, run.script)))
 
 
 def sources_of_script(script: "Script", tree: "Tree", folder: Path) -> list[str]:

@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 
 from gpuctl.app import App
+from gpuctl.workflow.clusters.limits import provider_in_journal
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
 from inventories.specs.spec import Spec
@@ -69,8 +70,7 @@ def provider_name(folder: ClusterFolder) -> str | None:
             return folder.load().provider
     except InventoryError:
         pass  # the journal knows as well
-    entries = [entry for entry in folder.journal.read() if entry["event"] == "up"]
-    return str(entries[-1]["provider"]) if entries else None
+    return provider_in_journal(folder)
 
 
 def folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder:

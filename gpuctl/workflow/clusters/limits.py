@@ -6,7 +6,6 @@ from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.setup_state import SETTLED
 from inventories.disk.store import ClusterFolder
 from inventories.errors import Locked
-from inventories.machine import Inventory
 from provision.clouds import RENTED
 from provision.rented.state import CloudState
 
@@ -25,9 +24,15 @@ class Limits:
     max: int
 
 
-def limits_of(folder: ClusterFolder, inventory: Inventory) -> Limits | None:
+def provider_in_journal(folder: ClusterFolder) -> str | None:
+    """Return the provider that the cluster was begun with. `None`: no `up` has begun it."""
+    entries = [entry for entry in folder.journal.read() if entry["event"] == "up"]
+    return str(entries[-1]["provider"]) if entries else None
+
+
+def limits_of(folder: ClusterFolder) -> Limits | None:
     """Return the cluster's limits. `None`: no limits, so all its machines stay."""
-    record = CloudState(folder).load() if inventory.provider in RENTED else None
+    record = CloudState(folder).load() if provider_in_journal(folder) in RENTED else None
     if record is None or record.max_count is None:
         return None
     return Limits(min=record.min_count or 0, max=record.max_count)
@@ -37,9 +42,12 @@ def start_cut_off(folder: ClusterFolder) -> str:
     """Return a warning if a start of machines was cut off, and the inventory may lack some. Empty: no such start."""
     if not folder.exists():
         return ""
-    inventory = load_inventory(folder, empty=True)
-    limits = limits_of(folder, inventory)
-    if limits is None or len(inventory.machines) > limits.min or not has_cut_off_start(folder):
+    limits = limits_of(folder)
+    if (
+        limits is None
+        or len(load_inventory(folder, empty=True).machines) > limits.min
+        or not has_cut_off_start(folder)
+    ):
         return ""
     try:
         with folder.claim_machines("status"):

@@ -1,21 +1,20 @@
 """`up`: spec → plan → machines → reachable nodes. Again: converges."""
 
-from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuctl.app import App
-from gpuctl.errors import Attention, Declined, Failed, Usage
+from gpuctl.errors import Attention, Declined, Failed
 from gpuctl.json_documents import SetUp, UpResult
 from gpuctl.workflow.clusters import up_plan
 from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_plan, resolve_shape
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on, record_end_timers, warning
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import update_firewalls
-from gpuctl.workflow.machines.inventory_files import pin_host_keys, save_inventory
+from gpuctl.workflow.machines.inventory_files import HostKeys, pin_all, pin_host_keys, save_inventory
 from gpuctl.workflow.machines.reach import (
     BOOT_TIMEOUT_S,
     Boot,
@@ -27,7 +26,6 @@ from gpuctl.workflow.machines.reach import (
 )
 from gpuctl.workflow.machines.setup import Setup, plan_setup, set_up, setup_hint
 from gpuctl.workflow.machines.setup_state import READY, SETTLED, SETUP, setup_steps, unprepared_note
-from gpuctl.workflow.runs.unfinished_runs import open_runs, state_sentence
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
@@ -43,13 +41,8 @@ from provision.rented.ends import POWER_OFF
 from provision.rented.launch.user_data import EXPIRE_UNIT
 from provision.rented.planning.caller_address import AddressUnknown
 
-
-@dataclass(frozen=True, kw_only=True)
-class HostKeys:
-    """Source of the host keys of existing machines."""
-
-    files: tuple[Path, ...]
-    accept_new: bool
+if TYPE_CHECKING:
+    from gpuctl.workflow.runs.unfinished_runs import ClusterRuns
 
 
 def up(
@@ -57,15 +50,17 @@ def up(
     spec: Spec,
     host_keys: HostKeys,
     *,
+    runs: "ClusterRuns",
     wait: bool = True,
     boot_timeout_s: float | None = None,
     for_run: bool = False,
 ) -> UpResult:
     """Make the cluster as requested.
 
-    `wait`: also connect to the machines; otherwise the first command that needs them does. `for_run`: the machines
-    are a run's: a person agreed to them before, and the caller ends unusable ones. `boot_timeout_s`: limit for the
-    boot of rented machines; `None`: BOOT_TIMEOUT_S. Raises Attention for machines that exist but can't be used yet.
+    `runs`: the cluster's runs, as their nodes reported them; machines of an active run are not ended. `wait`: also
+    connect to the machines; otherwise the first command that needs them does. `for_run`: the machines are a run's: a
+    person agreed to them before, and the caller ends unusable ones. `boot_timeout_s`: limit for the boot of rented
+    machines; `None`: BOOT_TIMEOUT_S. Raises Attention for machines that exist but can't be used yet.
     """
     began = passed_s()
     spec = resolve_shape(spec)
@@ -76,7 +71,8 @@ def up(
         try:
             before = _inventory(folder)
             plan = provider.plan(spec, before)
-            _refuse_to_end_runs(app, folder, plan, before)
+            if before is not None and {machine.id for machine in before.machines}.intersection(plan.end):
+                runs.refuse_if_active(app.store.runs(folder.name))
             setup = _setup_of(app, folder, plan)
             plan = plan if for_run else _ask(app, plan, setup)
             create = partial(
@@ -86,6 +82,7 @@ def up(
                 provider,
                 before=before,
                 host_keys=host_keys,
+                runs=runs,
                 setup=setup,
                 boot_timeout_s=(boot_timeout_s or BOOT_TIMEOUT_S) if wait else None,
                 for_run=for_run,
@@ -196,15 +193,6 @@ def _setup_of(app: App, folder: ClusterFolder, plan: Plan) -> Setup:
     return plan_setup(app, folder, steps, [machine.name for machine in plan.create], plan.keep)
 
 
-def _refuse_to_end_runs(app: App, folder: ClusterFolder, plan: Plan, before: Inventory | None) -> None:
-    """Raise Usage where a run is active on machines that the plan ends."""
-    if before is None or not {machine.id for machine in before.machines}.intersection(plan.end):
-        return
-    for run in open_runs(app, folder.name):
-        if run.active:
-            raise Usage(f"{state_sentence(run)} No machine was ended. `gpuctl stop {run.id}` stops it.")
-
-
 def _ask(app: App, plan: Plan, setup: Setup) -> Plan:
     """Ask for a yes to the price, which also accepts the terms of the machines' image.
 
@@ -278,6 +266,7 @@ def _create(
     *,
     before: Inventory | None,
     host_keys: HostKeys,
+    runs: "ClusterRuns",
     setup: Setup,
     boot_timeout_s: float | None,
     for_run: bool,
@@ -315,7 +304,7 @@ def _create(
         folder.journal.append(SETTLED, ended=len(plan.end))
     if boot_timeout_s is None or not inventory.machines:
         _note_postponed_setup(app, plan, setup)
-        return _keep(app, folder, before, inventory, ended=provider.ends_machines), [], ""
+        return _keep(app, folder, before, inventory, runs, ended=provider.ends_machines), [], ""
     boot = Boot(
         timeout_s=boot_timeout_s,
         console=provider.console,
@@ -337,7 +326,7 @@ def _create(
         if before is not None and not ours:
             pin_host_keys(folder, before.machines)
         raise
-    saved = _keep(app, folder, before, inventory, ended=provider.ends_machines)
+    saved = _keep(app, folder, before, inventory, runs, ended=provider.ends_machines)
     done, wrong, hints = _set_up(app, folder, saved, reached, setup, billed=provider.billed)
     return saved, done, "\n".join(wrong if for_run else (*wrong, *hints))
 
@@ -371,13 +360,19 @@ def _set_up(
 
 
 def _keep(
-    app: App, folder: ClusterFolder, before: Inventory | None, inventory: Inventory, *, ended: bool
+    app: App,
+    folder: ClusterFolder,
+    before: Inventory | None,
+    inventory: Inventory,
+    runs: "ClusterRuns",
+    *,
+    ended: bool,
 ) -> Inventory:
     """Save what has changed; before that, part with the machines that leave. `ended`: these are no more."""
     if inventory != before:
         if before is not None:
             if not ended:
-                _note_runs_that_leave(app, folder, before, inventory)
+                _note_runs_that_leave(app, runs, before, inventory)
                 _end_daemons_that_leave(app, folder, before, inventory)
             update_firewalls(app, folder, before, inventory, ended=ended)
         save_inventory(folder, inventory)
@@ -390,12 +385,12 @@ def _leaving(before: Inventory, inventory: Inventory) -> dict[str, Machine]:
     return {m.name: m for m in before.machines if (m.host, m.port) not in stay}
 
 
-def _note_runs_that_leave(app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory) -> None:
+def _note_runs_that_leave(app: App, runs: "ClusterRuns", before: Inventory, inventory: Inventory) -> None:
     """Note the runs that may be active on machines that leave the cluster, but stay with their owner."""
     leave = _leaving(before, inventory)
     if before.provider != "hosts" or not leave:
         return
-    for run in open_runs(app, folder.name):
+    for run in runs.unfinished:
         for part in run.folder.load_run().nodes:
             if machine := leave.get(part.name):
                 app.output.say(
@@ -409,35 +404,6 @@ def _end_daemons_that_leave(app: App, folder: ClusterFolder, before: Inventory, 
     for daemon in end_daemons(folder, _leaving(before, inventory)):
         if daemon.problem is not None:
             app.output.say(f"note: {daemon.node}: {daemon.problem}")
-
-
-def pin_all(machines: Sequence[Machine], before: Inventory | None, trust: HostKeys) -> list[Machine]:
-    """Return the machines with their host keys; a key that the cluster has pinned stays, by address.
-
-    Raises HostKeyRejected for a host without a known key, and if the known_hosts files have another key, or revoke
-    it.
-    """
-    from remote.errors import HostKeyRejected
-    from remote.transport import host_keys, known_hosts
-
-    had = {(machine.host, machine.port): machine.host_key for machine in (before.machines if before else ())}
-    pinned = []
-    for machine in machines:
-        key = None if machine.host_key else had.get((machine.host, machine.port))
-        if key is None:
-            pinned.append(host_keys.pin(machine, trust.files, accept_new=trust.accept_new))
-            continue
-        text, pattern, _ = host_keys.user_knowledge(machine, trust.files)
-        kind, data = key.split()[:2]
-        # A host has keys of several kinds: only another one of the same kind contradicts.
-        if known_hosts.find(text, pattern).get(kind, data) != data:
-            raise HostKeyRejected(
-                f"{machine.name}: your known_hosts has another host key of {pattern} than the cluster has "
-                "pinned. Nothing was sent. If the machine was made new, `gpuctl down` forgets the pinned key, "
-                f"and `gpuctl up` then pins the new one; if not, `ssh-keygen -R '{pattern}'` removes yours."
-            )
-        pinned.append(host_keys.pin(replace(machine, host_key=key), trust.files, accept_new=False))
-    return pinned
 
 
 def _say(app: App, text: str) -> None:

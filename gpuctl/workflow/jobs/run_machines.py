@@ -17,11 +17,12 @@ from gpuctl.workflow.clusters.limits import (
     limits_of,
     note_on_machines,
 )
-from gpuctl.workflow.clusters.up import HostKeys, up
-from gpuctl.workflow.machines.connect import load_inventory
+from gpuctl.workflow.clusters.up import up
+from gpuctl.workflow.machines.connect import load_inventory, unknown_cluster
+from gpuctl.workflow.machines.inventory_files import HostKeys
 from gpuctl.workflow.machines.setup_state import SETTLED
 from gpuctl.workflow.runs.outputs.checkpoints import survey_checkpoints
-from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs, state_sentence
+from gpuctl.workflow.runs.unfinished_runs import ClusterRuns, OpenRun, runs_of_cluster, state_sentence
 from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError, Locked
 from inventories.runs.run import Result, Run
@@ -53,7 +54,9 @@ def run_machines(
     """
     results: list[object] = []
     folder = app.store.cluster(app.options.cluster)
-    limits = limits_of(folder, load_inventory(folder, empty=True))
+    if not folder.exists():
+        raise unknown_cluster(folder)
+    limits = limits_of(folder)
     if limits is None:
         yield results.append
         return
@@ -67,17 +70,13 @@ def run_machines(
     with folder.claim_machines(command):
         inventory = load_inventory(folder, empty=True)
         had = len(inventory.machines)
-        busy = {
-            part.name
-            for run in open_runs(app, folder.name)
-            if run.active
-            for part in run.folder.load_run().nodes
-        }
+        before = runs_of_cluster(app, folder.name)
+        busy = {part.name for run in before.unfinished if run.active for part in run.folder.load_run().nodes}
         count = min(count + sum(machine.name in busy for machine in inventory.machines), limits.max)
         runs = len(app.store.runs(folder.name))
         try:
             if had < count:
-                _start(app, folder, count, min_nodes)
+                _start(app, folder, before, count, min_nodes)
             yield results.append
         except BaseException as error:
             launched = len(app.store.runs(folder.name)) > runs
@@ -87,7 +86,7 @@ def run_machines(
                     if launched:
                         _end_idle(app, folder)
                     elif had < count:
-                        _end(app, folder, max(had, limits.min))
+                        _end(app, folder, before, max(had, limits.min))
                 except (GpuctlError, OSError) as second:
                     app.output.error(str(second))
             raise error
@@ -106,7 +105,7 @@ def end_idle_machines(app: App, command: str, folder: ClusterFolder) -> None:
     nothing if the cluster is deleted, or another command holds its machines. Raises Attention if they could not be
     ended.
     """
-    if not folder.exists() or limits_of(folder, load_inventory(folder, empty=True)) is None:
+    if not folder.exists() or limits_of(folder) is None:
         return
     with ExitStack() as claim:
         try:
@@ -131,46 +130,45 @@ def _end_idle(app: App, folder: ClusterFolder) -> None:
     if not folder.exists():
         return  # another command removed it
     inventory = load_inventory(folder, empty=True)
-    limits = limits_of(folder, inventory)
+    limits = limits_of(folder)
     if limits is None:
         return
-    if len(inventory.machines) <= limits.min:
-        if has_cut_off_start(folder):
-            _end(app, folder, limits.min)
+    if len(inventory.machines) <= limits.min and not has_cut_off_start(folder):
         return
-    if why := _reason_to_keep(app, folder):
+    runs = runs_of_cluster(app, folder.name)
+    if len(inventory.machines) > limits.min and (why := _reason_to_keep(app, folder, runs.unfinished)):
         price = (
             "" if inventory.hourly_usd is None else f", for {dollars(inventory.hourly_usd)} an hour in all"
         )
         count = len(inventory.machines)
         app.output.say(f"{plural(count, 'machine')} stay{'s' * (count == 1)}{price}: {why} {HOW_TO_END}.")
         return
-    _end(app, folder, limits.min)
+    _end(app, folder, runs, limits.min)
 
 
-def _start(app: App, folder: ClusterFolder, count: int, min_count: int | None) -> None:
+def _start(app: App, folder: ClusterFolder, runs: ClusterRuns, count: int, min_count: int | None) -> None:
     """Start `count` machines, or `min_count` if the cloud has no more."""
     folder.journal.append(STARTED, count=count)
     try:
-        up(app, Spec(cluster=folder.name, count=count), NO_KEYS, for_run=True)
+        up(app, Spec(cluster=folder.name, count=count), NO_KEYS, runs=runs, for_run=True)
     except NoCapacity as error:
         if min_count is None or min_count >= count:
             raise
         app.output.say(f"{error} So the run begins with {min_count}.")
-        up(app, Spec(cluster=folder.name, count=min_count), NO_KEYS, for_run=True)
+        up(app, Spec(cluster=folder.name, count=min_count), NO_KEYS, runs=runs, for_run=True)
 
 
-def _end(app: App, folder: ClusterFolder, count: int) -> None:
+def _end(app: App, folder: ClusterFolder, runs: ClusterRuns, count: int) -> None:
     """Scale down to `count` machines."""
     try:
-        up(app, Spec(cluster=folder.name, count=count or None), NO_KEYS, for_run=True)
+        up(app, Spec(cluster=folder.name, count=count or None), NO_KEYS, runs=runs, for_run=True)
     except (GpuctlError, OSError) as error:
         raise Attention(f"{error} {note_on_machines(folder)}") from error
 
 
-def _reason_to_keep(app: App, folder: ClusterFolder) -> str:
+def _reason_to_keep(app: App, folder: ClusterFolder, unfinished: Sequence[OpenRun]) -> str:
     """Return the sentences on why the machines must stay. Empty: they need not."""
-    for open_run in open_runs(app, folder.name):
+    for open_run in unfinished:
         if _may_be_active(app, folder, open_run):
             return f"{state_sentence(open_run)} Once it is over, `gpuctl logs -f {open_run.id}` or"
     entries = folder.journal.read()

@@ -1,15 +1,14 @@
 """The result of a run: made by the command that watched it, or by any later one that asks."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuctl.run_results.result import result_of
 from gpuctl.workflow.runs.hang_watch import HangWatch, ask, keep_stacks
+from gpuctl.workflow.runs.runs import final_result, machines_of
 from inventories.clocks import passed_s
 from inventories.disk.store import RunFolder, Store
-from inventories.machine import Machine
 from inventories.runs.end_reasons import Ended, Reason
 from inventories.runs.run import NodeRecord, Result, Run
 
@@ -82,17 +81,6 @@ def failed_as_before(before: Result | None, now: Result) -> Result:
     )
 
 
-def final_result(folder: RunFolder) -> Result | None:
-    """Return the result once every node has reported the end, and all files are here; else `None`."""
-    from remote.runs.run_files import read_node_records
-
-    result = folder.load_result()
-    if result is None:
-        return None
-    nodes = folder.load_run().nodes
-    return result if len(read_node_records(folder, nodes)) == len(nodes) else None
-
-
 def attach(
     store: Store, folder: RunFolder, observer: "Observer", *, wait: bool, left: "Event | None" = None
 ) -> Result:
@@ -124,18 +112,3 @@ def attach(
     finally:
         watch.close()
     return conclude(run, folder, watch)
-
-
-def machines_of(store: Store, run: Run) -> Mapping[str, Machine]:
-    """Return the run's machines that the cluster still has, by name. Another host key or pod is another machine."""
-    cluster = store.cluster(run.cluster)
-    if not cluster.exists():
-        return {}
-    parts = {part.name: part for part in run.nodes}
-    return {
-        machine.name: machine
-        for machine in cluster.load().machines
-        if (part := parts.get(machine.name)) is not None
-        and part.host_key in (None, machine.host_key)
-        and part.machine_id in (None, machine.id)
-    }

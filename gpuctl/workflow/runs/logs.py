@@ -11,7 +11,8 @@ from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.json_documents import LogLine
 from gpuctl.output import Output
-from gpuctl.workflow.runs.collect import attach, final_result
+from gpuctl.workflow.runs.collect import attach
+from gpuctl.workflow.runs.runs import final_result
 from inventories.disk.store import RunFolder
 from inventories.runs.run import Result, Run
 from remote.shared.constants import RANK_LOG

@@ -11,6 +11,7 @@ from gpuctl.app import App
 from gpuctl.errors import Failed, Usage
 from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.scripts.arguments import option_groups
+from gpuctl.scripts.sources import script_path
 from gpuctl.text import clean, for_cluster
 from gpuctl.workflow.runs.outputs.checkpoints import CheckpointSurvey, Picked, ResumePoint, survey_checkpoints
 from gpuctl.workflow.runs.request.request import TrainRequest
@@ -299,12 +300,6 @@ def _alike(newer: Run, older: Run) -> bool:
     if None in paths:
         return Path(newer.script).name == Path(older.script).name
     return paths[0] == paths[1]
-
-
-def script_path(run: Run) -> str | None:
-    """Return the path of a run's script on this computer, a module by its title. `None`: the path is not known."""
-    project = run.options.project if run.options else None
-    return None if project is None else str(without_links_above(Path(project, run.script)))
 
 
 def _chain(store: Store, run: Run) -> Iterator[Run]:

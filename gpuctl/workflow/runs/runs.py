@@ -1,18 +1,14 @@
-"""Find the runs of `runs` and `results`, and their results."""
+"""Find the runs that a command is about, and what this computer knows of them. No machine is asked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Literal
 
 from gpuctl.app import App
-from gpuctl.json_documents import RunInfo
-from gpuctl.tables.view import open_view
 from gpuctl.workflow.machines.connect import unknown_cluster
-from gpuctl.workflow.runs.collect import attach, final_result, machines_of
-from gpuctl.workflow.runs.unfinished_runs import open_runs
-from inventories.disk.store import RunFolder
+from inventories.disk.store import RunFolder, Store
 from inventories.errors import InventoryError, NotFound
-from inventories.runs.run import Result, RunStatus
+from inventories.machine import Machine
+from inventories.runs.run import Result, Run
 
 MAX_BESIDE = 20
 """Latest runs among which active ones are looked for."""
@@ -77,43 +73,27 @@ def _readable(app: App, folder: RunFolder) -> bool:
     return True
 
 
-def overview(app: App, cluster: str | None) -> list[RunInfo]:
-    """Return the runs of a cluster, or of all clusters. Results of runs that have ended are downloaded first."""
-    open_runs(app, cluster)
-    return [_row(folder) for folder in app.store.runs(cluster)]
+def final_result(folder: RunFolder) -> Result | None:
+    """Return the result once every node has reported the end, and all files are here; else `None`."""
+    from remote.runs.run_files import read_node_records
+
+    result = folder.load_result()
+    if result is None:
+        return None
+    nodes = folder.load_run().nodes
+    return result if len(read_node_records(folder, nodes)) == len(nodes) else None
 
 
-def _row(folder: RunFolder) -> RunInfo:
-    run = result = None
-    status: RunStatus | Literal["unreadable"] = "unreadable"
-    with suppress(InventoryError):
-        run = folder.load_run()
-        result = folder.load_result()
-        status = result.status if result else "running"
-    return RunInfo(
-        run=folder.id,
-        cluster=run.cluster if run else None,
-        mode=run.mode if run else None,
-        script=run.script if run else None,
-        args=run.args if run else (),
-        status=status,
-        world_size=run.world_size if run else None,
-        started_at=run.started_at if run else None,
-        seconds=result.seconds.total if result else None,
-        accuracy=result.train.accuracy if result else None,
-        cost_usd=result.cost_usd if result else None,
-    )
-
-
-def results_of(app: App, named: Sequence[str]) -> list[Result]:
-    """Return the results of the named runs, or of the latest run. The nodes of a run without an end are asked."""
-    folders = [latest(app, name) for name in named] or [latest(app, None)]
-    results = []
-    for folder in folders:
-        known = final_result(folder)
-        if known is None:
-            with open_view(app.output, logs=False) as view:
-                view.phase("collect", f"asking the nodes of run {folder.id}")
-                known = attach(app.store, folder, view, wait=False)
-        results.append(known)
-    return results
+def machines_of(store: Store, run: Run) -> Mapping[str, Machine]:
+    """Return the run's machines that the cluster still has, by name. Another host key or pod is another machine."""
+    cluster = store.cluster(run.cluster)
+    if not cluster.exists():
+        return {}
+    parts = {part.name: part for part in run.nodes}
+    return {
+        machine.name: machine
+        for machine in cluster.load().machines
+        if (part := parts.get(machine.name)) is not None
+        and part.host_key in (None, machine.host_key)
+        and part.machine_id in (None, machine.id)
+    }

@@ -5,8 +5,8 @@ from threading import Lock
 from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.tables.view import open_view
-from gpuctl.workflow.runs.collect import attach, final_result, machines_of
-from gpuctl.workflow.runs.runs import active_beside, newest
+from gpuctl.workflow.runs.collect import attach
+from gpuctl.workflow.runs.runs import active_beside, final_result, machines_of, newest
 from gpuctl.workflow.runs.unfinished_runs import open_runs
 from inventories.disk.store import RunFolder
 from inventories.runs.run import Result

@@ -1,12 +1,18 @@
-"""Unfinished runs: their nodes are asked, and the results of ended ones downloaded."""
+"""Runs that are not known to have ended: ask their nodes, and download the results of ended ones."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from gpuctl.workflow.runs.collect import attach, final_result, machines_of
+from gpuctl.errors import Usage
+from gpuctl.json_documents import RunInfo
+from gpuctl.tables.view import open_view
+from gpuctl.workflow.runs.collect import attach
+from gpuctl.workflow.runs.runs import final_result, latest, machines_of
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
+from inventories.runs.run import Result, RunStatus
 
 if TYPE_CHECKING:
     from gpuctl.app import App
@@ -30,6 +36,31 @@ class OpenRun:
     def id(self) -> str:
         """Return the run's id."""
         return self.folder.id
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterRuns:
+    """The runs of a cluster at one moment."""
+
+    unfinished: Sequence[OpenRun] = ()
+    """Runs that are not known to have ended, as their nodes reported."""
+    known: frozenset[str] = frozenset()
+    """Ids of all runs that had begun."""
+
+    def refuse_if_active(self, now: Sequence[RunFolder]) -> None:
+        """Raise Usage if a run is active. `now`: the cluster's runs, of which some may have begun since."""
+        active = [run.id for run in self.unfinished if run.active]
+        active += [folder.id for folder in now if folder.id not in self.known]
+        if active:
+            raise Usage(
+                f"The run {active[0]} is active. No machine was ended. `gpuctl stop {active[0]}` stops it."
+            )
+
+
+def runs_of_cluster(app: "App", cluster: str) -> ClusterRuns:
+    """Ask the nodes of a cluster's unfinished runs."""
+    known = frozenset(folder.id for folder in app.store.runs(cluster))
+    return ClusterRuns(unfinished=open_runs(app, cluster), known=known)
 
 
 def state_sentence(run: OpenRun) -> str:
@@ -128,3 +159,45 @@ def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str,
     if any(outcome.value for outcome in outcomes):
         return True, ()
     return False, tuple(outcome.node for outcome in outcomes if outcome.value is not False)
+
+
+def overview(app: "App", cluster: str | None) -> list[RunInfo]:
+    """Return the runs of a cluster, or of all clusters. Results of runs that have ended are downloaded first."""
+    open_runs(app, cluster)
+    return [_row(folder) for folder in app.store.runs(cluster)]
+
+
+def _row(folder: RunFolder) -> RunInfo:
+    run = result = None
+    status: RunStatus | Literal["unreadable"] = "unreadable"
+    with suppress(InventoryError):
+        run = folder.load_run()
+        result = folder.load_result()
+        status = result.status if result else "running"
+    return RunInfo(
+        run=folder.id,
+        cluster=run.cluster if run else None,
+        mode=run.mode if run else None,
+        script=run.script if run else None,
+        args=run.args if run else (),
+        status=status,
+        world_size=run.world_size if run else None,
+        started_at=run.started_at if run else None,
+        seconds=result.seconds.total if result else None,
+        accuracy=result.train.accuracy if result else None,
+        cost_usd=result.cost_usd if result else None,
+    )
+
+
+def results_of(app: "App", named: Sequence[str]) -> list[Result]:
+    """Return the results of the named runs, or of the latest run. The nodes of a run without an end are asked."""
+    folders = [latest(app, name) for name in named] or [latest(app, None)]
+    results = []
+    for folder in folders:
+        known = final_result(folder)
+        if known is None:
+            with open_view(app.output, logs=False) as view:
+                view.phase("collect", f"asking the nodes of run {folder.id}")
+                known = attach(app.store, folder, view, wait=False)
+        results.append(known)
+    return results

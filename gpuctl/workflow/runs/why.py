@@ -6,9 +6,8 @@ from gpuctl.app import App
 from gpuctl.run_results.hangs.ray_requests import sentence_on, unserved_request
 from gpuctl.run_results.hangs.recorded import last_hang
 from gpuctl.tables.view import open_view
-from gpuctl.workflow.runs.collect import final_result, machines_of
 from gpuctl.workflow.runs.hang_watch import ask, keep_stacks, save_hang
-from gpuctl.workflow.runs.runs import latest
+from gpuctl.workflow.runs.runs import final_result, latest, machines_of
 from inventories.runs.hang import Hang
 from inventories.runs.run import Result
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gpuctl.app import App
 from gpuctl.json_documents import CleanItem
+from gpuctl.scripts.sources import script_path
 from gpuctl.workflow.clusters.clean.choices import LocalRun, began_at, places_of
-from gpuctl.workflow.runs.collect import final_result
-from gpuctl.workflow.runs.resume import script_path
+from gpuctl.workflow.runs.runs import final_result
 from inventories.disk.store import RunFolder, Store
 from inventories.errors import InventoryError
 from remote.files.checkpoints import in_folder

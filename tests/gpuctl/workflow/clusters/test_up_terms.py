@@ -15,7 +15,9 @@ from gpuctl.errors import Declined, Usage
 from gpuctl.global_options import Options
 from gpuctl.json_documents import UpResult
 from gpuctl.output import Output
-from gpuctl.workflow.clusters.up import HostKeys, plan, up
+from gpuctl.workflow.clusters.up import plan, up
+from gpuctl.workflow.machines.inventory_files import HostKeys
+from gpuctl.workflow.runs.unfinished_runs import ClusterRuns
 from inventories.errors import InvalidInput
 from inventories.specs.gpu_driver import DriverPlan
 from inventories.specs.spec import Spec
@@ -48,7 +50,7 @@ class Command:
 
     def __call__(self, **fields: Any) -> UpResult:
         spec = Spec(shape="VM.GPU.A10.2", count=1, ssh_cidr="127.0.0.1/32", **fields)
-        return up(self.app, spec, HostKeys(files=(), accept_new=False), wait=False)
+        return up(self.app, spec, HostKeys(files=(), accept_new=False), runs=ClusterRuns(), wait=False)
 
     def plan(self, **fields: Any) -> Plan:
         return plan(self.app, Spec(shape="VM.GPU.A10.2", count=1, ssh_cidr="127.0.0.1/32", **fields))[0]

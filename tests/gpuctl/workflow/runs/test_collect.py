@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuctl.run_results.read_run import checkpoints_left
-from gpuctl.workflow.runs.collect import failed_as_before, machines_of
+from gpuctl.workflow.runs.collect import failed_as_before
+from gpuctl.workflow.runs.runs import machines_of
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
 from inventories.runs.end_reasons import Reason
