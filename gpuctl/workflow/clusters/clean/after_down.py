@@ -46,8 +46,8 @@ def report_leftovers(app: App, folder: ClusterFolder, machines: Sequence[Machine
                 f"note: {', '.join(silent)}: what gpuctl leaves there is not known, as it did not answer"
             )
         survey = Survey(
-            hosts={(folder.name, name): host for name, host in hosts.items()},
-            leftovers={(folder.name, name): answer for name, answer in leftovers.items()},
+            hosts={f"{folder.name}/{name}": host for name, host in hosts.items()},
+            leftovers={f"{folder.name}/{name}": answer for name, answer in leftovers.items()},
         )
         items = choose(app, Policy(everything=True), survey, runs, datetime.now(UTC))
         on_nodes = [item for item in items if item.where is not None]

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeAlias
 
 from gpuctl.app import App
 from gpuctl.errors import Declined, Usage
@@ -36,9 +35,6 @@ from remote.files.sync import code_folder
 from remote.launchers.rank_command import BUILT_IN_FOLDER
 from remote.sessions.connect import connect
 
-Key: TypeAlias = tuple[str, str]
-"""Cluster and node: machines of two clusters may have the same name."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
@@ -58,15 +54,13 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """The leftovers on all nodes."""
+    """The leftovers on all nodes, by cluster and name: machines of two clusters may have the same name."""
 
-    hosts: Mapping[Key, Host]
-    leftovers: Mapping[Key, Leftovers]
+    hosts: Mapping[str, Host]
+    leftovers: Mapping[str, Leftovers]
     """Of the machines that answered."""
-    errors: Mapping[Key, str] = field(default_factory=dict)
-    """Why the others did not, unless nobody asked."""
-    unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Clusters whose machines are not known: name → why."""
+    not_asked: Sequence[NotAsked] = ()
+    """The others, unless only this computer is cleaned, and clusters whose machines are not known."""
 
 
 def clean_all(app: App, policy: Policy, *, dry_run: bool, here_only: bool) -> CleanResult:
@@ -94,17 +88,13 @@ def clean_all(app: App, policy: Policy, *, dry_run: bool, here_only: bool) -> Cl
             _ask(app, doomed)
             outcome = remove(app, doomed, result)
             report_freed(app, outcome, doomed, result)
-    not_asked = [NotAsked(cluster=name, node=None, reason=why) for name, why in result.unreadable.items()]
-    not_asked += [
-        NotAsked(cluster=name, node=node, reason=why) for (name, node), why in result.errors.items()
-    ]
     return CleanResult(
         items=tuple(choices),
         removable_bytes=sum(item.bytes for item in doomed),
         freed_bytes=outcome.freed,
         removed=outcome.removed,
         failed=tuple(outcome.failed),
-        not_asked=() if here_only else tuple(not_asked),
+        not_asked=() if here_only else tuple(result.not_asked),
         dry_run=dry_run,
         seconds=round(time.monotonic() - began, 3),
     )
@@ -125,28 +115,28 @@ def _refuse_active_runs(app: App, cluster: str | None) -> None:
 def _survey(folders: Sequence[ClusterFolder], runs: Sequence[LocalRun], *, here_only: bool) -> Survey:
     """Ask all machines of these clusters at once, unless only this computer is cleaned."""
     hosts: dict[str, Host] = {}
-    unreadable = {}
+    not_asked = []
     for folder in folders:
         try:
             inventory = folder.load() if folder.exists() else None
         except InventoryError as error:
-            unreadable[folder.name] = str(error)
+            not_asked.append(NotAsked(cluster=folder.name, node=None, reason=str(error)))
             continue
         if inventory is not None:
             for machine in inventory.machines:
                 host = Host(cluster=folder, machine=machine, inventory=inventory)
                 hosts[f"{folder.name}/{machine.name}"] = host
-    keys = {name: (host.cluster.name, host.machine.name) for name, host in hosts.items()}
     answers = fan_out(
         lambda host: host.leftovers(runs, connect_s=ASK_TIMEOUT_S, measure_s=MEASURE_S),
         {} if here_only else hosts,
     )
-    return Survey(
-        hosts={keys[name]: host for name, host in hosts.items()},
-        leftovers={keys[answer.node]: answer.value for answer in answers if answer.value is not None},
-        errors={keys[answer.node]: str(answer.error) for answer in answers if answer.error is not None},
-        unreadable=unreadable,
-    )
+    for answer in answers:
+        if answer.error is not None:
+            host = hosts[answer.node]
+            lost = NotAsked(cluster=host.cluster.name, node=host.machine.name, reason=str(answer.error))
+            not_asked.append(lost)
+    leftovers = {answer.node: answer.value for answer in answers if answer.value is not None}
+    return Survey(hosts=hosts, leftovers=leftovers, not_asked=not_asked)
 
 
 def choose(
@@ -160,12 +150,16 @@ def choose(
     )
     by_id = {run.id: run for run in runs}
     on_nodes: list[CleanItem] = []
-    for (name, node), items in once_per_home(survey.leftovers, app.store.home).items():
-        inventory = survey.hosts[name, node].inventory
-        ours = inventory.provider != "hosts"
-        code = code_of(inventory, runs)
-        facts = ClusterFacts(cluster=name, runs=by_id, latest=latest, ours=ours, code=code)
-        on_nodes += choose_on_node(node, items, facts, policy)
+    for key, items in once_per_home(survey.leftovers, app.store.home).items():
+        host = survey.hosts[key]
+        facts = ClusterFacts(
+            cluster=host.cluster.name,
+            runs=by_id,
+            latest=latest,
+            ours=host.inventory.provider != "hosts",
+            code=code_of(host.inventory, runs),
+        )
+        on_nodes += choose_on_node(host.machine.name, items, facts, policy)
     local = choose_here(
         runs,
         latest,
@@ -181,14 +175,14 @@ def choose(
     ]
 
 
-def once_per_home(leftovers: Mapping[Key, Leftovers], local: Path) -> dict[Key, list[Item]]:
+def once_per_home(leftovers: Mapping[str, Leftovers], local: Path) -> dict[str, list[Item]]:
     """Return the items of each home folder once, by its first node. What one of its nodes keeps is kept.
 
     `local`: the folder with the homes of local hosts. Their downloads by uv are an item, too, which stays.
     """
-    homes: dict[object, list[Key]] = {}
+    homes: dict[str, list[str]] = {}
     caches: set[str | None] = set()
-    result: dict[Key, list[Item]] = {}
+    result: dict[str, list[Item]] = {}
     for key, listing in leftovers.items():
         homes.setdefault(listing.home or key, []).append(key)
     for keys in homes.values():
@@ -216,12 +210,13 @@ def code_of(inventory: Inventory, runs: Sequence[LocalRun]) -> list[str]:
 
 def silent_nodes(survey: Survey, runs: Sequence[LocalRun]) -> dict[str, set[str]]:
     """Return, by cluster, the machines without an answer; for an unreadable cluster all machines of its runs."""
+    unreadable = {place.cluster for place in survey.not_asked if place.node is None}
     silent = {
-        name: {node for run in runs if run.cluster == name for node in run.nodes}
-        for name in survey.unreadable
+        name: {node for run in runs if run.cluster == name for node in run.nodes} for name in unreadable
     }
-    for cluster, node in survey.hosts.keys() - survey.leftovers.keys():
-        silent.setdefault(cluster, set()).add(node)
+    for key, host in survey.hosts.items():
+        if key not in survey.leftovers:
+            silent.setdefault(host.cluster.name, set()).add(host.machine.name)
     return silent
 
 
@@ -250,7 +245,7 @@ def remove(app: App, doomed: Sequence[CleanItem], survey: Survey) -> Outcome:
         app.output.error(f"{where or 'here'}: {kind} {name} stays: {reason}" if kind else reason)
 
     def clean_node(items: Sequence[CleanItem]) -> Cleaned:
-        key = (str(items[0].cluster), str(items[0].where))
+        key = f"{items[0].cluster}/{items[0].where}"
         listing, host = survey.leftovers[key], survey.hosts[key]
         digests = {
             item.name: digests_here(app.store, item.name, listing.items)
@@ -281,10 +276,9 @@ def remove(app: App, doomed: Sequence[CleanItem], survey: Survey) -> Outcome:
 
 
 def _show(app: App, choices: Sequence[CleanItem], survey: Survey) -> None:
-    for name, why in survey.unreadable.items():
-        app.output.say(f"note: the machines of {name} are not looked at: {why}")
-    for error in survey.errors.values():
-        app.output.say(f"note: not looked at: {error}")
+    for place in survey.not_asked:
+        subject = f"the machines of {place.cluster} are " if place.node is None else ""
+        app.output.say(f"note: {subject}not looked at: {place.reason}")
     if choices and not app.options.json:
         from gpuctl.workflow.clusters.clean.table import clean_table
 

@@ -4,12 +4,13 @@ import io
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpuctl.global_options import Options
-from gpuctl.json_documents import CleanItem
+from gpuctl.json_documents import CleanItem, NotAsked
 from gpuctl.output import Output
 from gpuctl.workflow.clusters.clean.after_down import by_kind, sentence
 from gpuctl.workflow.clusters.clean.choices import (
@@ -22,7 +23,7 @@ from gpuctl.workflow.clusters.clean.choices import (
     latest_checkpoints,
     loss_clause,
 )
-from gpuctl.workflow.clusters.clean.clean import Host, Survey, once_per_home, silent_nodes
+from gpuctl.workflow.clusters.clean.clean import Survey, once_per_home, silent_nodes
 from gpuctl.workflow.clusters.clean.table import clean_table
 from remote.files.leftovers import Item, Leftovers, RunFile
 
@@ -220,8 +221,12 @@ def test_clean_table_accepts_node_named_here() -> None:
 
 
 def test_nodes_without_an_answer_and_of_unreadable_clusters_are_silent() -> None:
-    hosts: dict[tuple[str, str], Any] = {("d", "n1"): Host, ("d", "n2"): Host}
-    survey = Survey(hosts=hosts, leftovers={("d", "n2"): left()}, unreadable={"c": "torn file"})
+    def host(name: str) -> Any:
+        return SimpleNamespace(cluster=SimpleNamespace(name="d"), machine=SimpleNamespace(name=name))
+
+    torn = NotAsked(cluster="c", node=None, reason="torn file")
+    hosts = {"d/n1": host("n1"), "d/n2": host("n2")}
+    survey = Survey(hosts=hosts, leftovers={"d/n2": left()}, not_asked=(torn,))
     assert silent_nodes(survey, [run(OLD), run(NEW, nodes=("n2",))]) == {"d": {"n1"}, "c": {"n0", "n2"}}
 
 
@@ -244,14 +249,14 @@ def test_is_all_here_separates_same_named_files_by_node() -> None:
 def test_nodes_with_one_home_are_listed_once_and_keep_what_one_of_them_keeps() -> None:
     used = (item("uv", "a", keep="in use"), item("uv", "b"))
     leftovers = {
-        ("c", "n0"): left(item("uv", "a"), item("uv", "b"), home="h"),
-        ("c", "n1"): left(*used, home="h"),
-        ("c", "n2"): left(home="other"),
-        ("c", "n3"): left(),
-        ("c", "n4"): left(),
+        "c/n0": left(item("uv", "a"), item("uv", "b"), home="h"),
+        "c/n1": left(*used, home="h"),
+        "c/n2": left(home="other"),
+        "c/n3": left(),
+        "c/n4": left(),
     }
     listed = once_per_home(leftovers, Path("/g"))
-    assert listed == {("c", "n0"): list(used), ("c", "n2"): [], ("c", "n3"): [], ("c", "n4"): []}
+    assert listed == {"c/n0": list(used), "c/n2": [], "c/n3": [], "c/n4": []}
 
 
 def choice(
@@ -298,6 +303,6 @@ def test_sentence_lists_leftover_sizes_by_node_and_kind() -> None:
 )
 def test_downloads_on_a_local_host_are_shown_and_stay(cache: str | None, sizes: list[int]) -> None:
     leftovers = replace(left(), uv_cache=cache, uv_cache_bytes=7)
-    listed = once_per_home({("c", "c-0"): leftovers, ("c", "c-1"): leftovers}, Path("/g"))
-    rows = [row for (_, node), items in listed.items() for row in choose_on_node(node, items, known(), ALL)]
-    assert [(row.where, row.bytes, row.removes) for row in rows] == [("c-0", size, False) for size in sizes]
+    listed = once_per_home({"c/c-0": leftovers, "c/c-1": leftovers}, Path("/g"))
+    rows = [row for key, items in listed.items() for row in choose_on_node(key, items, known(), ALL)]
+    assert [(row.where, row.bytes, row.removes) for row in rows] == [("c/c-0", size, False) for size in sizes]
