@@ -173,6 +173,54 @@ class DownResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReapRow:
+    """A cluster that `reap` found by its tags."""
+
+    cluster: str
+    id: str
+    owner: str | None
+    provider: str
+    region: str | None
+    compartment: str | None
+    machines: tuple[str, ...]
+    parts: tuple[str, ...]
+    since: str | None
+    age_s: int | None
+    expires_at: str | None
+    left_s: int | None
+    """Until then."""
+    expired: bool
+    hourly_usd: float | None
+    cost_usd: float | None
+    chosen: bool
+    """Whether it is to be removed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReapFailure:
+    """A place that could not be scanned or emptied."""
+
+    provider: str
+    region: str | None
+    compartment: str | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReapResult:
+    """The document of `reap --json`."""
+
+    clusters: tuple[ReapRow, ...]
+    networks: tuple[str, ...] = ()
+    removed: tuple[str, ...]
+    """Ids of clusters."""
+    leftovers: "tuple[Leftover, ...]"
+    failed: tuple[ReapFailure, ...] = ()
+    not_looked_at: tuple[ReapFailure, ...] = ()
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class CleanItem:
     """An item on a disk and its fate, an element of `clean --json`."""
 
@@ -237,8 +285,52 @@ class CommandResult:
     """Negative: ended by that signal. `None`: not known, see `error`."""
     stdout: str
     stderr: str
-    error: str | None = None
+    error: str | None = field(default=None, metadata=codec.OMITTED)
     """Why the node could not be asked. `None`: it could."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOnNode:
+    """The result of a task of the user's fabfile on a node, or on this computer, an element of `fab --json`."""
+
+    node: str | None
+    """`None`: this computer."""
+    rank: int | None
+    status: Literal["done", "failed", "unknown"]
+    """`unknown`: the connection was lost, and the task may have ended well."""
+    error: str | None
+    value: object
+    """The value that the task returned; `None` if JSON can't hold it."""
+    stdout: str = ""
+    stderr: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """A task of a line of `fab`."""
+
+    task: str
+    nodes: tuple[TaskOnNode, ...] = ()
+    not_run: str | None = None
+    """Why it was not run. `None`: it was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayState:
+    """Whether Ray runs on a node, an element of `ray status --json`."""
+
+    node: str
+    running: bool | None
+    """`None`: the node did not answer."""
+    ports: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayEnd:
+    """The end of Ray on a node, an element of `ray stop --json`."""
+
+    node: str
+    error: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import sys
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -42,18 +42,8 @@ def command(app: App, rank: str | None, words: tuple[str, ...]) -> int:
         if result.error is not None:
             app.output.error(result.error)
     if app.options.json:
-        app.output.json({"nodes": [_document(result) for result in results]})
+        app.output.json({"nodes": results})
     return 0 if all(result.exit_code == 0 for result in results) else 1
-
-
-def _document(result: "CommandResult") -> dict[str, Any]:
-    """A node of `exec --json`; it has an `error` where it could not be asked."""
-    from inventories.codec import to_json
-
-    document = to_json(result)
-    if result.error is None:
-        del document["error"]
-    return document
 
 
 class _Lines:

@@ -38,7 +38,8 @@ def command(app: App, action: Literal["status", "dashboard", "stop"], port: int 
         ray.dashboard(
             app, port, lambda at: app.output.say(f"{at}  (Ctrl-C ends it; it asks for the token in {token})")
         )
-    document = ray.stop(app) if action == "stop" else ray.status(app)
+    ends = ray.stop(app) if action == "stop" else []
+    nodes = ends if action == "stop" else ray.status(app)
     if app.options.json:
-        app.output.json(document)
-    return 4 if any(node.get("error") for node in document["nodes"]) else 0
+        app.output.json({"cluster": app.options.cluster, "nodes": nodes})
+    return 4 if any(node.error for node in ends) else 0

@@ -76,7 +76,7 @@ def command(
         document = reap_all(app, scope, which, dry_run=dry_run)
     if app.options.json:
         app.output.json(document)
-    return 4 if document["leftovers"] or document["failed"] or document["not_looked_at"] else 0
+    return 4 if document.leftovers or document.failed or document.not_looked_at else 0
 
 
 def _names(app: App, names: tuple[str, ...]) -> tuple[str, ...]:

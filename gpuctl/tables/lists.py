@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.json_documents import ClusterStatus, ClusterSummary, RunInfo
+from gpuctl.json_documents import ClusterStatus, ClusterSummary, ReapRow, RunInfo
 from gpuctl.run_results.saved_results import args_of, is_other_layout
 from gpuctl.run_results.variants import differences
 from gpuctl.tables.layout import FittedTable, table_of
@@ -267,20 +267,20 @@ def unfinished_note(run: str, silent: Sequence[str]) -> Text:
     return Text(f"run {run} may be at work on {', '.join(silent)}; gpuctl stop {run} ends it", "yellow")
 
 
-def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """The clusters that `reap` found: the element `clusters` of its document."""
-    columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
-        "cluster": lambda row: Text(text.clean(row["cluster"]), "bold" if row["chosen"] else "dim"),
-        "owner": lambda row: text.clean(row["owner"]) or text.UNKNOWN,
-        "where": lambda row: f"{row['provider']} {row['region']}",
+def found_table(clusters: Sequence[ReapRow]) -> RenderableType:
+    """Return the clusters that `reap` found."""
+    columns: dict[str, Callable[[ReapRow], str | Text]] = {
+        "cluster": lambda row: Text(text.clean(row.cluster), "bold" if row.chosen else "dim"),
+        "owner": lambda row: text.clean(row.owner or "") or text.UNKNOWN,
+        "where": lambda row: f"{row.provider} {row.region}",
         "what": lambda row: (
-            plural(len(row["machines"]), "machine") if row["machines"] else plural(len(row["parts"]), "part")
+            plural(len(row.machines), "machine") if row.machines else plural(len(row.parts), "part")
         ),
-        "age": lambda row: text.duration(row["age_s"]),
-        "an hour": lambda row: text.dollars(row["hourly_usd"]) if row["machines"] else text.UNKNOWN,
-        "so far": lambda row: _so_far(row["cost_usd"]),
-        "ends in": lambda row: Text("over", "red") if row["expired"] else text.duration(row["left_s"]),
-        "id": lambda row: row["id"],
+        "age": lambda row: text.duration(row.age_s),
+        "an hour": lambda row: text.dollars(row.hourly_usd) if row.machines else text.UNKNOWN,
+        "so far": lambda row: _so_far(row.cost_usd),
+        "ends in": lambda row: Text("over", "red") if row.expired else text.duration(row.left_s),
+        "id": lambda row: row.id,
     }
     return FittedTable(
         columns,

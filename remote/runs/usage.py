@@ -1,10 +1,11 @@
 """The load of the nodes: one sample of each, or all of them watched while somebody looks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Event, Lock, Thread
 from typing import Any, Literal, Self
 
+from inventories import codec
 from inventories.clocks import awake_s
 from inventories.disk.cluster_files import ClusterFiles
 from inventories.errors import CorruptFile
@@ -70,7 +71,7 @@ class Reading:
     """Why it was lost, in whole sentences."""
     usage: Usage | None = None
     """The latest sample; `None` unless `ok`."""
-    heard_s: float | None = None
+    heard_s: float | None = field(default=None, metadata=codec.OMITTED)
     """Monotonic time of that sample."""
 
 

@@ -621,7 +621,7 @@ work = Work(app=app, fabfile=fabfile, out=app.output.stderr, show=None)
 ((step,), _) = fabfile.parse(["prepare"])
 with work.printing():
     done = work.run_local(step)
-print(done["status"], *sorted(app.output.stderr.getvalue().split()))
+print(done.status, *sorted(app.output.stderr.getvalue().split()))
 """
     done = python(code, tmp_path)
     assert (done.stdout, done.stderr) == ("done err loaded out prepared\n", "")

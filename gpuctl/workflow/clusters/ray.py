@@ -6,6 +6,7 @@ from typing import Any
 
 from gpuctl.app import App
 from gpuctl.errors import Declined, Failed, Usage
+from gpuctl.json_documents import RayEnd, RayState
 from gpuctl.workflow.machines.connect import connected, load_inventory
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.runs.stop import stop_run
@@ -16,8 +17,8 @@ LAUNCHER = "ray"
 USUAL_PORT = 8265
 
 
-def stop(app: App) -> dict[str, Any]:
-    """End Ray on every machine; the document of `ray stop --json`. Raises Usage where KubeRay keeps it."""
+def stop(app: App) -> list[RayEnd]:
+    """End Ray on every machine; return the outcome of each. Raises Usage where KubeRay keeps it."""
     from remote.launchers import kuberay
 
     folder = app.store.cluster(app.options.cluster)
@@ -39,25 +40,21 @@ def stop(app: App) -> dict[str, Any]:
         app.output.say(f"{name}: {'Ray has ended' if error is None else error}")
     if not errors:
         app.output.say(f"Ray was not started on {folder.name}: `gpuctl train --mode ray` starts it")
-    return {
-        "cluster": folder.name,
-        "nodes": [{"node": name, "error": str(error) if error else None} for name, error in errors.items()],
-    }
+    return [RayEnd(node=name, error=str(error) if error else None) for name, error in errors.items()]
 
 
-def status(app: App) -> dict[str, Any]:
-    """Print whether Ray runs on each machine; return the document of `ray status --json`."""
+def status(app: App) -> list[RayState]:
+    """Print whether Ray runs on each machine; return the states."""
     inventory, states = _states(app)
     for name, state in states.items():
         role = "head" if "gcs" in state["ports"] else "worker"
         app.output.say(f"{name}: {f'Ray runs, as the {role}' if state['running'] else 'Ray does not run'}")
     nodes = [
-        {"node": name, "running": bool(state["running"]), "ports": state["ports"]}
+        RayState(node=name, running=bool(state["running"]), ports=state["ports"])
         for name, state in states.items()
     ]
     unknown = [machine.name for machine in inventory.machines if machine.name not in states]
-    nodes += [{"node": name, "running": None, "ports": {}} for name in unknown]
-    return {"cluster": inventory.cluster, "nodes": nodes}
+    return nodes + [RayState(node=name, running=None, ports={}) for name in unknown]
 
 
 def _states(app: App) -> tuple[Inventory, Mapping[str, Mapping[str, Any]]]:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from gpuctl.app import App
 from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.global_options import DEFAULT_CLUSTER
+from gpuctl.json_documents import ReapFailure, ReapResult, ReapRow
 from gpuctl.text import dollars
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
@@ -69,10 +69,10 @@ class Outcome:
     removed: list[str] = field(default_factory=list)
     """Ids of clusters."""
     leftovers: list[Leftover] = field(default_factory=list)
-    failed: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[ReapFailure] = field(default_factory=list)
 
 
-def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> dict[str, Any]:
+def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> ReapResult:
     """Scan, show, ask, remove; return the document of `reap --json`.
 
     A place that can't be scanned or emptied is reported, and blocks nothing else.
@@ -84,7 +84,7 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
         raise Usage(f"No cloud's SDK is installed beside gpuctl: `pip install {sdks}`.")
     result = scan(scope, _prices(app))
     rows = [
-        describe(cluster, now) | {"chosen": selection.wants(cluster, now)}
+        row_of(cluster, now, chosen=selection.wants(cluster, now))
         for region in result.scanned
         for cluster in region.contents.clusters
     ]
@@ -108,47 +108,45 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
             _remove(app, place, outcome)
         if not outcome.leftovers and not outcome.failed:
             app.output.say(f"{plural(len(outcome.removed), 'cluster')} removed; results stay")
-    return {
-        "clusters": rows,
-        "networks": [part for region in result.scanned for part in region.contents.network],
-        "removed": outcome.removed,
-        "leftovers": leftover_rows(outcome.leftovers),
-        "failed": outcome.failed,
-        "not_looked_at": [_at(place.target) | {"reason": str(place.error)} for place in result.problems],
-        "seconds": round(time.monotonic() - began, 3),
-    }
+    return ReapResult(
+        clusters=tuple(rows),
+        networks=tuple(part for region in result.scanned for part in region.contents.network),
+        removed=tuple(outcome.removed),
+        leftovers=tuple(outcome.leftovers),
+        failed=tuple(outcome.failed),
+        not_looked_at=tuple(_failure(place.target, place.error) for place in result.problems),
+        seconds=round(time.monotonic() - began, 3),
+    )
 
 
-def leftover_rows(leftovers: Sequence[Leftover]) -> list[dict[str, str]]:
-    """Return the leftovers as `reap --json` shows them."""
-    return [{"kind": left.kind, "id": left.id, "reason": left.reason} for left in leftovers]
-
-
-def describe(cluster: FoundCluster, now: datetime) -> dict[str, Any]:
+def row_of(cluster: FoundCluster, now: datetime, *, chosen: bool) -> ReapRow:
     """Return a cluster as `reap --json` shows it."""
     since, end = read_time(cluster.since), read_time(cluster.expires_at)
     cost_usd = cluster.cost_usd(now) if cluster.machines else None
-    return {
-        "cluster": cluster.name,
-        "id": cluster.id,
-        "owner": cluster.owner,
-        "provider": cluster.provider,
-        "region": cluster.region,
-        "compartment": cluster.compartment,
-        "machines": list(cluster.machines),
-        "parts": list(cluster.resources),
-        "since": cluster.since,
-        "age_s": None if since is None else round((now - since).total_seconds()),
-        "expires_at": cluster.expires_at,
-        "left_s": None if end is None else round((end - now).total_seconds()),
-        "expired": cluster.expired(now),
-        "hourly_usd": cluster.hourly_usd,
-        "cost_usd": None if cost_usd is None else round(cost_usd, 4),
-    }
+    return ReapRow(
+        cluster=cluster.name,
+        id=cluster.id,
+        owner=cluster.owner,
+        provider=cluster.provider,
+        region=cluster.region,
+        compartment=cluster.compartment,
+        machines=tuple(cluster.machines),
+        parts=tuple(cluster.resources),
+        since=cluster.since,
+        age_s=None if since is None else round((now - since).total_seconds()),
+        expires_at=cluster.expires_at,
+        left_s=None if end is None else round((end - now).total_seconds()),
+        expired=cluster.expired(now),
+        hourly_usd=cluster.hourly_usd,
+        cost_usd=None if cost_usd is None else round(cost_usd, 4),
+        chosen=chosen,
+    )
 
 
-def _at(target: Target) -> dict[str, Any]:
-    return {"provider": target.provider, "region": target.region, "compartment": target.compartment}
+def _failure(target: Target, error: object) -> ReapFailure:
+    return ReapFailure(
+        provider=target.provider, region=target.region, compartment=target.compartment, reason=str(error)
+    )
 
 
 def _prices(app: App) -> Callable[[Target], Price]:
@@ -174,7 +172,7 @@ def _looked_at(result: ScanResult) -> str:
     return "in " + ", ".join(places)
 
 
-def _show(app: App, rows: Sequence[dict[str, Any]], result: ScanResult) -> None:
+def _show(app: App, rows: Sequence[ReapRow], result: ScanResult) -> None:
     if rows and not app.options.json:
         from gpuctl.tables.lists import found_table
 
@@ -190,8 +188,8 @@ def _show(app: App, rows: Sequence[dict[str, Any]], result: ScanResult) -> None:
         app.output.error(f"not looked at: {place}")
 
 
-def _refuse_unknown(selection: Selection, rows: Sequence[dict[str, Any]], result: ScanResult) -> None:
-    known = {row[key] for row in rows for key in ("cluster", "id")}
+def _refuse_unknown(selection: Selection, rows: Sequence[ReapRow], result: ScanResult) -> None:
+    known = {name for row in rows for name in (row.cluster, row.id)}
     for name in selection.names:
         if name in known:
             continue
@@ -204,14 +202,14 @@ def _refuse_unknown(selection: Selection, rows: Sequence[dict[str, Any]], result
         raise Usage(f"There is no cluster {name!r} of ours {_looked_at(result)}{near} Nothing was removed.")
 
 
-def _refuse_ambiguous(selection: Selection, rows: Sequence[dict[str, Any]]) -> None:
+def _refuse_ambiguous(selection: Selection, rows: Sequence[ReapRow]) -> None:
     """Raise Usage for a name that clusters of several people have, or where it means one, several clusters."""
     for name in selection.names:
-        same = {row["id"]: row for row in rows if row["cluster"] == name and row["id"] not in selection.names}
-        owners = {row["owner"] for row in same.values()}
+        same = {row.id: row for row in rows if row.cluster == name and row.id not in selection.names}
+        owners = {row.owner for row in same.values()}
         if len(same) > 1 and (selection.one_each or len(owners) > 1):
             listing = "\n".join(
-                f"  {cluster_id}: {row['provider']}, {row['region']}, of {row['owner'] or 'somebody'}"
+                f"  {cluster_id}: {row.provider}, {row.region}, of {row.owner or 'somebody'}"
                 for cluster_id, row in same.items()
             )
             raise Usage(
@@ -238,7 +236,7 @@ def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
 
     def fail(error: Exception) -> None:
         app.output.error(f"{name_of(target)}: {error}")
-        outcome.failed.append(_at(target) | {"reason": str(error)})
+        outcome.failed.append(_failure(target, error))
 
     say = app.output.say
     folders = _folders_of(app, {cluster.id for cluster in chosen.clusters})

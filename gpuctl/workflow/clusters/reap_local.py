@@ -3,11 +3,11 @@
 import math
 import time
 from datetime import UTC, datetime
-from typing import Any
 
 from gpuctl.app import App
 from gpuctl.errors import Declined, Usage
-from gpuctl.workflow.clusters.reap import Selection, describe, leftover_rows
+from gpuctl.json_documents import ReapResult
+from gpuctl.workflow.clusters.reap import Selection, row_of
 from inventories.text import did_you_mean, plural
 from provision.local import orphans
 from provision.local.orphans import Orphan
@@ -16,7 +16,7 @@ from provision.provider import Leftover
 from provision.rented.tagged_clusters import FoundCluster
 
 
-def reap_local(app: App, selection: Selection, *, dry_run: bool) -> dict[str, Any]:
+def reap_local(app: App, selection: Selection, *, dry_run: bool) -> ReapResult:
     """Find, show, ask, end; return the document of `reap --json`.
 
     Raises Usage for a name that no such cluster has.
@@ -26,7 +26,7 @@ def reap_local(app: App, selection: Selection, *, dry_run: bool) -> dict[str, An
     names = selection.names
     chosen = [] if selection.expired else [c for c in clusters if not names or c.name in names]
     now = datetime.now(UTC)
-    rows = [describe(_as_found(cluster), now) | {"chosen": cluster in chosen} for cluster in clusters]
+    rows = [row_of(_as_found(cluster), now, chosen=cluster in chosen) for cluster in clusters]
     if rows and not app.options.json:
         from gpuctl.tables.lists import found_table
 
@@ -53,15 +53,12 @@ def reap_local(app: App, selection: Selection, *, dry_run: bool) -> dict[str, An
                 app.output.error(f"{each.kind} {each.id} is left: {each.reason}")
         if not leftovers:
             app.output.say(f"{plural(hosts, 'local host')} ended")
-    return {
-        "clusters": rows,
-        "networks": [],
-        "removed": removed,
-        "leftovers": leftover_rows(leftovers),
-        "failed": [],
-        "not_looked_at": [],
-        "seconds": round(time.monotonic() - began, 3),
-    }
+    return ReapResult(
+        clusters=tuple(rows),
+        removed=tuple(removed),
+        leftovers=tuple(leftovers),
+        seconds=round(time.monotonic() - began, 3),
+    )
 
 
 def _as_found(orphan: Orphan) -> FoundCluster:

@@ -4,15 +4,16 @@ import io
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from gpuctl.app import App
+from gpuctl.json_documents import TaskOnNode, TaskResult
 from gpuctl.text import clean
 from gpuctl.workflow.machines.access import chosen, with_ssh
 from gpuctl.workflow.machines.thread_output import thread_output
@@ -66,17 +67,17 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
         out=app.output.stderr if app.options.json else app.output.stdout,
         show=None if app.options.json else lambda machine: show.of(machine if several else None),
     )
-    documents: list[dict[str, Any]] = []
+    documents: list[TaskResult] = []
     failed = ""
     with work.printing(), PinnedGroup(machines, folder) as group:
         for step in steps:
             if failed:
-                documents.append({"task": step.name, "nodes": [], "not_run": f"{failed} failed"})
+                documents.append(TaskResult(task=step.name, not_run=f"{failed} failed"))
                 app.output.say(f"{step.name}: not run, as {failed} failed")
                 continue
             nodes = _on_all(app, work, step, group) if step.on_machines else [work.run_local(step)]
-            documents.append({"task": step.name, "nodes": nodes, "not_run": None})
-            failed = step.name if any(node["status"] != "done" for node in nodes) else ""
+            documents.append(TaskResult(task=step.name, nodes=tuple(nodes)))
+            failed = step.name if any(node.status != "done" for node in nodes) else ""
     if app.options.json:
         app.output.json({"fabfile": fabfile.path, "tasks": documents})
     return 1 if failed else 0
@@ -203,8 +204,8 @@ class Work:
         with _printing(self._app, self._out):
             yield
 
-    def run_local(self, step: "Step") -> dict[str, Any]:
-        """Run a task on this computer; return its document."""
+    def run_local(self, step: "Step") -> TaskOnNode:
+        """Run a task on this computer."""
         from remote.fabfile import Streams
 
         value, error = None, None
@@ -215,10 +216,11 @@ class Work:
             error = self._why(raised, None)
         if error is not None:
             self._app.output.error(f"{step.name} failed: {error}")
-        return _document(None, value, error, {})
+        status: Literal["done", "failed"] = "done" if error is None else "failed"
+        return TaskOnNode(node=None, rank=None, status=status, error=error, value=_for_json(value))
 
-    def run_on(self, step: "Step", box: "PinnedConnection") -> dict[str, Any]:
-        """Run a task on a machine; return its document."""
+    def run_on(self, step: "Step", box: "PinnedConnection") -> TaskOnNode:
+        """Run a task on a machine."""
         from remote.fabfile import Streams, lost
 
         show = None if self._show is None else self._show(box.machine)
@@ -233,8 +235,15 @@ class Work:
         finally:
             out.end()
             err.end()
-        output = {"stdout": "".join(out.texts), "stderr": "".join(err.texts)}
-        return _document(box.machine, value, error, output, unknown=unknown)
+        return TaskOnNode(
+            node=box.machine.name,
+            rank=box.machine.rank,
+            status="done" if error is None else "unknown" if unknown else "failed",
+            error=error,
+            value=_for_json(value),
+            stdout="".join(out.texts),
+            stderr="".join(err.texts),
+        )
 
     def _why(self, raised: BaseException, box: "PinnedConnection | None") -> str | None:
         """Return why a task failed, in a sentence. `None`: it ended well."""
@@ -246,39 +255,24 @@ class Work:
         return why
 
 
-def _on_all(app: App, work: Work, step: "Step", group: "PinnedGroup") -> list[dict[str, Any]]:
-    """Run a task on every node; return their documents."""
+def _on_all(app: App, work: Work, step: "Step", group: "PinnedGroup") -> list[TaskOnNode]:
+    """Run a task on every node."""
     done = group.map(lambda box: work.run_on(step, box))
     documents = [done[box] for box in group]
-    failed = [document for document in documents if document["status"] != "done"]
+    failed = [document for document in documents if document.status != "done"]
     for document in failed:
-        app.output.error(f"{document['node']}: {step.name} failed: {document['error']}")
+        app.output.error(f"{document.node}: {step.name} failed: {document.error}")
     if len(documents) > 1:
         ended = f"done on {len(documents) - len(failed)} of {plural(len(documents), 'node')}"
-        names = ", ".join(document["node"] for document in failed)
+        names = ", ".join(str(document.node) for document in failed)
         app.output.say(f"{step.name}: {ended}{'; failed on ' + names if failed else ''}")
     return documents
 
 
-def _document(
-    machine: "Machine | None",
-    value: object,
-    error: str | None,
-    output: Mapping[str, str],
-    *,
-    unknown: bool = False,
-) -> dict[str, Any]:
-    """Return the document of a task on a node; `machine` is `None` here. `unknown`: it may have ended well."""
+def _for_json(value: object) -> object:
+    """Return the value, or `None` if JSON can't hold it."""
     try:
         json.dumps(value)
     except (TypeError, ValueError):
-        value = None
-    return {
-        "node": machine.name if machine else None,
-        "rank": machine.rank if machine else None,
-        "status": "done" if error is None else "unknown" if unknown else "failed",
-        "error": error,
-        "value": value,
-        "stdout": output.get("stdout", ""),
-        "stderr": output.get("stderr", ""),
-    }
+        return None
+    return value

@@ -251,14 +251,14 @@ class _Work:
                     return
                 if not task.on_machines:
                     result = work.run_local(task)
-                    for name in [*self.left] if result["status"] != "done" else []:
-                        self._fail(name, step, "failed", f"{task.name}, on this computer: {result['error']}")
+                    for name in [*self.left] if result.status != "done" else []:
+                        self._fail(name, step, "failed", f"{task.name}, on this computer: {result.error}")
                     continue
                 with PinnedGroup([*self.left.values()], self._folder) as group:
                     documents = group.map(lambda box, task=task: work.run_on(task, box)).values()
                 for result in documents:
-                    if result["status"] != "done":
-                        self._fail(result["node"], step, result["status"], result["error"])
+                    if result.status != "done":
+                        self._fail(str(result.node), step, result.status, result.error)
 
 
 def _where(names: Sequence[str]) -> str:

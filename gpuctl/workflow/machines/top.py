@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuctl.app import App
@@ -14,7 +15,6 @@ from inventories.machine import Machine
 
 if TYPE_CHECKING:
     from gpuctl.output import Output
-    from remote.runs.usage import Reading
 
 REFRESH_S = 0.5
 """Time between two drawings of the table, whatever the samples' times."""
@@ -47,25 +47,13 @@ def _once(
         for reading in readings:
             if reading.error:
                 app.output.error(reading.error)
-        app.output.json(
-            {"cluster": app.options.cluster, "nodes": [_document(reading) for reading in readings]}
-        )
+        nodes = [replace(reading, heard_s=None) for reading in readings]
+        app.output.json({"cluster": app.options.cluster, "nodes": nodes})
     else:
         from gpuctl.tables.top import top_table
 
         app.output.table(top_table(readings))
     return 1 if any(reading.state == "lost" for reading in readings) else 0
-
-
-def _document(reading: "Reading") -> dict[str, object]:
-    """Return a node of `top --json`; `usage` is null if the node is lost."""
-    return {
-        "node": reading.node,
-        "rank": reading.rank,
-        "state": reading.state,
-        "error": reading.error,
-        "usage": reading.usage,
-    }
 
 
 def _live(

@@ -14,7 +14,7 @@ from support import a_run
 from terminal import Terminal
 
 from gpuctl.global_options import Options
-from gpuctl.json_documents import ClusterStatus, ClusterSummary, RunInfo
+from gpuctl.json_documents import ClusterStatus, ClusterSummary, ReapRow, RunInfo
 from gpuctl.output import Output
 from gpuctl.tables.lists import comparison_table, found_table, machines_table, run_table, runs_table
 from gpuctl.tables.run import draw_run
@@ -736,33 +736,36 @@ def test_machines_table_lists_the_guards_of_the_end() -> None:
 
 
 def test_found_table_lists_clusters_found_by_reap(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = {
-        "cluster": "default",
-        "owner": "ada@desk",
-        "provider": "oci",
-        "region": "eu-frankfurt-1",
-        "machines": ["a", "b"],
-        "parts": ["nsg c"],
-        "age_s": 8000,
-        "hourly_usd": 8.0,
-        "cost_usd": 0.001,
-        "expired": False,
-        "left_s": 14_000,
-        "id": "b9824e69",
-        "chosen": True,
-    }
-    rest = {"machines": [], "hourly_usd": 0.0, "cost_usd": None, "age_s": None, "expired": True, "left_s": -5}
+    result = ReapRow(
+        cluster="default",
+        owner="ada@desk",
+        provider="oci",
+        region="eu-frankfurt-1",
+        compartment=None,
+        machines=("a", "b"),
+        parts=("nsg c",),
+        since=None,
+        age_s=8000,
+        hourly_usd=8.0,
+        cost_usd=0.001,
+        expires_at=None,
+        expired=False,
+        left_s=14_000,
+        id="b9824e69",
+        chosen=True,
+    )
+    rest = replace(result, machines=(), hourly_usd=0.0, cost_usd=None, age_s=None, expired=True, left_s=-5)
     monkeypatch.setenv("COLUMNS", "120")
-    assert drawn(found_table([result, result | rest])) == (
+    assert drawn(found_table([result, rest])) == (
         """\
 cluster  owner     where               what        age         an hour   so far  ends in     id
 default  ada@desk  oci eu-frankfurt-1  2 machines  2 h 13 min    $8.00  < $0.01  3 h 53 min  b9824e69
 default  ada@desk  oci eu-frankfurt-1  1 part      -                 -        -  over        b9824e69
 """
     )
-    assert "ends in" not in drawn(found_table([result | {"left_s": None}]))
+    assert "ends in" not in drawn(found_table([replace(result, left_s=None)]))
     monkeypatch.setenv("COLUMNS", "80")
-    narrow = drawn(found_table([result | {"owner": "ada@some-workstation", "id": "b9824e694babcb12"}]))
+    narrow = drawn(found_table([replace(result, owner="ada@some-workstation", id="b9824e694babcb12")]))
     assert all(len(line) <= 80 for line in narrow.splitlines())
     assert "…" not in narrow, "nothing is cut off"
 
