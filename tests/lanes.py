@@ -293,7 +293,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_user_scripts.py": (
         *_RUN,
         "remote/launchers/torchrun.py",
-        "remote/launchers/rank_environment.py",
+        "remote/launchers/rank_command.py",
     ),
     "integration/test_vm_hosts.py": _HOSTS,
     "provision/local/test_provider.py": ("provision/local",),

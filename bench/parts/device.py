@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bench.parts.sections import Tell
-from remote.node.checks import facts, hardware
+from remote.node.checks import facts
 from remote.node.gpu import gpu_usage, gpus
 
 MATMULS = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
@@ -152,8 +152,8 @@ def check_parsers(device: torch.device, tell: Tell, *, matrix: int) -> None:
     """Record the node's readings of the real nvidia-smi, and check that they agree with torch."""
     info = gpus.read()
     tell.value("facts", value=info)
-    tell.value("cloud", value=hardware.cloud())
-    tell.value("rdma", value=hardware.rdma_devices())
+    tell.value("cloud", value=facts.cloud())
+    tell.value("rdma", value=facts.rdma_devices())
     expected = [
         (torch.cuda.get_device_name(index), torch.cuda.get_device_properties(index).total_memory)
         for index in range(torch.cuda.device_count())

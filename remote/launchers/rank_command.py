@@ -1,4 +1,4 @@
-"""The program of a run: a user's script or module, or the built-in job; and the command of one rank."""
+"""The program of a run, a user's or the built-in job; the command of one rank, and its environment on a node."""
 
 import ast
 import os
@@ -7,15 +7,27 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from inventories.runs.run import Run, RunNode
 from inventories.text import did_you_mean
 from remote.errors import ScriptNotFound, ScriptNotSynced
+from remote.facts import Facts
 from remote.files.tree import Tree, tree_of, without_links_above
+from remote.launchers import nccl
 from remote.python_env.groups import project_file
 from remote.python_env.project_files import read_toml
-from remote.shared.constants import CODE, NODE_FOLDER
+from remote.shared.constants import (
+    CODE,
+    COMMIT_VARIABLE,
+    COMPILED_CODE,
+    DIRTY_VARIABLE,
+    ENVIRONMENTS,
+    NODE_FOLDER,
+    RUN_DIR_VARIABLE,
+    RUN_ID_VARIABLE,
+)
 
 BUILT_IN_TRIAL = "train.on_ray.trial:trial"
 BUILT_IN_FOLDER = f"~/{NODE_FOLDER}/{CODE}/built-in"
@@ -31,7 +43,7 @@ LAUNCHERS = (
     "bash",
     "sh",
 )
-ENVIRONMENTS = ("uv", "poetry", "pdm", "pipenv", "pixi", "hatch", "conda")
+ENVIRONMENT_PROGRAMS = ("uv", "poetry", "pdm", "pipenv", "pixi", "hatch", "conda")
 """Programs that run the rest of the line in an environment."""
 SHELL_ENDINGS = (".sh", ".bash", ".zsh")
 NOTEBOOK_ENDING = ".ipynb"
@@ -144,7 +156,7 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: 
     absolute = without_links_above(Path.cwd() / path)
     if not absolute.exists():
         hint = f" Did you mean {near}?" if (near := _nearest(path, tree)) else ""
-        if str(path) in (*LAUNCHERS, *ENVIRONMENTS):
+        if str(path) in (*LAUNCHERS, *ENVIRONMENT_PROGRAMS):
             scripts = (at for at, word in enumerate(words) if word.endswith(".py") and Path(word).exists())
             rest = f": {shlex.join(words[at:])}" if (at := next(scripts, 0)) else "."
             hint = f" gpuctl starts the ranks itself: leave `{path}` and its options out, and begin with the script"
@@ -248,3 +260,45 @@ def _check_module(module: str, tree: Tree, folder: Path) -> None:
             f"The module {module} is not among the files sent to the nodes: neither {path}.py nor "
             f"{path}/__main__.py is there (files that git ignores are left out, unless --include names them)."
         )
+
+
+def rank_environment(
+    run: Run, node: RunNode, facts: Facts, *, cores: int, env: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables for the launcher, inherited by every rank of the node. The user's values win.
+
+    The launcher adds RANK, WORLD_SIZE, MASTER_ADDR and the like; the watcher around each rank adds
+    GPUCTL_METRICS, a file a rank.
+    """
+    environment = {
+        RUN_ID_VARIABLE: run.run,
+        RUN_DIR_VARIABLE: node.run_dir,
+        "OMP_NUM_THREADS": str(max(1, cores // node.nproc)),
+    }
+    if run.commit is not None:
+        environment |= {COMMIT_VARIABLE: run.commit.sha, DIRTY_VARIABLE: str(int(run.commit.dirty))}
+    environment |= nccl.variables(facts, master_addr=run.master_addr, nodes=len(run.nodes))
+    return {**environment, **compiled_code(facts, node.name), **env}
+
+
+def compiled_code(facts: Facts, name: str) -> dict[str, str]:
+    """Return the variables by which torch and Triton keep compiled code in the environment of the node `name`.
+
+    The next run finds it, also after a restart of the machine, and `gpuctl clean` deletes it with the environment.
+    Nodes can share a home folder: each has a folder of its own.
+
+    Returns:
+        The variables, without variables that the node sets itself. Empty: the ranks use a Python of the machine, and
+        torch keeps the code in /tmp.
+    """
+    environments = PurePosixPath(facts.home) / NODE_FOLDER / ENVIRONMENTS
+    parents = PurePosixPath(facts.python).parents
+    environment = next((path for path in parents if path.parent == environments), None)
+    if environment is None:
+        return {}
+    folder = environment / "compiled" / name
+    return {
+        variable: f"{folder}/{kind}"
+        for variable, kind in COMPILED_CODE.items()
+        if variable not in facts.compiled_code
+    }

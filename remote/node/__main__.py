@@ -35,7 +35,7 @@ ANSWERING = {
     "ray_state": "ray.daemons",
     "ray_stop": "ray.daemons",
     "ray_files": "storage.outputs",
-    "kuberay_ready": "ray.kuberay",
+    "kuberay_ready": "ray.daemons",
 }
 """Command → the module whose `command_NAME(request, output)` answers it; imported when it is asked for."""
 CONVERSING = {

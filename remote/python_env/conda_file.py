@@ -7,8 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from remote.python_env.includes import included_by
-from remote.python_env.local_paths import NamedProject, project_of_line
+from remote.python_env.local_paths import NamedProject, included_by, project_of_line
 from remote.python_env.project_files import BadRequirements, read_text
 
 NAME = re.compile(r"environment.*\.ya?ml")

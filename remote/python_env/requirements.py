@@ -14,8 +14,7 @@ from typing import Any, Literal, NamedTuple
 from remote.python_env import conda_file
 from remote.python_env.build_needs import settings_of
 from remote.python_env.groups import with_groups
-from remote.python_env.includes import with_includes
-from remote.python_env.local_paths import NamedProject, project_of_line
+from remote.python_env.local_paths import NamedProject, project_of_line, with_includes
 from remote.python_env.project_files import BadRequirements, parse_toml, read_text, read_toml
 from remote.python_env.workspace import is_frame, workspace_above
 from remote.shared.addresses import without_logins

@@ -22,7 +22,8 @@ from support import Gpuctl, wait_for
 
 from inventories.disk.store import Store
 from remote.node.__main__ import FAILED
-from remote.node.environments import conda, uv_tool
+from remote.node.environments import uv_tool
+from remote.node.environments.build import conda_program
 from remote.python_env import building
 from remote.python_env.building import Environment, EnvironmentFailed, ensure, ready_environments
 from remote.python_env.requirements import Requirements, key_of, requirements_of
@@ -435,7 +436,7 @@ echo "import site; site.addsitedir('{packages}')" > packages.pth
 """
 
 
-@pytest.mark.skipif(conda.program() is not None, reason="needs a machine without conda")
+@pytest.mark.skipif(conda_program() is not None, reason="needs a machine without conda")
 def test_train_makes_environment_of_condas_file_with_the_program_that_is_there(two_hosts: Gpuctl) -> None:
     two_hosts.script("environment.yml", "name: mine\ndependencies:\n  - pytorch\n")
     two_hosts.script("s.py", "import sys, torch\nprint('prefix', sys.prefix, flush=True)\n")

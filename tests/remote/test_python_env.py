@@ -11,7 +11,7 @@ from node_facts import facts
 
 from remote.errors import DiskFull, PreflightFailed
 from remote.facts import Facts
-from remote.node.environments import build, missing_wheels
+from remote.node.environments import build
 from remote.python_env import building, compared
 from remote.python_env.backend import backend_of, settings
 from remote.python_env.requirements import (
@@ -599,7 +599,7 @@ def test_build_of_torch_from_another_index_is_told_with_what_it_means(
     ],
 )
 def test_missing_wheel_is_read_from_uvs_words(message: str, lacks: str | None) -> None:
-    result = missing_wheels.what_lacks(message)
+    result = build.what_lacks(message)
     assert (result and result[1]) == lacks
 
 

@@ -1,4 +1,4 @@
-"""The facts of a node, gathered in one go: system, Python, torch, GPUs, disk, clock, addresses, runs."""
+"""The facts of a node, gathered in one go: system, owner, hardware, Python, torch, disk, clock, addresses, runs."""
 
 import os
 import platform
@@ -8,15 +8,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Optional, Sequence
+from typing import AbstractSet, Any, BinaryIO, Dict, List, Optional, Sequence
 
 from remote.node import firewall, process, run_state
-from remote.node.checks import hardware
 from remote.node.gpu import gpus
 from remote.node.home_folder import NODE_HOME
-from remote.node.network import address_of, free_port, route_interface
+from remote.node.network import address_of, free_port, ipv4_addresses, route_interface
 from remote.shared import frames
 from remote.shared.constants import COMPILED_CODE
+
+DMI = Path("/sys/class/dmi/id")
+INFINIBAND = Path("/sys/class/infiniband")
+
+CLOUDS = (
+    ("chassis_asset_tag", "OracleCloud.com", "oci"),
+    ("sys_vendor", "Amazon EC2", "aws"),
+    ("sys_vendor", "Google", "gcp"),
+)
+"""File of the firmware's table, its first characters, the owner of such machines."""
 
 
 def command_facts(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -32,7 +41,7 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
     NODE_HOME.mkdir(mode=0o700, exist_ok=True)
     disk = os.statvfs(str(NODE_HOME))
     port, cant_listen = free_port(private_ip)
-    rdma = hardware.rdma_devices()
+    rdma = rdma_devices()
     return {
         **gpus.read(),
         "hostname": socket.gethostname(),
@@ -42,7 +51,7 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
         "python_version": platform.python_version(),
         "torch": package_version("torch"),
         "ray": package_version("ray"),
-        "cloud": hardware.cloud(),
+        "cloud": cloud(),
         "rdma": rdma,
         "efa": software() if any(device["driver"] == "efa" for device in rdma) else None,
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -187,3 +196,39 @@ def _among(names: Sequence[str], paths: Sequence[str]) -> List[str]:
 def _in_folders(names: Sequence[str], folders: Sequence[str]) -> List[str]:
     candidates = [Path(folder) / name for folder in folders if folder for name in names]
     return [str(path) for path in candidates if path.exists()]
+
+
+def cloud(dmi: Path = DMI) -> Optional[str]:
+    """Return the cloud that rents the machine out. `None`: another cloud, or no cloud."""
+    for name, start, cloud_name in CLOUDS:
+        try:
+            text = (dmi / name).read_text()
+        except OSError:
+            continue
+        if text.startswith(start):
+            return cloud_name
+    return None
+
+
+def rdma_devices(infiniband: Path = INFINIBAND) -> List[Dict[str, Any]]:
+    """Return name, driver and network interfaces of each RDMA device; empty if the kernel has no such subsystem."""
+    try:
+        names = sorted(path.name for path in infiniband.iterdir())
+    except OSError:
+        return []
+    addressed = {interface for interface, _ in ipv4_addresses()} if names else set()
+    return [_device(infiniband / name, addressed) for name in names]
+
+
+def _device(path: Path, addressed: AbstractSet[str]) -> Dict[str, Any]:
+    try:
+        interfaces = sorted(entry.name for entry in (path / "device" / "net").iterdir())
+    except OSError:
+        interfaces = []  # EFA has no network interface
+    driver = os.path.basename(os.path.realpath(str(path / "device" / "driver")))
+    return {
+        "name": path.name,
+        "driver": driver,
+        "interfaces": interfaces,
+        "addressed": not addressed.isdisjoint(interfaces),
+    }

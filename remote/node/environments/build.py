@@ -5,6 +5,7 @@ no `ready.json` is an unfinished one and is made anew. Homes may be shared: the 
 """
 
 import contextlib
+import glob
 import os
 import platform
 import re
@@ -12,9 +13,9 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
-from remote.node.environments import build_lock, conda, download_size, missing_wheels, uv_tool
+from remote.node.environments import build_lock, download_size, uv_tool
 from remote.node.home_folder import NODE_HOME, refuse_noexec
 from remote.shared import frames
 from remote.shared.constants import ENVIRONMENTS as FOLDER
@@ -30,6 +31,40 @@ OLDEST_PYTHON = (3, 10)
 """That environments are made with."""
 NOT_FOR_UV = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PROJECT", "UV_TORCH_BACKEND")
 """Settings of a login shell that would lead uv elsewhere."""
+CONDA_PLACES = (
+    ("micromamba", "~/.local/bin", "~/bin", "/usr/local/bin"),
+    ("pixi", "~/.pixi/bin", "~/.local/bin"),
+    ("mamba", "~/miniforge3/bin", "/opt/conda/bin", "~/mambaforge/bin"),
+    (
+        "conda",
+        "~/miniforge3/bin",
+        "~/miniconda3/bin",
+        "~/anaconda3/bin",
+        "/opt/conda/bin",
+        "/opt/miniconda*/bin",
+    ),
+)
+"""Programs, the fastest first, and their usual places outside the PATH."""
+NOT_FOR_CONDA = ("CONDA_DEFAULT_ENV", "CONDA_PREFIX", "CONDA_SHLVL", "PIP_REQUIRE_VIRTUALENV")
+"""The variables of an active environment."""
+MISSING = (
+    "none of micromamba, pixi, mamba and conda is on this node, and {} needs one. Install micromamba: gpuctl exec -- "
+    "'mkdir -p ~/.local && curl -Ls https://micro.mamba.pm/api/micromamba/linux-{}/latest | tar -xj -C ~/.local "
+    "bin/micromamba' (under `setup:` in the spec the same line does it on every new machine). Or list the packages "
+    "in a requirements.txt."
+)
+MAX_LISTED = 300
+"""Things that are looked for."""
+LEFT_OUT = "left-out.txt"
+LACKS = (
+    r"([\w.-]+)(?:\[[^]]*\])?\S* was not found in the provided package locations",
+    r"(?i:there (?:is|are) no versions? of) ([\w.-]+)",
+    r"only ([\w.-]+)(?:\[[^]]*\])?[^\s,]* is available",
+    r"([\w.-]+)==\S+ has no (?:wheels with|usable wheels)",
+)
+"""How uv says that it does not have something, the name in brackets."""
+NAMED_GLIBCS = (17, 24, 27, 28, 31, 34, 35, 39)
+"""Minor versions of glibc 2 that wheels are built for."""
 
 
 def state_of(key: str) -> Dict[str, Any]:
@@ -154,17 +189,17 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
     if request["conda"]:
         uv_tool.tell_of_pip(environment, caller.progress)
         try:
-            with_conda = conda.commands(request["conda"], home)
-        except conda.NoProgram as error:
+            with_conda = conda_commands(request["conda"], home)
+        except NoProgram as error:
             raise Failed("looking for conda", [str(error)]) from error
         for argv in with_conda:
-            run(argv, folder, conda.without_active(environment), caller)
+            run(argv, folder, without_active(environment), caller)
     else:
         try:
             uv = uv_tool.provide(wheels, caller.progress)
         except uv_tool.NotSent as error:
             python = platform.python_version() if sys.version_info >= OLDEST_PYTHON else None
-            raise Failed("preparing", [str(error)], missing_wheels.lacks([uv_tool.PINNED], python)) from error
+            raise Failed("preparing", [str(error)], description_of([uv_tool.PINNED], python)) from error
         torch_index = _install(uv, request, folder, environment, caller)
     listed = packages(home / "venv")
     record = {
@@ -200,8 +235,8 @@ def _install(
         return None
     except Failed as error:
         if request["wheels"]:
-            missing = missing_wheels.missing(uv, last, folder, environment, caller)
-            error.lacks = missing_wheels.lacks(missing, python_version(folder.parent / "venv"))
+            missing = missing_wheels(uv, last, folder, environment, caller)
+            error.lacks = description_of(missing, python_version(folder.parent / "venv"))
         text = "\n".join(error.tail)
         if not request["instead"] or TORCH_INDEX not in text or not any(word in text for word in UNREACHED):
             raise
@@ -247,7 +282,7 @@ def run(
 def python_version(venv: Path) -> Optional[str]:
     """The version of an environment's Python, as uv or conda writes it down; `None` where they did not."""
     if not (venv / "pyvenv.cfg").exists():
-        return conda.python_version(venv)
+        return python_of(venv)
     match = re.search(r"^version_info\s*=\s*(\S+)", (venv / "pyvenv.cfg").read_text(), re.MULTILINE)
     return match.group(1) if match else None
 
@@ -311,3 +346,101 @@ def offer(wheels: Dict[str, str], folder: Path) -> None:
         if record_digest(STORE / name) != digest:
             raise ValueError("the wheel {} was replaced by another one meanwhile: try again".format(name))
         (folder / name).symlink_to(STORE / name)
+
+
+class NoProgram(Exception):
+    """Nothing that makes conda's environments is there; the message says how to have it."""
+
+
+def conda_program() -> Optional[Tuple[str, str]]:
+    """Return kind and path of a program that makes conda's environments; `None`: no such program."""
+    for kind, *folders in CONDA_PLACES:
+        candidates = [
+            path for folder in folders for path in glob.glob(os.path.join(os.path.expanduser(folder), kind))
+        ]
+        for path in (shutil.which(kind), *candidates):
+            if path and os.access(path, os.X_OK):
+                return kind, path
+    return None
+
+
+def conda_commands(file: str, home: Path) -> List[List[str]]:
+    """The command lines that make `home`/venv of an environment file, run in that file's folder.
+
+    Raises NoProgram.
+    """
+    conda = conda_program()
+    if conda is None:
+        machine = {"x86_64": "64", "aarch64": "aarch64"}.get(os.uname().machine, os.uname().machine)
+        raise NoProgram(MISSING.format(file, machine))
+    kind, path = conda
+    venv = str(home / "venv")
+    if kind == "pixi":
+        # Its environments lie within its project.
+        os.symlink(str(home / "request" / ".pixi" / "envs" / "default"), venv)
+        return [[path, "init", "--import", file], [path, "install"]]
+    if kind == "micromamba":
+        return [[path, "create", "--yes", "--prefix", venv, "--file", file]]
+    return [[path, "env", "create", "--prefix", venv, "--file", file]]
+
+
+def without_active(environment: Dict[str, str]) -> Dict[str, str]:
+    """Return the variables without the settings of an active environment."""
+    return {name: value for name, value in environment.items() if name not in NOT_FOR_CONDA}
+
+
+def python_of(venv: Path) -> Optional[str]:
+    """Return the version of the environment's Python, as conda records it; `None` without a record."""
+    names = [path.name for path in venv.glob("conda-meta/python-3.*.json")]
+    matches = [re.match(r"python-(\d+\.\d+\.\d+)-", name) for name in names]
+    return next((match.group(1) for match in matches if match), None)
+
+
+def missing_wheels(
+    uv: str, arguments: List[str], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
+) -> List[str]:
+    """The requirements that no wheel meets, as they were asked for, of an installation that has failed.
+
+    The requirements of a missing package are not known. Empty where uv's words do not tell.
+    """
+    by_name = {}  # type: Dict[str, str]
+    while len(by_name) < MAX_LISTED:
+        lines = ["{} ; python_version < '0'\n".format(name) for name in by_name]
+        (folder / LEFT_OUT).write_text("".join(lines), encoding="utf-8")
+        again = [uv, *arguments, "--dry-run", "--override", LEFT_OUT]
+        code, tail = build_lock.run(again, folder, environment, caller, quiet=True)
+        if code == 0:
+            break
+        lacking = what_lacks(" ".join(line.strip() for line in tail))
+        if lacking is None or lacking[0] in by_name:
+            break
+        by_name[lacking[0]] = lacking[1]
+    return sorted(by_name.values())
+
+
+def description_of(missing: List[str], python: Optional[str]) -> Dict[str, Any]:
+    """Return the description of missing packages for the other side. `python`: the version; `None`: not known."""
+    return {"missing": missing, "python": python, "platforms": wheel_platforms()}
+
+
+def what_lacks(output: str) -> Optional[Tuple[str, str]]:
+    """The name and the requirement that uv's words are about; `None` where they are about something else."""
+    name = next(
+        (match.group(1) for match in (re.search(pattern, output) for pattern in LACKS) if match), None
+    )
+    if name is None:
+        return None
+    requirement = re.search(r"(?:require|depends? on) ({}(?![\w.-])[^\s]*)".format(re.escape(name)), output)
+    return name, requirement.group(1).rstrip(",.") if requirement else name
+
+
+def wheel_platforms() -> List[str]:
+    """The platforms whose wheels this node takes, as pip names them; the best first."""
+    machine, (libc, version) = platform.machine(), platform.libc_ver()
+    if libc != "glibc":
+        return []
+    minor = int(version.split(".")[1])
+    fitting = [minor_version for minor_version in reversed(NAMED_GLIBCS) if minor_version <= minor]
+    return ["manylinux_2_{}_{}".format(minor_version, machine) for minor_version in fitting] + [
+        "manylinux2014_" + machine
+    ]

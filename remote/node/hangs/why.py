@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, Dict, List, Optional
 
 from remote.node import process
 from remote.node.hangs import worker_server
-from remote.node.hangs.proc import cpu_seconds, descendants, io_bytes, read_of, state_of, wait_seconds
 from remote.node.hangs.rank_files import STACKS, rank_files
 from remote.node.hangs.rank_hook.sitecustomize import STACKS_SIGNAL
 from remote.node.home_folder import NODE_HOME
@@ -39,6 +38,8 @@ MOST_CHILDREN_ASKED = 4
 STOPPED = "Tt"
 PROBLEMS = (OSError, ValueError, LookupError, RuntimeError)
 """Errors of a look at torn files, at an ending process, or without resources for a thread."""
+PROC = Path("/proc")
+MOST_CHILDREN = 64
 
 
 def command_why(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -302,3 +303,50 @@ def _has(status: str, mask: str) -> bool:
         if line.startswith(mask):
             return bool(int(line.split()[1], 16) >> (STACKS_SIGNAL - 1) & 1)
     return False
+
+
+def read_of(pid: int, name: str) -> str:
+    """A file of the kernel's about a process; empty where it is gone, or may not be read."""
+    try:
+        return (PROC / str(pid) / name).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def state_of(pid: int) -> Optional[str]:
+    """The letter that the kernel has for it: R, S, D, T, Z. `None`: it is gone, or this is no Linux."""
+    fields = _stat(pid)
+    return fields[0] if fields else None
+
+
+def cpu_seconds(pid: int) -> Optional[float]:
+    """The CPU time that a process has used; `None` where it is not known."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else None
+
+
+def wait_seconds(pid: int) -> float:
+    """The time that its threads have waited for a CPU: who works on a busy machine waits as well."""
+    tasks = sorted((PROC / str(pid) / "task").glob("[0-9]*"))
+    statistics = (read_of(pid, "task/{}/schedstat".format(task.name)).split() for task in tasks)
+    return sum(int(fields[1]) for fields in statistics if len(fields) > 1) / 1e9
+
+
+def io_bytes(pid: int) -> int:
+    """The bytes that a process has read and written."""
+    lines = (line.split(": ") for line in read_of(pid, "io").splitlines())
+    return sum(int(line[1]) for line in lines if line[0] in ("rchar", "wchar"))
+
+
+def descendants(pid: int) -> List[int]:
+    """Return a process's descendants: DataLoader workers, and the processes that start them."""
+    pids = process.children(pid)
+    for child in pids:
+        if len(pids) >= MOST_CHILDREN:
+            break
+        pids += process.children(child)
+    return pids[:MOST_CHILDREN]
+
+
+def _stat(pid: int) -> List[str]:
+    return read_of(pid, "stat").rpartition(")")[2].split()

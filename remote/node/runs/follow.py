@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Dict
 
 from remote.node import process, run_state
 from remote.node.hangs import watch as hang_watch
-from remote.node.runs import supervisor, usage_log
+from remote.node.runs import supervisor, usage
 from remote.node.storage import checkpoints, outputs
 from remote.node.storage.sending import send_tree
 from remote.shared import frames
@@ -34,7 +34,7 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     if launch:
         supervisor.launch(launch)
         interface = launch["env"].get("GLOO_SOCKET_IFNAME")
-        usage_log.begin(Path(launch["run_dir"]), launch["node"], [interface] if interface else [])
+        usage.begin_log(Path(launch["run_dir"]), launch["node"], [interface] if interface else [])
         hang_watch.begin(Path(launch["run_dir"]), launch["env"])
         frames.write(output, {"t": frames.STARTED})
     run_dir = Path(request["run_dir"])

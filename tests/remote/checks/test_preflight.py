@@ -11,7 +11,7 @@ from node_facts import NO_GPU, facts
 from inventories.machine import Machine
 from inventories.text import listed
 from provision.oci.images.marketplace import CLUSTER_IMAGE
-from remote.checks import fast_network, preflight
+from remote.checks import preflight
 from remote.checks.gpu_use import Expected
 from remote.checks.probe import Health, ProbeAnswer
 from remote.errors import PreflightFailed
@@ -143,7 +143,7 @@ def test_preflight_reports_rdma_devices_without_addresses(
     differ = [finding for finding in result if finding.fatal]
     assert all("agent gives RDMA devices their addresses" in finding.fix for finding in differ)
     for finding in set(result) - set(differ):
-        assert f"gpuctl up --image '{fast_network.OCI_RDMA_IMAGE}'" in finding.fix
+        assert f"gpuctl up --image '{preflight.OCI_RDMA_IMAGE}'" in finding.fix
         assert "wait" not in finding.fix
 
 

@@ -7,7 +7,8 @@ from node_facts import facts
 
 from remote.facts import RdmaDevice
 from remote.launchers import nccl
-from remote.node.checks import hardware
+from remote.node.checks.facts import cloud as cloud_of
+from remote.node.checks.facts import rdma_devices
 from remote.node.runs import nccl_log
 
 ENS3 = {"NCCL_SOCKET_IFNAME": "=ens3", "NCCL_SOCKET_FAMILY": "AF_INET", "GLOO_SOCKET_IFNAME": "ens3"}
@@ -147,11 +148,11 @@ def test_rdma_devices_are_read_from_sysfs(tmp_path: Path) -> None:
             (device / "net" / interface).mkdir(parents=True)
         (tmp_path / "infiniband" / name).mkdir(parents=True)
         (tmp_path / "infiniband" / name / "device").symlink_to(device)
-    assert hardware.rdma_devices(tmp_path / "infiniband") == [
+    assert rdma_devices(tmp_path / "infiniband") == [
         {"name": "mlx5_0", "driver": "mlx5_core", "interfaces": ["rdma0"], "addressed": False},
         {"name": "rdmap0s6", "driver": "efa", "interfaces": [], "addressed": False},
     ]
-    assert hardware.rdma_devices(tmp_path / "none") == []
+    assert rdma_devices(tmp_path / "none") == []
 
 
 @pytest.mark.parametrize(
@@ -166,4 +167,4 @@ def test_rdma_devices_are_read_from_sysfs(tmp_path: Path) -> None:
 )
 def test_cloud_is_read_from_dmi_files(tmp_path: Path, name: str, text: str, cloud: str | None) -> None:
     (tmp_path / name).write_text(text)
-    assert hardware.cloud(tmp_path) == cloud
+    assert cloud_of(tmp_path) == cloud

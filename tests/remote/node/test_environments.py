@@ -14,7 +14,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from remote.node.environments import build, build_lock, conda, uv_tool
+from remote.node.environments import build, build_lock, uv_tool
 from remote.shared import frames
 
 ROOT = Path(__file__).parents[3]
@@ -299,7 +299,7 @@ def of_conda(home: Path, program: str) -> dict[str, object]:
     return answers_of(home, program, FAKE_MICROMAMBA, conda="environment.yml", files=file, commands=[])[-1]
 
 
-@pytest.mark.skipif(conda.program() is not None, reason="needs a machine without conda")
+@pytest.mark.skipif(build.conda_program() is not None, reason="needs a machine without conda")
 def test_environment_file_is_installed_by_the_program_of_condas_that_is_there(tmp_path: Path) -> None:
     made = of_conda(tmp_path, "micromamba")["ready"]
     assert isinstance(made, dict)
@@ -308,7 +308,7 @@ def test_environment_file_is_installed_by_the_program_of_condas_that_is_there(tm
     assert (venv / "made-of").read_text() == "dependencies: [pytorch]"
 
 
-@pytest.mark.skipif(conda.program() is not None, reason="needs a machine without conda")
+@pytest.mark.skipif(build.conda_program() is not None, reason="needs a machine without conda")
 def test_environment_file_is_refused_with_the_way_on_where_no_program_is_there(tmp_path: Path) -> None:
     failed = of_conda(tmp_path, "other")
     assert failed["t"] == frames.FAILED
@@ -318,7 +318,7 @@ def test_environment_file_is_refused_with_the_way_on_where_no_program_is_there(t
     assert "gpuctl exec -- 'mkdir -p ~/.local && curl" in str(failed["tail"])
 
 
-@pytest.mark.skipif(conda.program() is not None, reason="needs a machine without conda")
+@pytest.mark.skipif(build.conda_program() is not None, reason="needs a machine without conda")
 @pytest.mark.parametrize(
     ("kind", "lines"),
     [
@@ -336,6 +336,6 @@ def test_commands_of_condas_programs_are_exact(
     program.chmod(0o700)
     monkeypatch.setenv("PATH", str(program.parent))
     monkeypatch.setenv("HOME", str(tmp_path))
-    result = conda.commands("environment.yml", tmp_path)
+    result = build.conda_commands("environment.yml", tmp_path)
     texts = [" ".join(argv).replace(str(tmp_path / "venv"), "VENV") for argv in result]
     assert texts == [f"{program} {line}" for line in lines]

@@ -14,7 +14,7 @@ from support import processes_with, wait_for
 from inventories.errors import CorruptFile
 from remote.node import process
 from remote.node.gpu import gpu_usage
-from remote.node.runs import usage, usage_log
+from remote.node.runs import usage
 from remote.runs import usage as ours
 from remote.shared.files import write_json
 from tests.fakes import nvidia_smi
@@ -165,8 +165,8 @@ def test_physical_lists_interfaces_that_have_a_device(tmp_path: Path) -> None:
 
 
 def test_usage_log_line_interval_doubles_over_time() -> None:
-    assert [usage_log.line_s(written) for written in (0, 255, 256, 511, 512, 2560)] == [1, 1, 2, 2, 4, 1024]
-    assert sum(usage_log.line_s(written) for written in range(2048)) > 18 * 3600
+    assert [usage.line_s(written) for written in (0, 255, 256, 511, 512, 2560)] == [1, 1, 2, 2, 4, 1024]
+    assert sum(usage.line_s(written) for written in range(2048)) > 18 * 3600
 
 
 def sample(seconds: float, cpu: float | None, memory: int | None, *gpus: dict[str, Any]) -> dict[str, Any]:
@@ -177,14 +177,14 @@ def sample(seconds: float, cpu: float | None, memory: int | None, *gpus: dict[st
 
 
 def test_usage_merge_keeps_unknown_gpus_unknown() -> None:
-    assert usage_log.merge([dict(sample(1.0, None, None), gpus=None)] * 2)["gpus"] is None
+    assert usage.merge_samples([dict(sample(1.0, None, None), gpus=None)] * 2)["gpus"] is None
 
 
 def test_usage_merge_averages_samples_into_one_line() -> None:
     first = {"index": 0, "utilization": 0.9, "power_w": 100.0, "memory_used_bytes": 7}
     second = {"index": 0, "utilization": None, "power_w": 300.0, "memory_used_bytes": 5}
     other = {"index": 1, "utilization": None, "power_w": None, "memory_used_bytes": None}
-    merged = usage_log.merge([sample(1.0, 0.2, 9, first), sample(3.0, 0.6, 4, second, other)])
+    merged = usage.merge_samples([sample(1.0, 0.2, 9, first), sample(3.0, 0.6, 4, second, other)])
     assert merged == {
         "seconds": 4.0, "cpu_utilization": 0.5, "load_1m": 1.0, "memory_used_bytes": 9,
         "received_bytes_per_s": 8.0, "sent_bytes_per_s": None, "disk_free_bytes": 4,
@@ -260,8 +260,8 @@ def test_usage_log_ends_with_the_runner(smi: Path, tmp_path: Path, number: int) 
         run_dir = tmp_path / "run"
         run_dir.mkdir()
         write_json(run_dir / "runner.json", {"pid": runner.pid, "birth": process.birth(runner.pid)})
-        usage_log.begin(run_dir, "n-0", ["lo"])
-        usage_log.begin(run_dir, "n-0", ["lo"])
+        usage.begin_log(run_dir, "n-0", ["lo"])
+        usage.begin_log(run_dir, "n-0", ["lo"])
         path = run_dir / "usage" / "n-0.jsonl"
         wait_for(lambda: len(lines_of(path)) >= 2, what="two lines", deadline_s=20)
     finally:
@@ -284,8 +284,8 @@ def test_usage_log_ends_with_the_runner(smi: Path, tmp_path: Path, number: int) 
 def test_usage_log_that_cannot_be_written_is_skipped(tmp_path: Path) -> None:
     write_json(tmp_path / "runner.json", {"pid": os.getpid(), "birth": process.birth(os.getpid())})
     (tmp_path / "usage").write_text("in the way")
-    usage_log.begin(tmp_path, "n-0", [])
-    usage_log.begin(tmp_path / "never-started", "n-0", [])
+    usage.begin_log(tmp_path, "n-0", [])
+    usage.begin_log(tmp_path / "never-started", "n-0", [])
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["runner.json", "usage"]
 
 
