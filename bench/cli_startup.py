@@ -9,47 +9,37 @@ these (`-I -S`), and the larger of the two counts.
 """
 
 import argparse
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.parts.commands import GPUCTL, ROOT, keep_byte_code, median_ratio, run, timed
+
 LIMIT = 4.0
-ROOT = Path(__file__).parents[1]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="gpuctl --help against python -c pass")
     parser.add_argument("--pairs", type=int, default=40)
     pairs = parser.parse_args().pairs
-    script = Path(sys.executable).parent / "gpuctl"
-    gpuctl = [str(script)] if script.exists() else [sys.executable, "-m", "gpuctl"]
     bare = [sys.executable, "-I", "-S", "-c", "pass"]
     usual = [sys.executable, "-c", "pass"]
-    commands = ([*gpuctl, "--help"], usual, bare)
+    commands = ([*GPUCTL, "--help"], usual, bare)
     with tempfile.TemporaryDirectory() as folder:
-        # Where gpuctl is installed Python keeps its byte code, whatever this environment says.
-        if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-            os.environ["PYTHONPYCACHEPREFIX"] = folder
-        measured = [tuple(map(seconds, commands)) for _ in range(pairs + 1)][1:]
-    ours, python, alone = (statistics.median(column) for column in zip(*measured, strict=True))
-    ratio = statistics.median(ours / python for ours, python, _ in measured)
-    strict = statistics.median(ours / alone for ours, _, alone in measured)
-    print(f"{' '.join(gpuctl)} --help      {ours * 1000:6.1f} ms, median of {pairs}")
+        keep_byte_code(folder)
+        measured = [[timed(partial(run, words, cwd=ROOT))[0] for words in commands] for _ in range(pairs + 1)]
+    columns = list(zip(*measured[1:], strict=True))
+    ours, python, alone = map(statistics.median, columns)
+    ratio, strict = (median_ratio(columns[0], other) for other in columns[1:])
+    print(f"{' '.join(GPUCTL)} --help      {ours * 1000:6.1f} ms, median of {pairs}")
     print(f"python -c pass       {python * 1000:6.1f} ms   ratio {ratio:.2f}")
     print(f"python -I -S -c pass {alone * 1000:6.1f} ms   ratio {strict:.2f}")
     print(f"limit                             ratio {LIMIT:.2f}")
     return 0 if max(ratio, strict) <= LIMIT else 1
-
-
-def seconds(command: list[str]) -> float:
-    """Wall time of a command that must succeed."""
-    began = time.perf_counter()
-    subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

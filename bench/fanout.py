@@ -10,28 +10,28 @@ Tools that are not installed are left out, with a note. At the end, for comparis
     python bench/fanout.py [ROUNDS [HOSTS...]]
 """
 
-import contextlib
 import getpass
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-BIN = Path(sys.executable).parent
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.parts.commands import BIN, gpuctl, keep_byte_code, median_ratio, run, timed, turned
+from bench.parts.servers import SSHD, openssh_servers
+
 COUNTS = (2, 16, 64)
 MANY = 16
 LOCAL_HOSTS = 16
 PSSH = shutil.which("parallel-ssh") or shutil.which("pssh")
 ANSIBLE = shutil.which("ansible", path=f"{BIN}:{os.environ['PATH']}")
 MULTIPLEXED = "ssh, multiplexed"
-SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 PARTS = """
 import json, sys, time
 from pathlib import Path
@@ -58,14 +58,6 @@ print(json.dumps([b - a for a, b in zip(marks, marks[1:])]))
 NAMES = ("read the inventory", "import the SSH stack", "connect", "run true", "close")
 
 
-def gpuctl(home: Path, *words: str) -> str:
-    env = {**os.environ, "GPUCTL_HOME": str(home)}
-    done = subprocess.run([str(BIN / "gpuctl"), *words], env=env, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"gpuctl {' '.join(words)} failed:\n{done.stderr}")
-    return done.stdout
-
-
 def openssh_clients(config: Path, count: int, *options: str) -> None:
     clients = [
         subprocess.Popen(
@@ -77,72 +69,20 @@ def openssh_clients(config: Path, count: int, *options: str) -> None:
         sys.exit("an OpenSSH client failed")
 
 
-def ran(words: list[str], **env: str) -> None:
-    done = subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(words)} failed:\n{done.stdout}{done.stderr}")
-
-
-@contextlib.contextmanager
-def openssh_servers(folder: Path, count: int) -> Iterator[tuple[Path, Path]]:
-    """Start servers on loopback, in a clean home; yields an inventory of them and a known_hosts file."""
-    inventory, known, servers = ["all:", "  hosts:"], [], []
-    make_key(folder / "id")
-    (folder / "authorized_keys").write_text((folder / "id.pub").read_text())
-    if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    try:
-        for rank in range(count):
-            public = make_key(folder / f"host_key_{rank}")
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
-            config = folder / f"sshd_config_{rank}"
-            config.write_text(
-                f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder / f'host_key_{rank}'}\n"
-                "PidFile none\nUsePAM no\n"
-                f"AuthorizedKeysFile {folder / 'authorized_keys'}\nStrictModes no\nPasswordAuthentication no\n"
-                f"SetEnv HOME={folder}\n"
-            )
-            servers.append(subprocess.Popen([str(SSHD), "-D", "-f", str(config)], stderr=subprocess.DEVNULL))
-            known.append(f"[127.0.0.1]:{port} {public}")
-            inventory += [
-                f"    default-{rank}:",
-                "      ansible_host: 127.0.0.1",
-                f"      ansible_port: {port}",
-            ]
-            inventory += [
-                f"      ansible_user: {getpass.getuser()}", f"      ansible_ssh_private_key_file: {folder / 'id'}",
-                f"      ansible_python_interpreter: {sys.executable}",
-            ]  # fmt: skip
-            wait_for_port(port)
-        (folder / "hosts.yaml").write_text("\n".join(inventory) + "\n")
-        (folder / "known_hosts").write_text("\n".join(known) + "\n")
-        yield folder / "hosts.yaml", folder / "known_hosts"
-    finally:
-        for server in servers:
-            server.terminate()
-            server.wait(10)
-
-
-def make_key(path: Path) -> str:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
-    return path.with_suffix(".pub").read_text().strip()
-
-
-def wait_for_port(port: int) -> None:
-    for _ in range(200):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    sys.exit("sshd did not come up within 10 s")
-
-
-def timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def inventory_of(folder: Path, ports: Sequence[int]) -> Path:
+    """Write an inventory of the servers with these ports."""
+    lines = ["all:", "  hosts:"]
+    for rank, port in enumerate(ports):
+        lines += [
+            f"    default-{rank}:",
+            "      ansible_host: 127.0.0.1",
+            f"      ansible_port: {port}",
+            f"      ansible_user: {getpass.getuser()}",
+            f"      ansible_ssh_private_key_file: {folder / 'id'}",
+            f"      ansible_python_interpreter: {sys.executable}",
+        ]
+    (folder / "hosts.yaml").write_text("\n".join(lines) + "\n")
+    return folder / "hosts.yaml"
 
 
 def show_parts(home: Path, rounds: int) -> None:
@@ -155,21 +95,21 @@ def show_parts(home: Path, rounds: int) -> None:
     print("  " + ", ".join(f"{name} {ms:.0f} ms" for name, ms in zip(NAMES, medians, strict=True)))
 
 
-def rivals(home: Path, count: int) -> dict[str, Callable[[], None]]:
+def rivals(home: Path, count: int) -> dict[str, Callable[[], object]]:
     """Return the other tools, with the same addresses, keys and pinned host keys; opens the master connections."""
     config, sockets = home / "config", home / "s"
     config.write_text(gpuctl(home, "ssh-config"))
-    tools: dict[str, Callable[[], None]] = {f"{count} parallel ssh": lambda: openssh_clients(config, count)}
+    tools: dict[str, Callable[[], object]] = {f"{count} parallel ssh": lambda: openssh_clients(config, count)}
     names = [f"default-{rank}" for rank in range(count)]
     if PSSH is not None:
         (home / "names").write_text("\n".join(names) + "\n")
         words = [PSSH, "-h", str(home / "names"), "-p", str(count), "-x", f"-F {config}", "true"]
-        tools["pssh"] = lambda: ran(words)
+        tools["pssh"] = lambda: run(words)
     if ANSIBLE is not None:
         (home / "ansible.ini").write_text("\n".join(names) + "\n")
         raw = [ANSIBLE, "all", "-i", str(home / "ansible.ini"), "-f", str(count), "-m", "raw", "-a", "true"]
         arguments = f"-F {config} -o ControlMaster=no"
-        tools["ansible -m raw"] = lambda: ran(raw, ANSIBLE_SSH_ARGS=arguments)
+        tools["ansible -m raw"] = lambda: run(raw, ANSIBLE_SSH_ARGS=arguments)
     sockets.mkdir(exist_ok=True)
     shared = ["-o", f"ControlPath={sockets}/%n", "-o", "ControlMaster=auto", "-o", "ControlPersist=60"]
     openssh_clients(config, count, *shared)
@@ -194,16 +134,15 @@ def measure(home: Path, count: int, rounds: int, kind: str) -> list[str]:
             client()
         times: dict[str, list[float]] = {name: [] for name in clients}
         for number in range(rounds):
-            turn = number % len(clients)
-            for name in [*list(clients)[turn:], *list(clients)[:turn]]:
-                times[name].append(timed(clients[name]))
+            for name in turned(list(clients), number):
+                times[name].append(timed(clients[name])[0])
     finally:
         close_masters(home)
     ours = times.pop("gpuctl exec")
     print(f"  {'gpuctl exec':18} {statistics.median(ours) * 1000:7.0f} ms")
     ahead = []
     for name, theirs in times.items():
-        ratio = statistics.median(ours_s / other for ours_s, other in zip(ours, theirs, strict=True))
+        ratio = median_ratio(ours, theirs)
         print(
             f"  {name:18} {statistics.median(theirs) * 1000:7.0f} ms   gpuctl / this: median ratio {ratio:.2f}",
             flush=True,
@@ -213,15 +152,9 @@ def measure(home: Path, count: int, rounds: int, kind: str) -> list[str]:
     return ahead
 
 
-def as_installed(folder: str) -> None:
-    """Let Python keep its byte code, as for an installed gpuctl, whatever this environment's setting."""
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-        os.environ["PYTHONPYCACHEPREFIX"] = folder
-
-
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
-        as_installed(folder)
+        keep_byte_code(folder)
         return compare()
 
 
@@ -237,8 +170,9 @@ def compare() -> int:
     for count in counts if SSHD else ():
         with tempfile.TemporaryDirectory() as folder:
             home = Path(folder)
-            with openssh_servers(home, count) as (hosts, known):
-                gpuctl(home, "up", "--hosts", str(hosts), "--known-hosts", str(known))
+            with openssh_servers(home, [home] * count) as ports:
+                hosts = inventory_of(home, ports)
+                gpuctl(home, "up", "--hosts", str(hosts), "--known-hosts", str(home / "known_hosts"))
                 ahead += measure(home, count, rounds, "OpenSSH servers")
                 gpuctl(home, "down")
     with tempfile.TemporaryDirectory() as folder:

@@ -12,7 +12,6 @@ share of a core. Exits 1 if the last two together are above 0.5 %.
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +21,10 @@ from pathlib import Path
 
 import psutil
 
-BIN = Path(sys.executable).parent
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.parts.commands import gpuctl, turned
+
 LIMIT = 0.005
 SCRIPT = """
 import os, sys, time
@@ -85,12 +87,7 @@ class Job:
         self._gpuctl("down", "--yes")
 
     def _gpuctl(self, *words: str) -> str:
-        env = {**os.environ, "GPUCTL_HOME": str(self._home)}
-        argv = [str(BIN / "gpuctl"), "--cluster", self._name, *words]
-        done = subprocess.run(argv, env=env, cwd=self._folder, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(argv)} failed:\n{done.stderr}")
-        return done.stdout
+        return gpuctl(self._home, "--cluster", self._name, *words, cwd=self._folder)
 
 
 @contextmanager
@@ -117,7 +114,7 @@ def main() -> int:
         ratios, step_s, cpu = [], [], dict(before)
         for number in range(pairs):
             took = {}
-            for side in (watched, off) if number % 2 else (off, watched):
+            for side in turned((off, watched), number):
                 took[side.run], cpu[side.run] = side.take_steps()
             ratios.append(took[watched.run] / took[off.run])
             step_s.append(took[off.run] / steps)

@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,11 +21,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench.parts.commands import GPUCTL, run, spread, turned
 from tests.kube import ray_jobs
 from tests.kube.cluster import Cluster, kube_cluster, lacking
 from tests.kube.kubelet import Node
 
-BIN = Path(sys.executable).parent
 LIMIT = 1.1
 DEADLINE_S = 180.0
 POLL_S = 0.1
@@ -54,21 +53,11 @@ TorchTrainer(work, scaling_config=ScalingConfig(num_workers=2, placement_strateg
 FIRST_STEP = re.compile(r"first step at ([0-9.]+)")
 
 
-def gpuctl(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    """Run it. Ends the program where it fails."""
-    done = subprocess.run(
-        [str(BIN / "gpuctl"), *words], cwd=folder, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        sys.exit(f"gpuctl {' '.join(words)} failed:\n{done.stderr}")
-    return done
-
-
 def by_gpuctl(folder: Path) -> float:
     """Seconds from the command to the first step."""
     began = time.time()
-    done = gpuctl(folder, "train", "--mode", "ray", "--python", sys.executable, "script.py")
-    return first_step(done.stderr) - began
+    words = ["train", "--mode", "ray", "--python", sys.executable, "script.py"]
+    return first_step(run([*GPUCTL, *words], cwd=folder).stderr) - began
 
 
 def by_hand(cluster: Cluster, folder: Path, namespace: str, number: int) -> float:
@@ -86,7 +75,7 @@ def by_hand(cluster: Cluster, folder: Path, namespace: str, number: int) -> floa
     manifest = folder / "job.json"
     manifest.write_text(json.dumps(job))
     began = time.time()
-    subprocess.run(["kubectl", "apply", "-f", str(manifest)], check=True, capture_output=True)
+    run(["kubectl", "apply", "-f", str(manifest)])
     path = f"/apis/ray.io/v1/namespaces/{namespace}/rayjobs/by-hand-{number}"
     while (status := cluster.client.call("GET", path).get("status", {})).get("jobDeploymentStatus") not in (
         "Complete",
@@ -122,28 +111,24 @@ def main() -> int:
         kubeconfig = cluster.server.kubeconfig(Path(name, "kubeconfig"))
         os.environ.update(KUBECONFIG=str(kubeconfig), GPUCTL_HOME=str(Path(name, "home")))
         where = ("--provider", "kubernetes", "--shape", SHAPE, "--count", "2")
-        made = json.loads(gpuctl(folder, "up", *where, "--json", "--yes").stdout)
+        made = json.loads(run([*GPUCTL, "up", *where, "--json", "--yes"], cwd=folder).stdout)
         namespace = made["machines"][0]["id"].partition("/")[0]
         try:
             by_gpuctl(folder)  # a warm-up of each: code sent, files in the page cache
             by_hand(cluster, folder, namespace, 0)
             ratios = []
             for pair in range(1, pairs + 1):
-                order = ("ours", "hand") if pair % 2 else ("hand", "ours")
                 took = {
                     way: by_gpuctl(folder) if way == "ours" else by_hand(cluster, folder, namespace, pair)
-                    for way in order
+                    for way in turned(("hand", "ours"), pair)
                 }
                 ratios.append(took["ours"] / took["hand"])
                 print(f"pair {pair}: gpuctl {took['ours']:.2f} s, RayJob {took['hand']:.2f} s", flush=True)
         finally:
-            gpuctl(folder, "down", "--yes")
-    ratio = statistics.median(ratios)
-    print(
-        f"gpuctl train / kubectl apply of a RayJob, to the first step: median ratio {ratio:.3f} "
-        f"(min {min(ratios):.3f}, max {max(ratios):.3f}, {pairs} pairs, limit {LIMIT})"
-    )
-    return 0 if ratio <= LIMIT else 1
+            run([*GPUCTL, "down", "--yes"], cwd=folder)
+    shown = spread(ratios, 3, f"{pairs} pairs, limit {LIMIT}")
+    print(f"gpuctl train / kubectl apply of a RayJob, to the first step: median ratio {shown}")
+    return 0 if statistics.median(ratios) <= LIMIT else 1
 
 
 if __name__ == "__main__":

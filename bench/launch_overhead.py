@@ -7,26 +7,21 @@ that a person would start over plain ssh. Prints the median ratio of wall times;
 """
 
 import json
-import os
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-BIN = Path(sys.executable).parent
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.parts.commands import gpuctl, spread, timed, turned
+
 LIMIT = 1.0
 JOB = ["--epochs", "1"]
-
-
-def gpuctl(home: Path, *words: str) -> str:
-    env = {**os.environ, "GPUCTL_HOME": str(home)}
-    done = subprocess.run([str(BIN / "gpuctl"), *words], env=env, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"gpuctl {' '.join(words)} failed:\n{done.stderr}")
-    return done.stdout
 
 
 def by_hand(config: Path, launches: list[dict[str, object]]) -> None:
@@ -50,12 +45,6 @@ def by_hand(config: Path, launches: list[dict[str, object]]) -> None:
             sys.exit(f"torchrun by hand failed:\n{error}")
 
 
-def timed(work: object, *arguments: object) -> float:
-    began = time.perf_counter()
-    work(*arguments)  # type: ignore[operator]
-    return time.perf_counter() - began
-
-
 def main() -> int:
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 7
     with tempfile.TemporaryDirectory() as folder:
@@ -68,22 +57,22 @@ def main() -> int:
             # A warm-up of each: code sent, files in the page cache.
             gpuctl(home, "train", "--", *JOB)
             by_hand(config, launches)
+            ways: dict[str, Callable[[], object]] = {
+                "hand": partial(by_hand, config, launches),
+                "ours": partial(gpuctl, home, "train", "--", *JOB),
+            }
             rows = []
             for pair in range(pairs):
-                order = [("ours", gpuctl, (home, "train", "--", *JOB)), ("hand", by_hand, (config, launches))]
-                seconds = {name: timed(work, *words) for name, work, words in order[:: 1 if pair % 2 else -1]}
+                seconds = {name: timed(ways[name])[0] for name in turned(list(ways), pair)}
                 rows.append((seconds["ours"], seconds["hand"]))
                 print(f"pair {pair + 1}: gpuctl {rows[-1][0]:.2f} s, by hand {rows[-1][1]:.2f} s", flush=True)
         finally:
             gpuctl(home, "down", "--yes")
     ratios = [ours / hand for ours, hand in rows]
-    ratio = statistics.median(ratios)
-    print(
-        f"gpuctl train / torchrun by hand: median ratio {ratio:.3f} "
-        f"(min {min(ratios):.3f}, max {max(ratios):.3f}, {pairs} pairs, limit {LIMIT}); medians "
-        f"{statistics.median(row[0] for row in rows):.2f} s and {statistics.median(row[1] for row in rows):.2f} s"
-    )
-    return 0 if ratio <= LIMIT else 1
+    shown = spread(ratios, 3, f"{pairs} pairs, limit {LIMIT}")
+    ours_s, hand_s = (statistics.median(column) for column in zip(*rows, strict=True))
+    print(f"gpuctl train / torchrun by hand: median ratio {shown}; medians {ours_s:.2f} s and {hand_s:.2f} s")
+    return 0 if statistics.median(ratios) <= LIMIT else 1
 
 
 if __name__ == "__main__":

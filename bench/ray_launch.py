@@ -30,12 +30,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench.parts.commands import BIN, LIMIT_S, gpuctl, run, spread, turned
 from tests.fakes.vms import Host, Net, lacking, vms
 
-BIN = Path(sys.executable).parent
 ROUNDS = 3
 RATIO_LIMIT, DIFFERENCE_LIMIT_S = 1.0, 2.0
-LIMIT_S = 300
 JOB = ["--model", "mlp", "--dataset", "digits", "--epochs", "1", "--log-every", "1"]
 SCRIPT = """
 import gzip, time
@@ -96,26 +95,16 @@ class Bench:
     def head(self) -> Host:
         return self.net.hosts[0]
 
-    def ran(self, words: list[str], **env: str) -> str:
-        """Return the output of a command on this computer; ends the bench if it fails."""
-        done = subprocess.run(
-            words, cwd=self.folder, env={**os.environ, **env}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
-        if done.returncode != 0:
-            sys.exit(f"{shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
-        return done.stdout
-
     def gpuctl(self, *words: str) -> str:
-        return self.ran([str(BIN / "gpuctl"), *words], GPUCTL_HOME=str(self.folder / "home"))
+        return gpuctl(self.folder / "home", *words, cwd=self.folder)
 
     def ray(self, *words: str) -> str:
         # With the local provider, the second autoscaler never starts a worker.
-        return self.ran(
-            [str(BIN / "ray"), *words],
+        return run(
+            [str(BIN / "ray"), *words], cwd=self.folder,
             RAY_UP_enable_autoscaler_v2="0", RAY_TMPDIR=str(self.folder), TMPDIR=str(self.folder),
             RAY_USAGE_STATS_ENABLED="0",
-        )  # fmt: skip
+        ).stdout  # fmt: skip
 
 
 def first_step_of_gpuctl(bench: Bench) -> float:
@@ -200,7 +189,7 @@ def one_round(bench: Bench, number: int) -> dict[str, float]:
     def ours() -> None:
         seconds["gpuctl, cold"] = first_step_of_gpuctl(bench)
         warm = {"gpuctl, warm": first_step_of_gpuctl, "script, warm": first_step_on_our_ray}
-        for name in list(warm)[:: 1 if number % 2 else -1]:
+        for name in turned(list(warm), number):
             seconds[name] = warm[name](bench)
         bench.gpuctl("ray", "stop")
 
@@ -209,7 +198,7 @@ def one_round(bench: Bench, number: int) -> dict[str, float]:
         end_ray_up(bench)
 
     ways: list[Callable[[], None]] = [ours, theirs]
-    for way in ways[:: 1 if number % 2 else -1]:
+    for way in turned(ways, number):
         way()
     load = os.getloadavg()[0]
     shown = ", ".join(f"{name} {seconds[name]:.1f} s" for name in sorted(seconds))
@@ -224,10 +213,8 @@ def report(rounds: list[dict[str, float]]) -> int:
     ratios = [seconds["gpuctl, cold"] / seconds["ray up, cold"] for seconds in rounds]
     differences = [seconds["gpuctl, warm"] - seconds["script, warm"] for seconds in rounds]
     ratio, difference = statistics.median(ratios), statistics.median(differences)
-    print(
-        f"cold: gpuctl train / ray up + ray job submit: median ratio {ratio:.2f} "
-        f"(min {min(ratios):.2f}, max {max(ratios):.2f}, {len(rounds)} rounds, limit {RATIO_LIMIT})"
-    )
+    shown = spread(ratios, 2, f"{len(rounds)} rounds, limit {RATIO_LIMIT}")
+    print(f"cold: gpuctl train / ray up + ray job submit: median ratio {shown}")
     print(
         f"warm: gpuctl train - the script on the same Ray: median {difference:+.1f} s "
         f"(min {min(differences):+.1f}, max {max(differences):+.1f}, limit {DIFFERENCE_LIMIT_S})"

@@ -8,9 +8,7 @@ firewall, environment, code) and the preflight together take 2 s or more again.
 """
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,40 +17,33 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench.parts.commands import gpuctl
 from tests.fakes.vms import lacking, vms
 
-BIN = Path(sys.executable).parent
 LIMIT_S = 2.0
 PARTS = ("connect", "prepare", "preflight")
 SCRIPT = "print('ready')\n"
-
-
-def gpuctl(home: Path, *words: str) -> str:
-    env = {**os.environ, "GPUCTL_HOME": str(home / "home")}
-    command = [str(BIN / "gpuctl"), *words]
-    done = subprocess.run(command, cwd=home / "project", env=env, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"gpuctl {' '.join(words)} failed:\n{done.stderr}")
-    return done.stdout
 
 
 @contextmanager
 def cluster(home: Path) -> Iterator[str]:
     """Yield the description of two hosts that are up."""
     if sentence := lacking():
-        gpuctl(home, "up", "--provider", "local", "--count", "2")
+        gpuctl(home / "home", "up", "--provider", "local", "--count", "2")
         yield f"two local hosts ({sentence})"
         return
     with vms(home, count=2, firewall="oci") as net:
         hosts_file, known_hosts = net.inventory(python=sys.executable)
-        gpuctl(home, "up", "--hosts", str(hosts_file), "--known-hosts", str(known_hosts))
+        gpuctl(home / "home", "up", "--hosts", str(hosts_file), "--known-hosts", str(known_hosts))
         yield "two hosts as OCI's Ubuntu image is"
-        gpuctl(home, "down", "--yes")
+        gpuctl(home / "home", "down", "--yes")
 
 
 def train(home: Path) -> dict[str, float]:
     """Return the seconds of a run's parts before its launch."""
-    seconds = json.loads(gpuctl(home, "train", "--json", "ready.py"))["seconds"]
+    seconds = json.loads(gpuctl(home / "home", "train", "--json", "ready.py", cwd=home / "project"))[
+        "seconds"
+    ]
     return {part: seconds[part] for part in PARTS}
 
 
@@ -77,7 +68,7 @@ def main() -> int:
                 later.append(train(home))
                 show("again", later[-1])
         if lacking():
-            gpuctl(home, "down", "--yes")
+            gpuctl(home / "home", "down", "--yes")
     totals = [sum(seconds.values()) for seconds in later]
     again = statistics.median(totals)
     ratio = again / sum(first.values())

@@ -9,38 +9,40 @@ round's ratios. Exits 1 if a gpuctl ratio is above 1.2, 2 if a program is missin
     python bench/sync.py [ROUNDS]
 """
 
-import contextlib
 import getpass
 import json
 import os
 import random
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.parts.commands import ROOT, median_ratio, run, timed, turned
+from bench.parts.servers import SSHD, openssh_servers
+
 LIMIT = 1.2
 HOSTS = 2
 FILES, LARGE_FILES = 10_000, 20
 TOTAL_BYTES = 500_000_000
 PLAIN, OURS, STREAM = "rsync", "gpuctl", "gpuctl-stream"
-SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 SYNC = """
 import json, resource, sys
 from pathlib import Path
+from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
 from remote.sessions import connect
 from remote import fanout
-from remote.files import sync
-from remote.files import tree
+from remote.files import rsync, sync, tree
 
-folder, project, destination, with_rsync = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4] == "rsync"
+folder, project, destination = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+if sys.argv[4] != "rsync":
+    rsync.usable = lambda: False
 machines = {}
 for rank, port in enumerate(json.loads(sys.argv[5])):
     machines[f"host-{rank}"] = Machine(
@@ -48,9 +50,8 @@ for rank, port in enumerate(json.loads(sys.argv[5])):
         private_ip="127.0.0.1", gpus=None, id=str(rank), key_file=folder / "id", python=sys.executable,
     )
 read = tree.read_tree(project, allow_large=True)
-nodes = fanout.values(fanout.fan_out(lambda m: connect.connect(m, folder / "known_hosts"), machines))
-config = folder / "ssh_config" if with_rsync else None
-done = fanout.values(fanout.fan_out(lambda node: sync.sync(node, read, destination, ssh_config=config), nodes))
+nodes = fanout.values(fanout.fan_out(lambda m: connect.connect(m, ClusterFiles(folder)), machines))
+done = fanout.values(fanout.fan_out(lambda node: sync.sync(node, read, destination), nodes))
 for node in nodes.values():
     node.close()
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -85,62 +86,17 @@ def make_project(root: Path) -> None:
     subprocess.run(["git", "init", "-q", str(root)], check=True)
 
 
-@contextlib.contextmanager
-def servers(folder: Path) -> Iterator[list[int]]:
-    """Start two sshd on loopback, with the files for OpenSSH's client and gpuctl's; yields their ports."""
-    make_key(folder / "id")
-    (folder / "authorized_keys").write_text((folder / "id.pub").read_text())
-    if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    known, config, ports, running = "", "", [], []
-    try:
-        for rank in range(HOSTS):
-            public = make_key(folder / f"host_key_{rank}")
-            home = folder / f"home-{rank}"
-            home.mkdir()
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
-            settings = folder / f"sshd_config_{rank}"
-            settings.write_text(
-                f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder / f'host_key_{rank}'}\nPidFile none\n"
-                f"UsePAM no\nAuthorizedKeysFile {folder / 'authorized_keys'}\nStrictModes no\n"
-                f"PasswordAuthentication no\nSetEnv HOME={home}\n"
-            )
-            running.append(
-                subprocess.Popen([str(SSHD), "-D", "-f", str(settings)], stderr=subprocess.DEVNULL)
-            )
-            known += f"[127.0.0.1]:{port} {public}\n"
-            config += (
-                f"Host host-{rank}\n  HostName 127.0.0.1\n  Port {port}\n  User {getpass.getuser()}\n"
-                f"  UserKnownHostsFile {folder / 'known_hosts'}\n  GlobalKnownHostsFile /dev/null\n"
-                f"  StrictHostKeyChecking yes\n  IdentityFile {folder / 'id'}\n  IdentitiesOnly yes\n"
-                "  IdentityAgent none\n"
-            )
-            wait_for_port(port)
-            ports.append(port)
-        (folder / "known_hosts").write_text(known)
-        (folder / "ssh_config").write_text(config)
-        yield ports
-    finally:
-        for server in running:
-            server.terminate()
-            server.wait(10)
-
-
-def make_key(path: Path) -> str:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
-    return path.with_suffix(".pub").read_text().strip()
-
-
-def wait_for_port(port: int) -> None:
-    limit = time.monotonic() + 10
-    while time.monotonic() < limit:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    sys.exit("sshd did not come up within 10 s")
+def write_ssh_config(folder: Path, ports: Sequence[int]) -> None:
+    """Write the file for OpenSSH's client to reach the servers with these ports."""
+    (folder / "ssh_config").write_text(
+        "".join(
+            f"Host host-{rank}\n  HostName 127.0.0.1\n  Port {port}\n  User {getpass.getuser()}\n"
+            f"  UserKnownHostsFile {folder / 'known_hosts'}\n  GlobalKnownHostsFile /dev/null\n"
+            f"  StrictHostKeyChecking yes\n  IdentityFile {folder / 'id'}\n  IdentitiesOnly yes\n"
+            "  IdentityAgent none\n"
+            for rank, port in enumerate(ports)
+        )
+    )
 
 
 def rsync(folder: Path, project: Path) -> None:
@@ -156,21 +112,10 @@ def rsync(folder: Path, project: Path) -> None:
 
 def ours(folder: Path, project: Path, ports: list[int], way: str, *, files: int) -> int:
     """Sync to both hosts, which sends `files` files; returns the process's peak memory in kB."""
-    words = [
-        sys.executable,
-        "-c",
-        SYNC,
-        str(folder),
-        str(project),
-        f"~/{way}",
-        "rsync" if way == OURS else "",
-    ]
-    words += [json.dumps(ports), getpass.getuser()]
+    arguments = [str(folder), str(project), f"~/{way}", "rsync" if way == OURS else "", json.dumps(ports)]
+    words = [sys.executable, "-c", SYNC, *arguments, getpass.getuser()]
     # Name the packages' folder: the current folder may be another.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    if done.returncode != 0:
-        sys.exit(f"the sync failed:\n{done.stderr}")
+    done = run(words, PYTHONPATH=str(ROOT))
     summary = json.loads(done.stdout)
     expected = {"files": [files] * HOSTS, "rsync": [LARGE_FILES if files and way == OURS else 0] * HOSTS}
     if {name: summary[name] for name in expected} != expected:
@@ -178,30 +123,14 @@ def ours(folder: Path, project: Path, ports: list[int], way: str, *, files: int)
     return int(summary["peak_kb"])
 
 
-def timed(work: Callable[[], int | None]) -> tuple[float, int | None]:
-    began = time.perf_counter()
-    value = work()
-    return time.perf_counter() - began, value
-
-
 def check_and_remove(project: Path, folder: Path, name: str) -> None:
     """Check that both homes have the project's files, bytes and times, then remove them."""
     for rank in range(HOSTS):
         copy = folder / f"home-{rank}" / name
-        words = [
-            "rsync",
-            "-rtn",
-            "--checksum",
-            "--itemize-changes",
-            "--exclude=/.git",
-            "--delete",
-            "--omit-dir-times",
-        ]
-        differing = subprocess.run(
-            [*words, f"{project}/", f"{copy}/"], capture_output=True, check=True
-        ).stdout
+        words = ["rsync", "-rtn", "--checksum", "--itemize-changes", "--exclude=/.git", "--delete"]
+        differing = run([*words, "--omit-dir-times", f"{project}/", f"{copy}/"]).stdout
         if differing:
-            sys.exit(f"{name} transferred other files than were sent:\n{differing.decode()[:1000]}")
+            sys.exit(f"{name} transferred other files than were sent:\n{differing[:1000]}")
         shutil.rmtree(copy)
         copy.with_name(f"{name}.manifest.json").unlink(missing_ok=True)
 
@@ -218,16 +147,18 @@ def main() -> int:
         folder, project = Path(name), Path(name) / "project"
         project.mkdir()
         make_project(project)
-        with servers(folder) as ports:
+        homes = [folder / f"home-{rank}" for rank in range(HOSTS)]
+        for home in homes:
+            home.mkdir()
+        with openssh_servers(folder, homes) as ports:
+            write_ssh_config(folder, ports)
             works: dict[str, Callable[[int], int | None]] = {
                 PLAIN: lambda _: rsync(folder, project),
                 OURS: lambda files: ours(folder, project, ports, OURS, files=files),
                 STREAM: lambda files: ours(folder, project, ports, STREAM, files=files),
             }
             for number in range(rounds):
-                order = list(works.items())
-                order = order[number % 3 :] + order[: number % 3]
-                for way, work in order:
+                for way, work in turned(list(works.items()), number):
                     for when, files in (("first", FILES), ("second", 0)):
                         os.sync()  # the previous sync's writes must not count here
                         took, peak = timed(lambda work=work, files=files: work(files))  # type: ignore[misc]
@@ -244,8 +175,7 @@ def main() -> int:
         line = f"  {way:15}"
         for when in ("first", "second"):
             took = statistics.median(seconds[way, when])
-            pairs = zip(seconds[way, when], seconds[PLAIN, when], strict=True)
-            ratio = statistics.median(own_s / other for own_s, other in pairs)
+            ratio = median_ratio(seconds[way, when], seconds[PLAIN, when])
             line += f"  {when} {took * 1000:7.0f} ms, ratio {ratio:.2f}"
             fine = fine and (way != OURS or ratio <= LIMIT)
         print(line)

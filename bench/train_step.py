@@ -28,6 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench.parts.commands import median_ratio, turned
 from bench.parts.floors import step_floor
 from bench.parts.network import network_cost
 from bench.parts.published import Published
@@ -202,8 +203,7 @@ def main() -> int:
             loop(WARM_UP)
         times: dict[str, list[float]] = {name: [] for name in loops}
         for number in range(rounds):
-            turn = number % len(loops)
-            for name in [*list(loops)[turn:], *list(loops)[:turn]]:
+            for name in turned(list(loops), number):
                 times[name].append(loops[name](steps))
         cost = cost_of(loops["--loop fast"], silent)
     missed = judge(times, cost, steps, limit)
@@ -245,13 +245,15 @@ def judge(times: dict[str, list[float]], cost: float, steps: int, limit: float) 
     base = times["the tutorials' loop"]
     for name, seconds in times.items():
         speed = steps * BATCH / statistics.median(seconds)
-        print(f"  {name:28} {speed:10,.0f} images/s   {ratio(base, seconds):6.2f} x the tutorials' loop")
+        print(
+            f"  {name:28} {speed:10,.0f} images/s   {median_ratio(base, seconds):6.2f} x the tutorials' loop"
+        )
     fast = times["--loop fast"]
     print(f"  clocks and metrics: {cost - 1:+.1%} of a step")
     missed = []
-    if ratio(base, fastest(times)) < limit:
+    if median_ratio(base, fastest(times)) < limit:
         missed.append(f"the fastest loop is less than {limit:g} times as fast as the tutorials'")
-    if ratio(times["--loop plain"], fast) < 1:
+    if median_ratio(times["--loop plain"], fast) < 1:
         missed.append("the fast loop is slower than the plain one")
     if cost > COST_LIMIT:
         missed.append("clocks and metrics cost more than 1 %")
@@ -263,11 +265,6 @@ def judge(times: dict[str, list[float]], cost: float, steps: int, limit: float) 
 def fastest(times: dict[str, list[float]]) -> list[float]:
     """Return the times of the fastest loop that the job's options can choose; other loops show single choices."""
     return min((times[name] for name in times if "fast" in name), key=statistics.median)
-
-
-def ratio(numerators: list[float], denominators: list[float]) -> float:
-    """Return the median ratio over the rounds."""
-    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
 
 
 if __name__ == "__main__":

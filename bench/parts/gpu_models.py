@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from bench.parts import job, plain_gpt
-from bench.parts.gpu_plan import Case
+from bench.parts.gpu_plan import Case, Steps
 from bench.parts.gpu_work import Run, Work, check_graphs
 from bench.parts.sections import NoTime
 from train.advice.data import VOCABULARY_OF_BYTES
@@ -43,21 +43,17 @@ def advise_run(case: Case) -> Run:
 def plain_gpt_section(work: Work) -> None:
     """Steps of the plainest loop of the same text model. Raises NoTime for too few of them."""
     settings = plain_gpt.GPTSettings() if work.device.type == "cuda" else plain_gpt.MINIATURE
-    minimum = work.sizes.minimum
-    speed = plain_gpt.plain_gpt_speed(
-        work.device, steps=work.sizes.counted, until=work.until, settings=settings
-    )
-    if speed.steps < minimum:
-        raise NoTime(f"{speed.steps} steps were taken after the warm-up, and {minimum} are needed")
+    steps = work.sizes.steps
+    speed = plain_gpt.plain_gpt_speed(work.device, steps=steps.counted, until=work.until, settings=settings)
+    if speed.steps < steps.minimum:
+        raise NoTime(f"{speed.steps} steps were taken after the warm-up, and {steps.minimum} are needed")
     work.tell.value("plain", value=asdict(speed))
 
 
-def _steps(work: Work) -> job.Steps:
+def _steps(work: Work) -> Steps:
     """Fewer of them than of a small network: each takes tens of milliseconds."""
-    sizes = work.sizes
-    return job.Steps(
-        warm_up=max(2, sizes.warm_up * 2 // 3), counted=sizes.counted, minimum=sizes.minimum, watched=0
-    )
+    steps = work.sizes.steps
+    return replace(steps, warm_up=max(2, steps.warm_up * 2 // 3), watched=0)
 
 
 def _job(case: Case, work: Work) -> tuple[Options, Dataset]:

@@ -19,19 +19,31 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Numbers of steps of a measurement."""
+
+    warm_up: int
+    """First steps, which do not count: they compile, tune, record graphs."""
+    counted: int
+    """Maximum number of timed steps."""
+    minimum: int
+    """Minimum number of timed steps: with fewer, nothing is measured."""
+    watched: int
+    """Later steps, which are checked for waits."""
+
+    @property
+    def all(self) -> int:
+        """Steps of an epoch, which must not end before all of these."""
+        return self.warm_up + self.counted + self.watched + 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sizes:
     """Numbers and sizes of all measurements."""
 
     model: str
     batches: tuple[int, int]
-    warm_up: int
-    """First steps, which do not count."""
-    counted: int
-    """Steps, at most."""
-    minimum: int
-    """Steps: with fewer, nothing is measured."""
-    watched: int
-    """Steps that are checked for waits."""
+    steps: Steps
     matrix: int
     copied: int
     """Bytes."""
@@ -47,11 +59,11 @@ class Sizes:
     @property
     def images(self) -> int:
         """The dataset's images: an epoch of the large batch is longer than all measured steps."""
-        return (self.warm_up + self.counted + self.watched + 1) * self.batches[1]
+        return self.steps.all * self.batches[1]
 
 
 WHOLE = Sizes(
-    model="resnet18", batches=(64, 1024), warm_up=20, counted=50, minimum=20, watched=20,
+    model="resnet18", batches=(64, 1024), steps=Steps(warm_up=20, counted=50, minimum=20, watched=20),
     starts=1, matrix=8192, copied=2**31, loss_steps=8, loss_batch=32,
     gpt="--model gpt-124m --batch-size 12 --seq-len 1024 --precision bf16 --optimizer adamw --compile",
     cases={
@@ -62,7 +74,7 @@ WHOLE = Sizes(
     },
 )  # fmt: skip
 MINIATURE = Sizes(
-    model="cnn", batches=(4, 8), warm_up=2, counted=3, minimum=2, watched=2,
+    model="cnn", batches=(4, 8), steps=Steps(warm_up=2, counted=3, minimum=2, watched=2),
     starts=1, matrix=128, copied=2**20, loss_steps=2, loss_batch=4,
     gpt="--model gpt-10m --batch-size 1 --seq-len 8 --optimizer adamw",
     cases={

@@ -94,7 +94,7 @@ def waits_section(work: Work) -> None:
 
 
 def _check_waits(work: Work, name: str, chosen: dict[str, Any]) -> None:
-    watched, batch = work.sizes.watched, work.sizes.batches[0]
+    watched, batch = work.sizes.steps.watched, work.sizes.batches[0]
     options = _job(work, batch, images=(watched + 1) * batch, **chosen)
     with job.trainer_of(options, work.device, work.folder) as trainer:
         trainer.train_epoch()
@@ -207,11 +207,13 @@ def loop_run(batch: int, loop: str) -> Run:
     def run(work: Work) -> None:
         if loop == PUBLISHED:
             measured = job.measure_published(
-                _job(work, batch), work.device, steps=_steps(work), until=work.until
+                _job(work, batch), work.device, steps=work.sizes.steps, until=work.until
             )
         else:
             options = _job(work, batch, **LOOPS[loop])
-            measured = job.measure(options, work.device, work.folder, steps=_steps(work), until=work.until)
+            measured = job.measure(
+                options, work.device, work.folder, steps=work.sizes.steps, until=work.until
+            )
             check_graphs(work, f"{loop}, batch {batch}", options, measured)
         work.tell.value("variants", loop, value=measured)
         if measured.get("waits") is not None and loop != "plain":
@@ -227,13 +229,6 @@ def compiled_graphs_section(work: Work) -> None:
         for on in (False, True)
     )
     _judge_graphs(work, "compiled steps in CUDA graphs", graphs, plain)
-
-
-def _steps(work: Work) -> job.Steps:
-    sizes = work.sizes
-    return job.Steps(
-        warm_up=sizes.warm_up, counted=sizes.counted, minimum=sizes.minimum, watched=sizes.watched
-    )
 
 
 def start_section(work: Work) -> None:
@@ -364,7 +359,9 @@ def profile_section(work: Work) -> None:
     """Profile a step: kernels, the GPU's busy time, calls that wait."""
     batch = work.sizes.batches[0]
     for name, precision in (("fast", "fp32"), ("fast bf16", "bf16")):
-        options = _job(work, batch, images=(work.sizes.watched + 1) * batch, precision=precision, graphs="on")
+        options = _job(
+            work, batch, images=(work.sizes.steps.watched + 1) * batch, precision=precision, graphs="on"
+        )
         with job.trainer_of(options, work.device, work.folder) as trainer:
             trainer.train_epoch()
             work.tell.value("steps", name, value=_profiled(work, trainer))
@@ -372,7 +369,7 @@ def profile_section(work: Work) -> None:
 
 def _profiled(work: Work, trainer: Trainer) -> dict[str, Any]:
     """Return the profile of the first steps of the next epoch."""
-    steps = min(work.sizes.watched, PROFILED)
+    steps = min(work.sizes.steps.watched, PROFILED)
     pace = job.Pace(trainer.timer, work.until)
     activities = [torch.profiler.ProfilerActivity.CPU]
     if work.device.type == "cuda":

@@ -10,13 +10,14 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bench.parts.device import synchronize
+from bench.parts.gpu_plan import Steps
 from bench.parts.published import Published
 from bench.parts.sections import NoTime
 from train.data.dataset import Dataset, Samples
@@ -134,25 +135,6 @@ class Pace:
 def stop() -> None:
     """End the job."""
     raise Stopped
-
-
-@dataclass(frozen=True, kw_only=True)
-class Steps:
-    """Numbers of steps of a measurement."""
-
-    warm_up: int
-    """First steps, which do not count: they compile, tune, record graphs."""
-    counted: int
-    """Maximum number of timed steps."""
-    minimum: int
-    """Minimum number of timed steps: with fewer, nothing is measured."""
-    watched: int
-    """Later steps, which are checked for waits."""
-
-    @property
-    def all(self) -> int:
-        """Steps of an epoch, which must not end before all of these."""
-        return self.warm_up + self.counted + self.watched + 1
 
 
 def measure(

@@ -99,7 +99,8 @@ def work(
             runs(section, tell, section_until)
         except NoTime as error:
             tell.end("out of time", str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is recorded, and the next section has its turn
+        # Of any kind: it is recorded, and the next section has its turn. A command that failed raises SystemExit.
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             traceback.print_exc()
             tell.end("failed", f"{type(error).__name__}: {error}"[:MAX_ERROR])
         else:

@@ -14,10 +14,10 @@ import torch
 
 from bench.gpu import _Stop
 from bench.parts.floors import Cost, floors, peaks_of
-from bench.parts.gpu_plan import LOOPS, MINIATURE, WHOLE, sections_of
+from bench.parts.gpu_plan import LOOPS, MINIATURE, WHOLE, Steps, sections_of
 from bench.parts.gpu_table import judged, precision_of, text
 from bench.parts.gpu_work import Work, check_graphs
-from bench.parts.job import Steady, Steps
+from bench.parts.job import Steady
 from bench.parts.plain_gpt import MINIATURE as PLAIN_GPT
 from bench.parts.plain_gpt import GPTSettings, PlainGPT, plain_gpt_speed
 from bench.parts.sections import NoTime, Section, Tell, run, status_of, timetable
@@ -342,8 +342,8 @@ def test_gpu_bench_miniature_runs_all_and_reports_a_wrong_nvidia_smi(tmp_path):
     assert {batch for batch, _ in loops} == set(MINIATURE.batches)
     fast = next(row for row in document["loops"] if row["loop"] == "fast")
     assert fast["floors"]["measured"]["distance"] > 0
-    assert fast["steps"] == MINIATURE.counted
-    assert document["sections"]["gpt: plainest loop"]["plain"]["steps"] == MINIATURE.counted
+    assert fast["steps"] == MINIATURE.steps.counted
+    assert document["sections"]["gpt: plainest loop"]["plain"]["steps"] == MINIATURE.steps.counted
     assert document["sections"]["advise: cnn"]["case"]["forecast"]["step_ms"]
     assert document["sections"]["start"]["start"]["ratio"] > 0
     assert set(document["sections"]["nccl"]["averaged"]) == {"none", "half", "powersgd"}
