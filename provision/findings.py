@@ -3,21 +3,28 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from inventories.errors import InvalidInput
 from inventories.threads import run_all
+from provision.errors import ProvisionError, Throttled, Unclear
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """The result of one check of `doctor`."""
 
-    what: str
-    """The subject of the check, in a few words."""
+    what: str = ""
+    """The subject of the check, in a few words. Empty: `run_checks` sets it."""
     ok: bool | None
     """`None`: the check got no answer."""
     detail: str
     """The state that the check saw."""
     fix: str = ""
     """Whole sentences on what to do. Empty: nothing."""
+
+
+def refusal(error: ProvisionError | InvalidInput, what: str = "") -> Finding:
+    """Return the finding for an error of a check, which is no answer if another try may succeed."""
+    return Finding(what=what, ok=None if isinstance(error, Throttled | Unclear) else False, detail=str(error))
 
 
 def run_checks(checks: Mapping[str, Callable[[], Finding]]) -> tuple[Finding, ...]:

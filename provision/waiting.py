@@ -194,49 +194,51 @@ class Progress:
             self._say(f"{state} ({now - self._began:.0f} s)")
 
 
-def wait_until(
-    title: str, read: Callable[[], tuple[T | None, str]], *, timeout_s: float, clock: Clock, say: Say
-) -> T:
-    """Wait for the first result of `read` that is not `None`, and return it.
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Waits for resources of a cluster, with lines of progress."""
 
-    Args:
-        title: Begin of messages: name of the resource.
-        read: Returns the result, or `None` with the reason as a clause.
-        timeout_s: Deadline.
-        clock: The time.
-        say: Takes lines of progress.
+    clock: Clock
+    say: Say = quiet
 
-    Raises:
-        CreateFailed: at the deadline, with the last reason.
-    """
-    progress = Progress(clock, say)
-    reason = "nothing is known of it"
-    for _ in poll(clock, timeout_s, max_s=MAX_POLL_S):
-        try:
-            result, reason = read()
-        except (Throttled, Unclear) as error:
-            result, reason = None, str(error)
-        if result is not None:
-            return result
-        progress.tell(f"waiting for {title}: {reason}")
-    raise CreateFailed(
-        f"{title} is not there after {timeout_s / 60:.0f} minutes: {reason}. `gpuctl up` tries again, "
-        "`gpuctl down` removes what is there."
-    )
+    def wait_until(self, title: str, read: Callable[[], tuple[T | None, str]], timeout_s: float) -> T:
+        """Wait for the first result of `read` that is not `None`, and return it.
 
+        Args:
+            title: Begin of messages: name of the resource.
+            read: Returns the result, or `None` with the reason as a clause.
+            timeout_s: Deadline.
 
-def once_unblocked(title: str, do: Callable[[], object], *, timeout_s: float, clock: Clock, say: Say) -> None:
-    """Call `do` until the service does not block it any more for another change.
+        Raises:
+            CreateFailed: at the deadline, with the last reason.
+        """
+        progress = Progress(self.clock, self.say)
+        reason = "nothing is known of it"
+        for _ in poll(self.clock, timeout_s, max_s=MAX_POLL_S):
+            try:
+                result, reason = read()
+            except (Throttled, Unclear) as error:
+                result, reason = None, str(error)
+            if result is not None:
+                return result
+            progress.tell(f"waiting for {title}: {reason}")
+        raise CreateFailed(
+            f"{title} is not there after {timeout_s / 60:.0f} minutes: {reason}. `gpuctl up` tries again, "
+            "`gpuctl down` removes what is there."
+        )
 
-    Raises:
-        CreateFailed: at the deadline, with the last refusal. `title` is the begin of its message.
-    """
+    def once_unblocked(self, title: str, do: Callable[[], object], timeout_s: float) -> None:
+        """Call `do` until the service does not block it any more for another change.
 
-    def read() -> tuple[bool | None, str]:
-        try:
-            do()
-        except Blocked as error:
-            return None, str(error)
-        return True, ""
+        Raises:
+            CreateFailed: at the deadline, with the last refusal. `title` is the begin of its message.
+        """
 
-    wait_until(title, read, timeout_s=timeout_s, clock=clock, say=say)
+        def read() -> tuple[bool | None, str]:
+            try:
+                do()
+            except Blocked as error:
+                return None, str(error)
+            return True, ""
+
+        self.wait_until(title, read, timeout_s)

@@ -23,7 +23,7 @@ from provision.errors import (
     Throttled,
     Unclear,
 )
-from provision.findings import Finding, run_checks
+from provision.findings import Finding, refusal, run_checks
 from provision.records import CloudCluster, Infrastructure, NewMachine, Offer
 from provision.rented import tags
 
@@ -93,8 +93,7 @@ def _offer(cluster: CloudCluster, offer: Callable[[CloudCluster], Offer]) -> tup
     try:
         offered = offer(cluster)
     except (ProvisionError, InvalidInput) as error:
-        ok = None if isinstance(error, Throttled | Unclear) else False
-        return None, Finding(what=title, ok=ok, detail=str(error))
+        return None, refusal(error, title)
     zones = ", ".join(str(zone) for zone in offered.zones)
     detail = f"{offered.shape} ({offered.gpus} GPUs) in {zones}; {offered.image_name} ({offered.image_id})."
     return offered, Finding(what=title, ok=True, detail=detail)
@@ -105,8 +104,8 @@ def _clock(api: Api) -> Finding:
     side = "ahead of" if ahead_s > 0 else "behind"
     detail = f"This computer's clock is {abs(ahead_s):.0f} s {side} AWS's."
     if abs(ahead_s) < MOST_AHEAD_S:
-        return Finding(what="", ok=True, detail=detail)
-    return Finding(what="", ok=False, detail=detail, fix="Set it, as AWS refuses requests of another time.")
+        return Finding(ok=True, detail=detail)
+    return Finding(ok=False, detail=detail, fix="Set it, as AWS refuses requests of another time.")
 
 
 def _reading(api: Api) -> Finding:
@@ -136,7 +135,7 @@ def _permitted(outcomes: Sequence[tuple[str, object]]) -> Finding:
     denied = list(dict.fromkeys(action for actions in refused for action in actions))
     not_ready = next((outcome for _, outcome in outcomes if isinstance(outcome, AccountNotReady)), None)
     if not_ready is not None:
-        return Finding(what="", ok=False, detail=str(not_ready))
+        return Finding(ok=False, detail=str(not_ready))
     absent = [_action(name) for name, outcome in outcomes if isinstance(outcome, Gone)]
     unclear = {
         _action(name): str(outcome)
@@ -149,9 +148,9 @@ def _permitted(outcomes: Sequence[tuple[str, object]]) -> Finding:
     if unclear:
         sentences.append(f"Not found out of {', '.join(unclear)}: {next(iter(unclear.values()))}")
     if not sentences:
-        return Finding(what="", ok=True, detail=f"All of {len(outcomes)} calls are allowed.")
+        return Finding(ok=True, detail=f"All of {len(outcomes)} calls are allowed.")
     fix = f"Ask whoever runs the account to allow {', '.join(denied)}." if denied else ""
-    return Finding(what="", ok=False if denied else None, detail=" ".join(sentences), fix=fix)
+    return Finding(ok=False if denied else None, detail=" ".join(sentences), fix=fix)
 
 
 def _action(name: str) -> str:
@@ -240,18 +239,13 @@ def _vpcs(api: Api) -> Finding:
     vpcs = api.pages("describe_vpcs", "Vpcs", Filters=[])
     our_vpcs = [vpc for vpc in vpcs if tags.is_shared(tags_in(vpc))]
     if our_vpcs:
-        return Finding(what="", ok=True, detail=f"gpuctl's is {our_vpcs[0]['VpcId']}.")
+        return Finding(ok=True, detail=f"gpuctl's is {our_vpcs[0]['VpcId']}.")
     limit = quotas.value(api, "vpc", quotas.VPCS_CODE)
     if limit is None:
-        return Finding(
-            what="", ok=None, detail=f"{len(vpcs)} in {api.region}; how many there may be is not known."
-        )
+        return Finding(ok=None, detail=f"{len(vpcs)} in {api.region}; how many there may be is not known.")
     if len(vpcs) < limit:
-        return Finding(
-            what="", ok=True, detail=f"{len(vpcs)} of {limit:g} in {api.region}; gpuctl makes one."
-        )
+        return Finding(ok=True, detail=f"{len(vpcs)} of {limit:g} in {api.region}; gpuctl makes one.")
     return Finding(
-        what="",
         ok=False,
         detail=f"There are {len(vpcs)} in {api.region}, which is all that the account may have; gpuctl makes one.",
         fix=f"Remove one, ask for more (quota {quotas.VPCS_CODE}), or give --subnet-id.",
@@ -274,24 +268,22 @@ def disk_key(api: Api, *, scaling: bool = False) -> Finding:
     """
     key = str(api.call("get_ebs_default_kms_key_id")["KmsKeyId"])
     if key.endswith(AWS_MANAGED):
-        return Finding(what="", ok=True, detail=f"EBS encrypts disks with AWS's own key ({AWS_MANAGED}).")
+        return Finding(ok=True, detail=f"EBS encrypts disks with AWS's own key ({AWS_MANAGED}).")
     user = SCALING_ROLE if scaling else "you"
     try:
         described = api.call("describe_key", service="kms", again=True, KeyId=key)["KeyMetadata"]
     except CloudError as error:
         detail = f"EBS encrypts disks with the key {key}, and whether {user} may use it is not known. {error}"
-        return Finding(what="", ok=None, detail=detail, fix=key_hint(scaling=scaling))
+        return Finding(ok=None, detail=detail, fix=key_hint(scaling=scaling))
     if described["KeyManager"] == "AWS":
-        return Finding(what="", ok=True, detail=f"EBS encrypts disks with AWS's own key {key}.")
+        return Finding(ok=True, detail=f"EBS encrypts disks with AWS's own key {key}.")
     if described["KeyState"] != "Enabled":
         return Finding(
-            what="",
             ok=False,
             detail=f"EBS encrypts disks with the key {key}, which is {described['KeyState']}: no machine can start.",
             fix="Enable the key in the KMS console, or choose another default key of EBS in the EC2 console.",
         )
     return Finding(
-        what="",
         ok=None,
         detail=f"EBS encrypts disks with the customer-managed key {key}. Whether {user} may use it is not known.",
         fix=key_hint(scaling=scaling),
@@ -305,12 +297,9 @@ def _quota(api: Api, cluster: CloudCluster, count: int) -> Finding:
     quota = quotas.instance_quota(api, cluster.shape, spot=cluster.spot)
     if quota is None:
         machines = f"spot machines of {cluster.shape}" if cluster.spot else cluster.shape
-        return Finding(
-            what="", ok=None, detail=f"AWS documents no quota for {machines}; {needed} vCPUs are needed."
-        )
+        return Finding(ok=None, detail=f"AWS documents no quota for {machines}; {needed} vCPUs are needed.")
     if quota.vcpus is None:
         return Finding(
-            what="",
             ok=None,
             detail=f"The value of the quota '{quota.name}' ({quota.code}) is not known; {needed} vCPUs are needed.",
         )
@@ -320,8 +309,8 @@ def _quota(api: Api, cluster: CloudCluster, count: int) -> Finding:
         f"{needed} are needed."
     )
     if used + needed <= quota.vcpus:
-        return Finding(what="", ok=True, detail=detail)
-    return Finding(what="", ok=False, detail=detail, fix=f"Ask for more: {quota.link(api.region)}")
+        return Finding(ok=True, detail=detail)
+    return Finding(ok=False, detail=detail, fix=f"Ask for more: {quota.link(api.region)}")
 
 
 def _used_vcpus(api: Api, cluster: CloudCluster) -> int:

@@ -1,7 +1,5 @@
 """The description of AWS, without an account."""
 
-from collections.abc import Sequence
-
 from inventories.specs.gpu_driver import DriverPlan
 from inventories.text import dollars
 from provision.aws.catalog import ADDRESS_HOURLY_USD, GP3_USD_PER_GB_MONTH, PRICE_REGION, SHAPES
@@ -15,16 +13,6 @@ def _read_prices(region: str, say: Say) -> PublicPrices:
     from provision.aws.price_list import read
 
     return read(region, say)
-
-
-def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
-    return (PlannedRequest(operation="TerminateInstances", body={"InstanceIds": list(ids)}),)
-
-
-def _least_billed_s(shape: str) -> float:  # noqa: ARG001 - the same for all types
-    # Linux, by the second from the state `running` on:
-    # https://github.com/awsdocs/amazon-ec2-user-guide/blob/master/doc_source/ec2-instance-lifecycle.md
-    return 60.0
 
 
 def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:
@@ -88,8 +76,12 @@ DESCRIPTION = CloudDescription(
     address_hourly_usd=ADDRESS_HOURLY_USD,
     default_driver=DriverPlan(source="image"),
     end_guards=_end_guards,
-    least_billed_s=_least_billed_s,
-    ending_requests=_ending_requests,
+    # Linux, by the second from the state `running` on:
+    # https://github.com/awsdocs/amazon-ec2-user-guide/blob/master/doc_source/ec2-instance-lifecycle.md
+    least_billed_s=lambda shape: 60.0,  # noqa: ARG005 - the same for all types
+    ending_requests=lambda ids: (
+        PlannedRequest(operation="TerminateInstances", body={"InstanceIds": list(ids)}),
+    ),
     ending_sentence=_ending_sentence,
     ending_clause=_ending_clause,
 )

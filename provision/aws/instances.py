@@ -52,7 +52,8 @@ class Machines:
 
     def terminate(self, ids: Sequence[str]) -> None:
         """Terminate instances. A refusal does not keep the others; the first one is raised at the end."""
-        error = first_error(run_all(lambda batch: _terminate(self.api, batch), _batches(ids)))
+        batches = [ids[start : start + MOST_AT_ONCE] for start in range(0, len(ids), MOST_AT_ONCE)]
+        error = first_error(run_all(lambda batch: _terminate(self.api, batch), batches))
         if error is not None:
             raise error
 
@@ -133,7 +134,3 @@ def _terminate_halves(api: Api, ids: Sequence[str]) -> None:
     outcomes = run_all(lambda half: _terminate(api, half), [ids[:middle], ids[middle:]])
     if error := first_error(outcomes):
         raise error
-
-
-def _batches(ids: Sequence[str]) -> list[list[str]]:
-    return [list(ids[start : start + MOST_AT_ONCE]) for start in range(0, len(ids), MOST_AT_ONCE)]

@@ -7,8 +7,8 @@ from provision.aws import checks, quotas
 from provision.aws.api import Api
 from provision.eks import listing, offers, requests
 from provision.eks.control_plane import principal_of
-from provision.errors import CloudError, Denied, ProvisionError, Throttled, Unclear
-from provision.findings import Finding, run_checks
+from provision.errors import CloudError, Denied, ProvisionError
+from provision.findings import Finding, refusal, run_checks
 from provision.records import CloudCluster
 
 NEEDED = (
@@ -99,8 +99,8 @@ def _reading(api: Api) -> Finding:
     try:
         clusters = [resource for resource in listing.resources(api) if resource.kind == requests.CLUSTER]
     except Denied as error:
-        return Finding(what="", ok=False, detail=str(error), fix="Ask whoever runs the account to allow it.")
-    return Finding(what="", ok=True, detail=f"{len(clusters)} clusters of gpuctl's are in {api.region}.")
+        return Finding(ok=False, detail=str(error), fix="Ask whoever runs the account to allow it.")
+    return Finding(ok=True, detail=f"{len(clusters)} clusters of gpuctl's are in {api.region}.")
 
 
 def _changing(api: Api, cluster: CloudCluster) -> Finding:
@@ -115,13 +115,13 @@ def _changing(api: Api, cluster: CloudCluster) -> Finding:
             ActionNames=list(needed),
         )
     except CloudError as error:
-        return Finding(what="", ok=None, detail=f"IAM does not tell: {error}")
+        return Finding(ok=None, detail=f"IAM does not tell: {error}")
     denied = [result["EvalActionName"] for result in results if result["EvalDecision"] != "allowed"]
     if not denied:
-        return Finding(what="", ok=True, detail=f"All of {len(results)} actions are allowed.")
+        return Finding(ok=True, detail=f"All of {len(results)} actions are allowed.")
     listed = ", ".join(sorted(denied))
     fix = f"Ask whoever runs the account to allow {listed}."
-    return Finding(what="", ok=False, detail=f"Not allowed: {listed}.", fix=fix)
+    return Finding(ok=False, detail=f"Not allowed: {listed}.", fix=fix)
 
 
 def _shape(api: Api, cluster: CloudCluster, count: int) -> Finding:
@@ -129,10 +129,9 @@ def _shape(api: Api, cluster: CloudCluster, count: int) -> Finding:
         offer = offers.find(api, cluster)
         offers.refuse_over_quota(api, cluster, offer, count)
     except (ProvisionError, InvalidInput) as error:
-        ok = None if isinstance(error, Throttled | Unclear) else False
-        return Finding(what="", ok=ok, detail=str(error))
+        return refusal(error)
     quota = quotas.instance_quota(api, cluster.shape, spot=cluster.spot)
     known = f"the quota '{quota.name}' is {quota.vcpus:g} vCPUs" if quota and quota.vcpus is not None else ""
     zones = ", ".join(str(zone) for zone in offer.zones)
     detail = f"{offer.gpus} GPUs each, in {zones}; {known or 'its quota is not known'}."
-    return Finding(what="", ok=True, detail=detail)
+    return Finding(ok=True, detail=detail)

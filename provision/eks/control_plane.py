@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from provision.aws.api import SETTLE_S, Api
 from provision.eks import requests
@@ -11,9 +11,7 @@ from provision.errors import Blocked, CloudError, CreateFailed, Exists, Gone
 from provision.records import CloudCluster
 from provision.rented import tags
 from provision.rented.interface import Ensure
-from provision.waiting import Clock, Say, retry_while, wait_until
-
-T = TypeVar("T")
+from provision.waiting import Clock, Waiting, retry_while
 
 ACTIVE_WITHIN_S = 2400.0
 ADDON_WITHIN_S = 1200.0
@@ -24,13 +22,11 @@ WORKING = ("ACTIVE", "UPDATING")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControlPlane:
+class ControlPlane(Waiting):
     """The control plane of a cluster."""
 
     api: Api
-    clock: Clock
     cluster: CloudCluster
-    say: Say
 
     @property
     def name(self) -> str:
@@ -76,7 +72,9 @@ class ControlPlane:
                 )
             return (plane if plane["status"] in WORKING else None), f"its status is {plane['status']}"
 
-        return self._wait("the control plane, which takes EKS about ten minutes", working, ACTIVE_WITHIN_S)
+        return self.wait_until(
+            "the control plane, which takes EKS about ten minutes", working, ACTIVE_WITHIN_S
+        )
 
     def let_in(self, plane: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change the ranges that reach the API server to `ssh_cidrs`. Returns the new description after minutes."""
@@ -100,7 +98,7 @@ class ControlPlane:
             return None, "EKS has begun"
 
         ranges = ", ".join(self.cluster.ssh_cidrs)
-        return self._wait(f"the API server to let in {ranges}", changed, ACTIVE_WITHIN_S)
+        return self.wait_until(f"the API server to let in {ranges}", changed, ACTIVE_WITHIN_S)
 
     def ensure_access(self, ensure: Ensure) -> None:
         """Give the caller access to the API server: a colleague of the maker has no access yet."""
@@ -161,7 +159,7 @@ class ControlPlane:
                     waiting.append(f"{name} is {status}")
             return (None if waiting else True), ", ".join(waiting)
 
-        self._wait("the add-ons", working, ADDON_WITHIN_S)
+        self.wait_until("the add-ons", working, ADDON_WITHIN_S)
 
     def _addon(self, name: str) -> Mapping[str, Any] | None:
         try:
@@ -170,9 +168,6 @@ class ControlPlane:
             return None
         addon: Mapping[str, Any] = answer["addon"]
         return addon
-
-    def _wait(self, title: str, read: Callable[[], tuple[T | None, str]], timeout_s: float) -> T:
-        return wait_until(title, read, timeout_s=timeout_s, clock=self.clock, say=self.say)
 
 
 def public_cidrs(plane: Mapping[str, Any]) -> tuple[str, ...]:

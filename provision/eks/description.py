@@ -1,6 +1,5 @@
 """The description of EKS, without an account. Shapes, regions and prices of machines are AWS's."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from inventories.text import dollars
@@ -12,10 +11,6 @@ CONTROL_PLANE_HOURLY_USD = 0.10
 """List price in every region, for versions in standard support. https://aws.amazon.com/eks/pricing/, 2026-11."""
 CPU_MACHINE_USD = 0.096
 """List price of m6i.large in us-east-1. https://aws.amazon.com/ec2/pricing/on-demand/, 2026-11."""
-
-
-def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
-    return (PlannedRequest(operation="DeleteNodegroup", body={"machines": list(ids)}),)
 
 
 def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:
@@ -54,7 +49,7 @@ DESCRIPTION = replace(
     shapes=(),
     default_user="ray",
     end_guards=_end_guards,
-    ending_requests=_ending_requests,
+    ending_requests=lambda ids: (PlannedRequest(operation="DeleteNodegroup", body={"machines": list(ids)}),),
     ending_sentence=_ending_sentence,
     ending_clause=_ending_clause,
 )

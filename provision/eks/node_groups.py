@@ -39,7 +39,7 @@ from provision.rented import tags
 from provision.rented.interface import Ensure
 from provision.rented.managed_kubernetes.zones import remembered
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
-from provision.waiting import Clock, Say, once_unblocked, wait_until
+from provision.waiting import Waiting
 
 GROUP_WITHIN_S = 2400.0
 """EKS itself stops after about half an hour."""
@@ -60,13 +60,11 @@ FAILED = ("CREATE_FAILED", "DELETE_FAILED")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeGroups:
+class NodeGroups(Waiting):
     """The node groups of a cluster."""
 
     api: Api
-    clock: Clock
     cluster: CloudCluster
-    say: Say
 
     def ensure_template(self, group: str, ensure: Ensure, data: requests.Request) -> str:
         """Return the id of a group's launch template with this data.
@@ -183,7 +181,7 @@ class NodeGroups:
             except Blocked as error:
                 return None, str(error)
 
-        self._wait(f"the change of the node group {group}", scaled_or_blocked, timeout_s)
+        self.wait_until(f"the change of the node group {group}", scaled_or_blocked, timeout_s)
 
     def wait_gone(self, group: str, count: int) -> None:
         """Wait until at most `count` machines of the group exist: EKS only reports that it began to end them."""
@@ -192,7 +190,7 @@ class NodeGroups:
             existing = len(self._machines(group))
             return (True if existing <= count else None), f"{existing - count} of {existing} are still there"
 
-        self._wait(f"the end of machines of the node group {group}", ended, GROUP_WITHIN_S)
+        self.wait_until(f"the end of machines of the node group {group}", ended, GROUP_WITHIN_S)
 
     def wait_running(self, group: str, count: int, *, earlier: Collection[str] = ()) -> None:
         """Wait until `count` machines of the group run, and EKS has finished its changes.
@@ -245,7 +243,7 @@ class NodeGroups:
             state = f"{in_service} of {count} machines run" if made else f"its status is {status}"
             return None, "; ".join([state, *map(_with_hint, refused[:1])])
 
-        self._wait(f"the node group {group}", running, GROUP_WITHIN_S)
+        self.wait_until(f"the node group {group}", running, GROUP_WITHIN_S)
 
     def failures(self, group: str) -> Collection[str]:
         """Return the failures until now, which are not about the next change: ids of launches, and EKS's issues."""
@@ -261,12 +259,10 @@ class NodeGroups:
             tags=cluster_tags(self.cluster),
             stage=listing.STAGES[requests.NODE_GROUP],
         )
-        once_unblocked(
+        self.once_unblocked(
             f"the end of node group {group}",
             lambda: deletion.delete(self.api, self.clock, resource),
-            timeout_s=listing.ENDS_WITHIN_S + BLOCKED_TIMEOUT_S,
-            clock=self.clock,
-            say=self.say,
+            listing.ENDS_WITHIN_S + BLOCKED_TIMEOUT_S,
         )
 
     def end_guards(self) -> tuple[EndGuard, ...]:
@@ -350,9 +346,6 @@ class NodeGroups:
         of_group += tagged("Name", requests.node_name(self.cluster, group))
         reservations = self.api.pages("describe_instances", "Reservations", Filters=alive + of_group)
         return [machine for reservation in reservations for machine in reservation["Instances"]]
-
-    def _wait(self, title: str, read: Callable[[], tuple[bool | None, str]], timeout_s: float) -> None:
-        wait_until(title, read, timeout_s=timeout_s, clock=self.clock, say=self.say)
 
 
 def failure(text: str) -> CloudError | CreateFailed:

@@ -21,7 +21,7 @@ from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 from provision.rented.managed_kubernetes.service import CreateContext
 from provision.rented.managed_kubernetes.zones import end_machines, in_first_zone
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
-from provision.waiting import Clock, quiet
+from provision.waiting import Clock
 
 COMMAND = "eks-token"
 """The command of gpuctl that prints a credential."""
@@ -118,7 +118,7 @@ class EksService:
 
     def end_guards(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:
         """Return the mechanisms that end the machines, with their state."""
-        return NodeGroups(api=self.cloud.api, clock=self._clock, cluster=cluster, say=quiet).end_guards()
+        return NodeGroups(api=self.cloud.api, clock=self._clock, cluster=cluster).end_guards()
 
     def token(self, cluster: CloudCluster) -> str:
         """Return a token for the API server, without a request."""
@@ -139,7 +139,7 @@ class EksService:
 
     def _working_plane(self, cluster: CloudCluster) -> Mapping[str, Any] | None:
         """Return EKS's description of the control plane. `None`: its API server does not answer."""
-        plane = ControlPlane(api=self.cloud.api, clock=self._clock, cluster=cluster, say=quiet).describe()
+        plane = ControlPlane(api=self.cloud.api, clock=self._clock, cluster=cluster).describe()
         return None if plane is None or plane["status"] not in WORKING else plane
 
     def _plane(self, context: CreateContext) -> ControlPlane:

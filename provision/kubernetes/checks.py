@@ -91,19 +91,16 @@ def nodes(api: Api, namespace: str) -> tuple[NodeRoom, ...] | None:
         listed = api.list(NODE)
     except Denied:
         return None
+
+    def takes_room(metadata: Mapping[str, Any]) -> bool:
+        is_machine = objects.RANK in metadata.get("labels", {}) and "deletionTimestamp" not in metadata
+        return metadata["namespace"] != namespace or is_machine
+
     try:
-        pods: list[dict[str, Any]] | None = [
-            pod
-            for pod in api.list(POD)
-            if pod["metadata"]["namespace"] != namespace or _is_machine(pod["metadata"])
-        ]
+        pods: list[dict[str, Any]] | None = [pod for pod in api.list(POD) if takes_room(pod["metadata"])]
     except Denied:
         pods = None
     return rooms(listed, pods)
-
-
-def _is_machine(metadata: Mapping[str, Any]) -> bool:
-    return objects.RANK in metadata.get("labels", {}) and "deletionTimestamp" not in metadata
 
 
 def adds_nodes(api: Api) -> str:
@@ -189,7 +186,11 @@ def _node_findings(
         fix="" if enough else "Ask for fewer, wait, or have the cluster's administrator add nodes.",
     )
     with_image = image_finding(image or objects.default_image(each), that_fit(usable, shape, each))
-    return (about, with_image, *_quota_findings(api, namespace, each * count))
+    try:
+        quotas = [quota_finding(quota, each * count) for quota in api.list(QUOTA, namespace)]
+    except Denied:
+        quotas = []
+    return (about, with_image, *filter(None, quotas))
 
 
 def image_finding(image: str, fitting: Sequence[NodeRoom]) -> Finding:
@@ -203,15 +204,6 @@ def image_finding(image: str, fitting: Sequence[NodeRoom]) -> Finding:
         return Finding(what="image", ok=True, detail=f"{image} is on all nodes that fit")
     detail = f"{image} is on {have} of {len(fitting)} nodes that fit; whether others may pull it, and how long that"
     return Finding(what="image", ok=None, detail=f"{detail} takes, `gpuctl up` tells")
-
-
-def _quota_findings(api: Api, namespace: str, gpus: int) -> Sequence[Finding]:
-    """Return the findings on the namespace's quotas for that number of GPUs. Empty: the namespace has no quota."""
-    try:
-        quotas = api.list(QUOTA, namespace)
-    except Denied:
-        return ()
-    return [finding for quota in quotas if (finding := quota_finding(quota, gpus)) is not None]
 
 
 def quota_finding(quota: Mapping[str, Any], gpus: int) -> Finding | None:

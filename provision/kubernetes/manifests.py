@@ -11,10 +11,8 @@ from inventories.ray_in_pods import RAY_VERSION
 from provision.kubernetes.images import full_name
 from provision.kubernetes.objects import (
     GPU,
-    HOSTNAME,
-    INSTANCE_TYPE,
-    SHARED_MEMORY,
     default_image,
+    whole_node_pod,
 )
 
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -161,23 +159,7 @@ def _job_set(job: JobManifest) -> dict[str, Any]:
 def _pod(job: JobManifest, container: dict[str, Any]) -> dict[str, Any]:
     """Return a pod's spec: alone on its node, with the node's GPUs."""
     gpus = {GPU: str(job.gpus)} if job.gpus else {}
-    resources: dict[str, Any] = {"requests": {"cpu": "1", "memory": "2Gi", **gpus}}
-    if gpus:
-        resources["limits"] = gpus
-    apart = {"labelSelector": {"matchLabels": {"gpuctl/job": job.name}}, "topologyKey": HOSTNAME}
-    spec: dict[str, Any] = {
-        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
-        "containers": [
-            {
-                **container,
-                "resources": resources,
-                "volumeMounts": [{"name": "shared-memory", "mountPath": SHARED_MEMORY}],
-            }
-        ],
-        "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}],
-    }
-    if job.shape:
-        spec["nodeSelector"] = {INSTANCE_TYPE: job.shape}
+    spec = whole_node_pod(container, gpus, {"gpuctl/job": job.name}, job.shape)
     if job.gpus:
         spec["tolerations"] = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
     return spec

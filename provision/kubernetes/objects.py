@@ -161,31 +161,43 @@ def _worker(cluster: KubernetesCluster) -> dict[str, Any]:
         "name": "ray-worker",
         "image": full_name(cluster.image),
         **({"env": [NO_HUGE_PAGES]} if cluster.efa else {}),
-        "resources": {
-            "requests": {"cpu": "1", "memory": "2Gi", **devices},
-            **({"limits": devices} if devices else {}),
-        },
-        "volumeMounts": [
-            {"name": "shared-memory", "mountPath": SHARED_MEMORY},
-            *({"name": "gpuctl", "mountPath": folder} for folder in NODE_FOLDERS),
-        ],
     }
-    apart = {
-        "labelSelector": {"matchLabels": {CLUSTER_ID: cluster.id, "ray.io/node-type": "worker"}},
-        "topologyKey": HOSTNAME,
-    }
+    alone = {CLUSTER_ID: cluster.id, "ray.io/node-type": "worker"}
+    spec = whole_node_pod(container, devices, alone, cluster.shape, folders=NODE_FOLDERS)
+    return {"automountServiceAccountToken": False, **spec, **_tolerations(cluster)}
+
+
+def whole_node_pod(
+    container: Mapping[str, Any],
+    devices: Mapping[str, str],
+    labels: Mapping[str, str],
+    shape: str | None,
+    *,
+    folders: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the spec of a pod with these devices and shared memory, on another node than pods with these labels.
+
+    `shape`: instance type of the node, `None` for any. `folders`: outlive the container, in one volume.
+    """
+    resources: dict[str, Any] = {"requests": {"cpu": "1", "memory": "2Gi", **devices}}
+    if devices:
+        resources["limits"] = dict(devices)
+    apart = {"labelSelector": {"matchLabels": dict(labels)}, "topologyKey": HOSTNAME}
+    mounts = [
+        {"name": "shared-memory", "mountPath": SHARED_MEMORY},
+        *({"name": "gpuctl", "mountPath": folder} for folder in folders),
+    ]
+    volumes: list[dict[str, Any]] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
+    if folders:
+        volumes.append({"name": "gpuctl", "emptyDir": {}})
     spec: dict[str, Any] = {
-        "automountServiceAccountToken": False,
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
-        "containers": [container],
-        "volumes": [
-            {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
-            {"name": "gpuctl", "emptyDir": {}},
-        ],
+        "containers": [{**container, "resources": resources, "volumeMounts": mounts}],
+        "volumes": volumes,
     }
-    if cluster.shape:
-        spec["nodeSelector"] = {INSTANCE_TYPE: cluster.shape}
-    return spec | _tolerations(cluster)
+    if shape:
+        spec["nodeSelector"] = {INSTANCE_TYPE: shape}
+    return spec
 
 
 def _tolerations(cluster: KubernetesCluster) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from provision.errors import Gone
 from provision.kubernetes import kuberay
 from provision.kubernetes.api import CRD, NAMESPACE, RAY_CLUSTER, Api, Kind
 from provision.kubernetes.objects import GPU
-from provision.waiting import Clock, Say, wait_until
+from provision.waiting import Clock, Say, Waiting
 
 PLUGIN_NAMESPACE = "kube-system"
 PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"
@@ -58,7 +58,7 @@ def install(api: Api, clock: Clock, say: Say, plugins: Sequence[dict[str, Any]])
             return None, "the API server does not serve rayclusters yet"
         return (True if available else None), "no pod of it is available"
 
-    wait_until("KubeRay's operator", operator_ready, timeout_s=READY_WITHIN_S, clock=clock, say=say)
+    Waiting(clock=clock, say=say).wait_until("KubeRay's operator", operator_ready, READY_WITHIN_S)
 
 
 def _image_of(deployment: dict[str, Any]) -> str:

@@ -1,18 +1,20 @@
 """A cluster's RayCluster in a Kubernetes cluster, and its worker pods: creation, wait, removal."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine, MachineState
 from provision.errors import CreateFailed, Denied, LeftBehind, NoCapacity, ProvisionError
 from provision.kubernetes import objects
 from provision.kubernetes.api import EVENT, NAMESPACE, NETWORK_POLICY, POD, RAY_CLUSTER, SECRET, Api
 from provision.kubernetes.capacity import OVER
 from provision.kubernetes.pod_stages import DEADLINES_S, PodStage, Stage, stage_of
-from provision.kubernetes.record import KubernetesCluster
+from provision.kubernetes.record import REBUILD, KubernetesCluster, load
 from provision.provider import Leftover
-from provision.waiting import Clock, Progress, Say, poll
+from provision.waiting import Clock, Progress, Say, poll, quiet
 
 GONE_DEADLINE_S = 300.0
 MAX_EVENTS = 5
@@ -231,6 +233,47 @@ class Pods:
             return NoCapacity("\n".join([head, *lines]))
         problem = "can't start" if stage.fatal else f"is not ready after {seconds:.0f} s"
         return CreateFailed("\n".join([f"The pod {name} {problem}: it waits for {stage.reason}.", *lines]))
+
+
+class PodMachines(ABC):
+    """The machines of a cluster's folder, which are pods."""
+
+    rebuild = REBUILD
+    """Advice for a lost record."""
+
+    def __init__(self, folder: ClusterFolder, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+
+    @abstractmethod
+    def _api_of(self, record: KubernetesCluster) -> Api:
+        """Return the API server of the record."""
+
+    def pods(self) -> Pods | None:
+        """Return the machines as pods. `None`: Kubernetes has no object of the cluster yet."""
+        record = self._record()
+        return None if record is None else Pods(self._api_of(record), record, self._clock)
+
+    def find(self) -> tuple[Machine, ...]:
+        """Return the worker pods that have a rank, whatever our inventory says."""
+        pods = self.pods()
+        return () if pods is None else pods.ranked()
+
+    def refresh(self, machine: Machine) -> Machine:
+        """Return the machine with its state."""
+        record = self._record()
+        if record is None:
+            return replace(machine, state="unknown")
+        pod = self._api_of(record).get(POD, machine.host, record.namespace)
+        return replace(machine, state="gone" if pod is None else state_of(pod))
+
+    def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
+        """Remove the namespace with all objects."""
+        pods = self.pods()
+        return () if pods is None else pods.remove(say)
+
+    def _record(self) -> KubernetesCluster | None:
+        return load(self._folder, rebuild=self.rebuild)
 
 
 def _overdue(since: dict[str, tuple[Stage, float]], key: str, lasts: bool, now: float) -> bool:

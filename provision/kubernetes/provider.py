@@ -14,15 +14,15 @@ from inventories.specs.spec import Spec
 from provision.errors import Denied, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
 from provision.findings import Finding
 from provision.kubernetes import checks, objects
-from provision.kubernetes.api import POD, Api, connect
+from provision.kubernetes.api import Api, connect
 from provision.kubernetes.capacity import NodeRoom, cpus_each, efa_each, gpus_each, with_room
 from provision.kubernetes.images import full_name
-from provision.kubernetes.pods import Pods, roll_back, state_of
+from provision.kubernetes.pods import PodMachines, Pods, roll_back
 from provision.kubernetes.record import KubernetesCluster, load, save
 from provision.owner import owner
 from provision.pricing.catalog import gpus_of
 from provision.pricing.plan_price import FREE, PlanPrice
-from provision.provider import Leftover, Plan, PlannedMachine
+from provision.provider import Plan, PlannedMachine
 from provision.records import PlannedRequest, PlannedResource, ResourceAction
 from provision.unsupported_options import refuse_unsupported
 from provision.waiting import Clock, Say, SystemClock, quiet
@@ -48,7 +48,7 @@ class PodPlan:
     """Whether the RayCluster requests a wrong number of workers, and no machine is missing."""
 
 
-class KubernetesProvider:
+class KubernetesProvider(PodMachines):
     """The pods of one cluster, in a namespace of their own."""
 
     name = "kubernetes"
@@ -62,8 +62,7 @@ class KubernetesProvider:
         clock: Clock | None = None,
         connect: Callable[[str | None], Api] = connect,
     ) -> None:
-        self._folder = folder
-        self._clock = clock or SystemClock()
+        super().__init__(folder, clock or SystemClock())
         self._connect = connect
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
@@ -138,39 +137,17 @@ class KubernetesProvider:
             pods.apply(count, token)
             workers = pods.wait(count, say)
             pods.rank(workers, count)
-            machines = pods.machines(count, python=_python(plan))
+            python = plan.spec.python or next((machine.python for machine in plan.keep), None)
+            machines = pods.machines(count, python=python)
         except (ProvisionError, KeyboardInterrupt) as error:
             roll_back(pods, error, (before.count or None) if before else None, token, say)
             raise
         save(self._folder, replace(cluster, count=count))
         return machines
 
-    def find(self) -> tuple[Machine, ...]:
-        """Return the worker pods that have a rank, whatever our inventory says."""
-        pods = self.pods()
-        return () if pods is None else pods.ranked()
-
-    def refresh(self, machine: Machine) -> Machine:
-        """Return the machine with its state."""
-        record = load(self._folder)
-        if record is None:
-            return replace(machine, state="unknown")
-        pod = self._api_of(record).get(POD, machine.host, record.namespace)
-        return replace(machine, state="gone" if pod is None else state_of(pod))
-
-    def pods(self) -> Pods | None:
-        """Return the machines as pods. `None`: Kubernetes has no object of the cluster yet."""
-        record = load(self._folder)
-        return None if record is None else Pods(self._api_of(record), record, self._clock)
-
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002
         """Return `None`: a pod has no console."""
         return None
-
-    def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
-        """Remove the namespace with all objects."""
-        pods = self.pods()
-        return () if pods is None else pods.remove(say)
 
     def check(self, spec: Spec) -> tuple[Finding, ...]:
         """Return the findings on what would make `up` fail. Read-only."""
@@ -255,10 +232,6 @@ class KubernetesProvider:
                 "kubeconfig, or, if it is gone for good, `gpuctl down --forget`."
             )
         return api
-
-
-def _python(plan: Plan) -> str | None:
-    return plan.spec.python or next((machine.python for machine in plan.keep), None)
 
 
 def _refuse_elsewhere(record: KubernetesCluster, spec: Spec) -> None:

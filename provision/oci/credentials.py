@@ -200,15 +200,12 @@ def _full_region(name: str | None) -> str | None:
         return None
     region: str = oci.regions.get_region_from_short_name(name)
     if region not in oci.regions.REGIONS:
+        near = did_you_mean(region, oci.regions.REGIONS) or "."
         raise InvalidInput(
-            f"The OCI SDK {oci.__version__} knows no region '{name}'{_hint(region)} "
+            f"The OCI SDK {oci.__version__} knows no region '{name}'{near} "
             "A newer one may: `pip install --upgrade oci`."
         )
     return region
-
-
-def _hint(region: str) -> str:
-    return did_you_mean(region, oci.regions.REGIONS) or "."
 
 
 def _compartment(target: Target, env: Mapping[str, str]) -> str | None:

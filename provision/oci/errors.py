@@ -143,7 +143,7 @@ def translate(error: Exception, operation: str, *, compartment: str, advice: str
         cause = _root(error)
         lost = isinstance(cause, http.client.HTTPException | ConnectionResetError | BrokenPipeError)
         return no_answer("OCI", _reason(cause), _title(operation), reached=lost)
-    text = _message(error)
+    text = f"{str(error.message or f'status {error.status}').strip().rstrip('.')}."
     kind = _kind(error, operation)
     refusal = f"OCI refused {_title(operation)}: {text}"
     if kind is Capacity:
@@ -210,11 +210,6 @@ def _needs(operation: str, compartment: str) -> str:
 def _title(operation: str) -> str:
     """Return `LaunchInstance`, OCI's own name, for `launch_instance`."""
     return "".join(word.capitalize() for word in operation.split("_"))
-
-
-def _message(error: "oci.exceptions.ServiceError") -> str:
-    text = str(error.message or f"status {error.status}").strip().rstrip(".")
-    return f"{text}."
 
 
 def _root(error: Exception) -> BaseException:

@@ -15,7 +15,7 @@ from provision.records import CloudCluster
 from provision.rented import tags
 from provision.rented.interface import Ensure
 from provision.rented.managed_kubernetes.api_server import ApiServer
-from provision.waiting import Clock, Say, first_result, once_unblocked, wait_until
+from provision.waiting import Clock, Waiting, first_result
 
 ACTIVE_WITHIN_S = 1800.0
 LISTED_WITHIN_S = 60.0
@@ -27,13 +27,11 @@ ADDON_EXISTS = ("CREATING", "ACTIVE", "UPDATING", "NEEDS_ATTENTION")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControlPlane:
+class ControlPlane(Waiting):
     """The control plane of a cluster."""
 
     api: Api
-    clock: Clock
     cluster: CloudCluster
-    say: Say
 
     def find(self) -> Json | None:
         """Return OKE's view of the cluster. `None`: OKE lists no live one."""
@@ -72,7 +70,7 @@ class ControlPlane:
             return (True if state in WORKING else None), f"its state is {state}"
 
         title = "the control plane, which takes OKE about ten minutes"
-        wait_until(title, active, timeout_s=ACTIVE_WITHIN_S, clock=self.clock, say=self.say)
+        self.wait_until(title, active, ACTIVE_WITHIN_S)
 
     def server(self, cluster_id: str) -> ApiServer:
         """Return the API server, as OKE writes it into a kubeconfig."""
@@ -111,7 +109,7 @@ class ControlPlane:
                         raise
 
             title = f"OKE's acceptance of the add-on {name}"
-            once_unblocked(title, install, timeout_s=TAKEN_WITHIN_S, clock=self.clock, say=self.say)
+            self.once_unblocked(title, install, TAKEN_WITHIN_S)
             return name
 
         ensure(f"add-on {name}", find=find, create=create)

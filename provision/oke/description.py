@@ -1,12 +1,11 @@
 """The description of OKE, without an account. Shapes, regions and prices of machines are OCI's."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from inventories.text import dollars
 from provision.oci.description import DESCRIPTION as OCI
 from provision.pricing.spending import reap_command
-from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
+from provision.records import CloudCluster, Offer, PlannedRequest
 
 CONTROL_PLANE_HOURLY_USD = 0.10
 """List price of an enhanced cluster. https://www.oracle.com/cloud/price-list/, 2026-11."""
@@ -16,24 +15,12 @@ CPU_MACHINE_USD = CPU_OCPUS * 0.025 + CPU_MEMORY_GB * 0.0015
 """By the list price of its OCPUs and GB. https://www.oracle.com/cloud/price-list/, 2026-11."""
 
 
-def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
-    return (PlannedRequest(operation="DeleteNodePool", body={"machines": list(ids)}),)
-
-
-def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:  # noqa: ARG001 - OKE has none
-    return ()
-
-
 def _ending_sentence(cluster: CloudCluster, offer: Offer) -> str:  # noqa: ARG001 - the same for all shapes
     return (
         f"At {cluster.expires_at} nothing ends by itself: OKE's nodes and its control plane "
         f"({dollars(CONTROL_PLANE_HOURLY_USD)} an hour) are billed until `gpuctl down`. To end them in time, run "
         f"this from cron: `*/10 * * * * {reap_command(cluster.target)}`."
     )
-
-
-def _ending_clause(cluster: CloudCluster, offer: Offer) -> str:  # noqa: ARG001 - the same for all clusters
-    return "nodes and control plane are billed until `gpuctl down`, or `gpuctl reap --expired` from cron"
 
 
 DESCRIPTION = replace(
@@ -45,8 +32,10 @@ DESCRIPTION = replace(
     provider="provision.oke.service",
     shapes=(),
     default_user="ray",
-    end_guards=_end_guards,
-    ending_requests=_ending_requests,
+    end_guards=lambda cluster: (),  # noqa: ARG005 - OKE has none
+    ending_requests=lambda ids: (PlannedRequest(operation="DeleteNodePool", body={"machines": list(ids)}),),
     ending_sentence=_ending_sentence,
-    ending_clause=_ending_clause,
+    ending_clause=lambda cluster, offer: (  # noqa: ARG005 - the same for all clusters
+        "nodes and control plane are billed until `gpuctl down`, or `gpuctl reap --expired` from cron"
+    ),
 )

@@ -23,7 +23,7 @@ from provision.rented import tags
 from provision.rented.interface import Ensure
 from provision.rented.managed_kubernetes.zones import remembered
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
-from provision.waiting import Clock, Say, once_unblocked, wait_until
+from provision.waiting import Waiting
 
 POOL = "node-pool"
 POOL_WITHIN_S = 2400.0
@@ -34,13 +34,11 @@ FAILED_REQUESTS = ("FAILED", "CANCELED")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodePools:
+class NodePools(Waiting):
     """The node pools of a cluster."""
 
     api: Api
-    clock: Clock
     cluster: CloudCluster
-    say: Say
 
     def find(self, name: str) -> Json | None:
         """Return OKE's view of the live pool of that name. `None`: not in OKE's list."""
@@ -59,7 +57,7 @@ class NodePools:
             return None if view is None else str(view["id"])
 
         def create(token: str) -> str:
-            self._once_unblocked(
+            self.once_unblocked(
                 f"OKE's acceptance of the node pool {name}",
                 lambda: self.api.call("container.create_node_pool", body, opc_retry_token=token),
                 TAKEN_WITHIN_S,
@@ -121,7 +119,7 @@ class NodePools:
                 return None, str(error)
             return None, f"{len(ending)} of its machines end"
 
-        self._wait(f"the change of the node pool {title}", scaled, timeout_s)
+        self.wait_until(f"the change of the node pool {title}", scaled, timeout_s)
 
     def wait_gone(self, pool: Json, count: int) -> None:
         """Wait until at most `count` machines of the pool exist."""
@@ -130,7 +128,7 @@ class NodePools:
             existing = len(_existing(self.api.call("container.get_node_pool", pool["id"])))
             return (True if existing <= count else None), f"{existing - count} of {existing} are still there"
 
-        self._wait(f"the end of machines of the node pool {pool['name']}", ended, POOL_WITHIN_S)
+        self.wait_until(f"the end of machines of the node pool {pool['name']}", ended, POOL_WITHIN_S)
 
     def wait_running(self, pool_id: str, name: str, count: int) -> None:
         """Wait until all `count` machines are nodes, and excess machines have ended.
@@ -165,7 +163,7 @@ class NodePools:
             excess = f", {len(machines) - count} have to go" if len(machines) > count else ""
             return None, f"{active} of {count} machines are there{excess}, its state is {state}"
 
-        self._wait(f"the node pool {name}", running, POOL_WITHIN_S)
+        self.wait_until(f"the node pool {name}", running, POOL_WITHIN_S)
 
     def remove(self, pool: Json) -> None:
         """Remove a pool that can't have its machines, so that they come up in another domain or not at all."""
@@ -176,7 +174,7 @@ class NodePools:
             tags=tags_of(pool),
             stage=KUBERNETES_KINDS[POOL].stage,
         )
-        self._once_unblocked(
+        self.once_unblocked(
             f"the end of node pool {pool['name']}",
             lambda: deletion.delete(self.api, resource),
             ENDS_WITHIN_S + BLOCKED_TIMEOUT_S,
@@ -218,12 +216,6 @@ class NodePools:
             return []
         newest = max(listed, key=lambda request: str(request.get("timeAccepted") or ""), default=None)
         return [] if newest is None else self._errors_of(newest["id"])
-
-    def _wait(self, title: str, read: Callable[[], tuple[bool | None, str]], timeout_s: float) -> None:
-        wait_until(title, read, timeout_s=timeout_s, clock=self.clock, say=self.say)
-
-    def _once_unblocked(self, title: str, do: Callable[[], object], timeout_s: float) -> None:
-        once_unblocked(title, do, timeout_s=timeout_s, clock=self.clock, say=self.say)
 
 
 def sizes(pools: Iterable[Json]) -> dict[str, int]:

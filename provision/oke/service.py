@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import partial
 
 from inventories.errors import InvalidInput
-from provision.errors import Capacity, CreateFailed, Denied, ProvisionError, Quota, Throttled, Unclear
-from provision.findings import Finding, run_checks
+from provision.errors import Capacity, CreateFailed, Denied, ProvisionError, Quota
+from provision.findings import Finding, refusal, run_checks
 from provision.oci import checks
 from provision.oci.cloud import sdk
 from provision.oci.infrastructure import network, security_group
@@ -23,7 +23,7 @@ from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 from provision.rented.managed_kubernetes.service import CreateContext
 from provision.rented.managed_kubernetes.zones import end_machines, in_first_zone
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
-from provision.waiting import Clock, quiet
+from provision.waiting import Clock
 
 COMMAND = "oke-token"
 """The command of gpuctl that prints a credential."""
@@ -165,25 +165,24 @@ class OkeService:
                 list_kind(self.cloud.api, kind)
         except Denied as error:
             fix = "Ask whoever runs the tenancy to allow it."
-            return Finding(what="", ok=False, detail=str(error), fix=fix)
+            return Finding(ok=False, detail=str(error), fix=fix)
         detail = "Clusters, node pools, load balancers and volumes can be listed."
-        return Finding(what="", ok=True, detail=detail)
+        return Finding(ok=True, detail=detail)
 
     def _creating(self) -> Finding:
         """Return the statements that creating and deleting need, as OCI does not simulate calls."""
         statements = checks.statements(self.cloud.api, checks.KUBERNETES)
-        return Finding(what="", ok=None, detail=f"OCI can't be asked. A group needs\n{statements}")
+        return Finding(ok=None, detail=f"OCI can't be asked. A group needs\n{statements}")
 
     def _shape(self, cluster: CloudCluster, count: int) -> Finding:
         try:
             offer = offers.find(self.cloud.api, cluster)
             offers.refuse_over_quota(cluster, offer, count)
         except (ProvisionError, InvalidInput) as error:
-            ok = None if isinstance(error, Throttled | Unclear) else False
-            return Finding(what="", ok=ok, detail=str(error))
+            return refusal(error)
         zones = ", ".join(str(zone) for zone in offer.zones)
         version = offer.facts["version"]
-        return Finding(what="", ok=True, detail=f"{offer.gpus} GPUs each, in {zones}; Kubernetes {version}.")
+        return Finding(ok=True, detail=f"{offer.gpus} GPUs each, in {zones}; Kubernetes {version}.")
 
     def _network(self, context: CreateContext) -> Mapping[str, str]:
         """Make the network, whose group admits the API server's clients and the nodes. Returns its ids."""
@@ -191,7 +190,7 @@ class OkeService:
         return network.prepare(self.cloud.api, guarded, "", context.ensure).ids
 
     def _plane(self, cluster: CloudCluster) -> ControlPlane:
-        return ControlPlane(api=self.cloud.api, clock=self._clock, cluster=cluster, say=quiet)
+        return ControlPlane(api=self.cloud.api, clock=self._clock, cluster=cluster)
 
     def _pools(self, context: CreateContext) -> NodePools:
         return NodePools(api=self.cloud.api, clock=self._clock, cluster=context.cluster, say=context.say)

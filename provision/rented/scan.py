@@ -103,7 +103,7 @@ def scan(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
         ]
         failed += (
             refused
-            if listed or _all_services(refused)
+            if listed or all(failure.target.provider in KUBERNETES for failure in refused)
             else [replace(failure, passed_over=False) for failure in refused]
         )
     if not scope.providers:
@@ -112,10 +112,6 @@ def scan(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
     if not scanned:
         _raise(result.problems or result.failed)
     return result
-
-
-def _all_services(failed: Sequence[Failed]) -> bool:
-    return all(failure.target.provider in KUBERNETES for failure in failed)
 
 
 def _services(cloud: Cloud) -> tuple[list[Cloud], list[Failed]]:

@@ -116,7 +116,12 @@ class _SharedNetwork(ResourceMaker):
         return self.wait_ready("subnet", subnet_id)
 
     def _route_table(self, vcn_id: str) -> str:
-        routes = self._public_routes(vcn_id) if self._kind == "public" else self._private_routes(vcn_id)
+        if self._kind == "public":
+            routes = requests.public_routes(
+                self._gateway("internet-gateway", requests.internet_gateway, vcn_id)
+            )
+        else:
+            routes = self._private_routes(vcn_id)
         body = requests.route_table(self.cluster.owner, self.api.compartment, vcn_id, self._kind, routes)
         name = body["displayName"]
         used = {
@@ -138,9 +143,6 @@ class _SharedNetwork(ResourceMaker):
             body = {"routeRules": mended}
             self.api.settled(lambda: self.api.call("network.update_route_table", table, body, again=True))
         return table
-
-    def _public_routes(self, vcn_id: str) -> list[Json]:
-        return requests.public_routes(self._gateway("internet-gateway", requests.internet_gateway, vcn_id))
 
     def _private_routes(self, vcn_id: str) -> list[Json]:
         service = all_services(self.api.list_all("network.list_services"))

@@ -263,16 +263,14 @@ class _Launching:
             machines = [by_rank[rank] for rank in range(count) if rank in by_rank]
             if not lost and all(machine.state == "running" for machine in machines):
                 ready = self._cloud.with_addresses(machines)
-                if all(self._has_address(machine) for machine in ready):
+                public = self._cluster.public_ip
+                if all(machine.private_ip and (machine.public_ip or not public) for machine in ready):
                     return ready
         raise CreateFailed(
             f"Not all of {count} machines run with an address after {RUNNING_TIMEOUT_S / 60:.0f} "
             f"minutes{f'; rank {lost[0]} is not there' if lost else ''}. They are kept, and billed: "
             "`gpuctl up` again waits on, `gpuctl down` removes them."
         )
-
-    def _has_address(self, machine: Instance) -> bool:
-        return bool(machine.private_ip and (machine.public_ip or not self._cluster.public_ip))
 
 
 def _first_sentence(error: Exception) -> str:

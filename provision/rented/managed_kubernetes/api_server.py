@@ -17,7 +17,7 @@ import yaml
 
 from inventories.kube_context import not_strict
 from provision.errors import BadCredentials
-from provision.waiting import Clock, Say, wait_until
+from provision.waiting import Clock, Say, Waiting
 
 ANSWERS_WITHIN_S = 600.0
 TIMEOUT_S = 10.0
@@ -43,7 +43,7 @@ def wait_ready(clock: Clock, server: ApiServer, token: Callable[[], str], say: S
             raise BadCredentials(f"The API server {server.url} does not let us in ({status}).")
         return (True if status == 200 else None), why
 
-    wait_until("the API server", is_ready, timeout_s=ANSWERS_WITHIN_S, clock=clock, say=say)
+    Waiting(clock=clock, say=say).wait_until("the API server", is_ready, ANSWERS_WITHIN_S)
 
 
 def _status(server: ApiServer, token: str) -> tuple[int | None, str]:

@@ -44,7 +44,7 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
     ) -> None:
         super().__init__(traits.name, folder, connect, clock)
         self._traits, self._sdk_of = traits, sdk
-        self._workers = Workers(folder=folder, clock=self._clock)
+        self._workers = Workers(folder, self._clock)
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
         """Plan with the cluster's pods, or with the inventory if the API server does not answer."""
@@ -215,7 +215,7 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
         """Remove the objects in the Kubernetes cluster; the control plane's end removes the rest."""
         try:
             if account.server(cluster) is not None:
-                for left in self._workers.remove(say):
+                for left in self._workers.destroy(say):
                     say(f"the {left.kind} {left.id} goes with the control plane: {left.reason}")
         except GpuctlError as error:
             say(f"what is in the cluster goes with its control plane: {error}")
