@@ -37,12 +37,10 @@ from provision.errors import (
 from provision.records import CloudCluster, EndGuard, Resource
 from provision.rented import tags
 from provision.rented.interface import Ensure
-from provision.rented.managed_kubernetes.zones import remembered
+from provision.rented.managed_kubernetes.zones import GROUP_WITHIN_S, remembered
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
 from provision.waiting import Waiting
 
-GROUP_WITHIN_S = 2400.0
-"""EKS itself stops after about half an hour."""
 DEGRADED_FOR_S = 300.0
 """Longest time that a group may report a failed launch while its scaling group retries."""
 NO_CAPACITY = (
@@ -183,14 +181,23 @@ class NodeGroups(Waiting):
 
         self.wait_until(f"the change of the node group {group}", scaled_or_blocked, timeout_s)
 
-    def wait_gone(self, group: str, count: int) -> None:
+    def scale_down(
+        self, name: str, count: int, staying_addresses: Callable[[], Collection[str]], timeout_s: float
+    ) -> None:
+        """Scale a group down to `count` machines. A group that EKS could not make is removed."""
+        self.scale(name, count, staying_addresses=staying_addresses, timeout_s=timeout_s)
+        described = self.describe(name)
+        if described is not None and described["status"] in FAILED and not count:
+            self.remove(name)
+
+    def wait_gone(self, name: str, count: int) -> None:
         """Wait until at most `count` machines of the group exist: EKS only reports that it began to end them."""
 
         def ended() -> tuple[bool | None, str]:
-            existing = len(self._machines(group))
+            existing = len(self._machines(name))
             return (True if existing <= count else None), f"{existing - count} of {existing} are still there"
 
-        self.wait_until(f"the end of machines of the node group {group}", ended, GROUP_WITHIN_S)
+        self.wait_until(f"the end of machines of the node group {name}", ended, GROUP_WITHIN_S)
 
     def wait_running(self, group: str, count: int, *, earlier: Collection[str] = ()) -> None:
         """Wait until `count` machines of the group run, and EKS has finished its changes.
@@ -250,17 +257,17 @@ class NodeGroups(Waiting):
         described = self.describe(group)
         return () if described is None else {*refusals(self.api, described), issues(described)}
 
-    def remove(self, group: str) -> None:
+    def remove(self, name: str) -> None:
         """Remove a node group that can't have its machines, so that they come up in another zone or not at all."""
         resource = Resource(
             kind=requests.NODE_GROUP,
-            id=f"{requests.cluster_name(self.cluster)}/{group}",
-            name=group,
+            id=f"{requests.cluster_name(self.cluster)}/{name}",
+            name=name,
             tags=cluster_tags(self.cluster),
             stage=listing.STAGES[requests.NODE_GROUP],
         )
         self.once_unblocked(
-            f"the end of node group {group}",
+            f"the end of node group {name}",
             lambda: deletion.delete(self.api, self.clock, resource),
             listing.ENDS_WITHIN_S + BLOCKED_TIMEOUT_S,
         )

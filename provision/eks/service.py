@@ -11,7 +11,7 @@ from provision.aws.infrastructure.find_or_create import ResourceMaker
 from provision.eks import checks, offers, requests, tokens
 from provision.eks.cloud import EksCloud
 from provision.eks.control_plane import WORKING, ControlPlane, ensure_role, public_cidrs
-from provision.eks.node_groups import FAILED, GROUP_WITHIN_S, NodeGroups, is_over
+from provision.eks.node_groups import FAILED, NodeGroups, is_over
 from provision.eks.traits import TRAITS
 from provision.errors import CreateFailed, Quota
 from provision.findings import Finding
@@ -20,7 +20,6 @@ from provision.rented.managed_kubernetes.api_server import ApiServer
 from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 from provision.rented.managed_kubernetes.service import CreateContext
 from provision.rented.managed_kubernetes.zones import end_machines, in_first_zone
-from provision.rented.teardown import BLOCKED_TIMEOUT_S
 from provision.waiting import Clock
 
 COMMAND = "eks-token"
@@ -94,12 +93,10 @@ class EksService:
         security_group = described["resourcesVpcConfig"]["clusterSecurityGroupId"]
         in_first_zone(
             context,
-            groups.gpu_sizes(),
+            groups,
             requests.gpu_group_name,
             count,
             make=lambda zone: self._make_in_zone(context, groups, count, zone, role, security_group),
-            scale=lambda group, size: self._scale_down(context, groups, group, size, BLOCKED_TIMEOUT_S),
-            remove=groups.remove,
             lack=f"AWS has not {count} {context.offer.shape}",
             everywhere=(Quota,),
         )
@@ -108,13 +105,7 @@ class EksService:
 
     def end_nodes(self, context: CreateContext, count: int) -> None:
         """Scale the groups with GPUs down to `count` machines, and wait until the others have ended."""
-        groups = self._groups(context)
-        end_machines(
-            groups.gpu_sizes(),
-            count,
-            scale=lambda group, size: self._scale_down(context, groups, group, size, GROUP_WITHIN_S),
-            wait_gone=groups.wait_gone,
-        )
+        end_machines(context, self._groups(context), count)
 
     def end_guards(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:
         """Return the mechanisms that end the machines, with their state."""
@@ -190,15 +181,6 @@ class EksService:
         groups.scale(group, count, staying_addresses=context.staying_addresses, grows=True)
         groups.wait_running(group, count, earlier=earlier)
         groups.wait_gone(group, count)
-
-    def _scale_down(
-        self, context: CreateContext, groups: NodeGroups, group: str, count: int, timeout_s: float
-    ) -> None:
-        """Scale a group down to `count` machines. A group that EKS could not make is removed."""
-        groups.scale(group, count, staying_addresses=context.staying_addresses, timeout_s=timeout_s)
-        described = groups.describe(group)
-        if described is not None and described["status"] in FAILED and not count:
-            groups.remove(group)
 
     def _remove_unusable(self, context: CreateContext, groups: NodeGroups, group: str) -> None:
         """Remove a group that EKS could not make or is deleting, so that a new one can be made.

@@ -1,6 +1,6 @@
 """Node pools: one small machine for operators and Ray's head, and the machines with GPUs, in one domain."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -21,13 +21,11 @@ from provision.oke.control_plane import TAKEN_WITHIN_S, wait_listed
 from provision.records import CloudCluster, Resource
 from provision.rented import tags
 from provision.rented.interface import Ensure
-from provision.rented.managed_kubernetes.zones import remembered
+from provision.rented.managed_kubernetes.zones import GROUP_WITHIN_S, remembered
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
 from provision.waiting import Waiting
 
 POOL = "node-pool"
-POOL_WITHIN_S = 2400.0
-"""A machine with GPUs takes up to half an hour to join."""
 OUTDATED_FOR_S = 60.0
 """Longest time that OKE describes a pool as before the last change."""
 FAILED_REQUESTS = ("FAILED", "CANCELED")
@@ -44,9 +42,13 @@ class NodePools(Waiting):
         """Return OKE's view of the live pool of that name. `None`: not in OKE's list."""
         return next((view for view in self._live() if view["name"] == name), None)
 
-    def with_gpus(self) -> list[Json]:
-        """Return the live pools of machines with GPUs."""
-        return [view for view in self._live() if view["name"] != requests.CPU_POOL]
+    def gpu_sizes(self) -> dict[str, int]:
+        """Return the desired size of each live pool with GPUs, by its name."""
+        return {
+            view["name"]: int(view["nodeConfigDetails"]["size"])
+            for view in self._live()
+            if view["name"] != requests.CPU_POOL
+        }
 
     def ensure(self, body: Json, ensure: Ensure) -> str:
         """Find or create a pool, without a wait. Returns its OCID."""
@@ -72,7 +74,7 @@ class NodePools(Waiting):
         count: int,
         *,
         staying_addresses: Callable[[], Collection[str]],
-        timeout_s: float = POOL_WITHIN_S,
+        timeout_s: float = GROUP_WITHIN_S,
     ) -> None:
         """Set the pool's size to `count`, and wait while OKE changes it.
 
@@ -121,14 +123,24 @@ class NodePools(Waiting):
 
         self.wait_until(f"the change of the node pool {title}", scaled, timeout_s)
 
-    def wait_gone(self, pool: Json, count: int) -> None:
-        """Wait until at most `count` machines of the pool exist."""
+    def scale_down(
+        self, name: str, count: int, staying_addresses: Callable[[], Collection[str]], timeout_s: float
+    ) -> None:
+        """Scale the pool of that name down to `count` machines, if it exists."""
+        if pool := self.find(name):
+            self.scale(pool, count, staying_addresses=staying_addresses, timeout_s=timeout_s)
+
+    def wait_gone(self, name: str, count: int) -> None:
+        """Wait until at most `count` machines of the pool exist, if it exists."""
+        pool = self.find(name)
+        if pool is None:
+            return
 
         def ended() -> tuple[bool | None, str]:
             existing = len(_existing(self.api.call("container.get_node_pool", pool["id"])))
             return (True if existing <= count else None), f"{existing - count} of {existing} are still there"
 
-        self.wait_until(f"the end of machines of the node pool {pool['name']}", ended, POOL_WITHIN_S)
+        self.wait_until(f"the end of machines of the node pool {name}", ended, GROUP_WITHIN_S)
 
     def wait_running(self, pool_id: str, name: str, count: int) -> None:
         """Wait until all `count` machines are nodes, and excess machines have ended.
@@ -163,19 +175,18 @@ class NodePools(Waiting):
             excess = f", {len(machines) - count} have to go" if len(machines) > count else ""
             return None, f"{active} of {count} machines are there{excess}, its state is {state}"
 
-        self.wait_until(f"the node pool {name}", running, POOL_WITHIN_S)
+        self.wait_until(f"the node pool {name}", running, GROUP_WITHIN_S)
 
-    def remove(self, pool: Json) -> None:
+    def remove(self, name: str) -> None:
         """Remove a pool that can't have its machines, so that they come up in another domain or not at all."""
+        pool = self.find(name)
+        if pool is None:
+            return
         resource = Resource(
-            kind=POOL,
-            id=pool["id"],
-            name=pool["name"],
-            tags=tags_of(pool),
-            stage=KUBERNETES_KINDS[POOL].stage,
+            kind=POOL, id=pool["id"], name=name, tags=tags_of(pool), stage=KUBERNETES_KINDS[POOL].stage
         )
         self.once_unblocked(
-            f"the end of node pool {pool['name']}",
+            f"the end of node pool {name}",
             lambda: deletion.delete(self.api, resource),
             ENDS_WITHIN_S + BLOCKED_TIMEOUT_S,
         )
@@ -216,11 +227,6 @@ class NodePools(Waiting):
             return []
         newest = max(listed, key=lambda request: str(request.get("timeAccepted") or ""), default=None)
         return [] if newest is None else self._errors_of(newest["id"])
-
-
-def sizes(pools: Iterable[Json]) -> dict[str, int]:
-    """Return the desired size of each pool, by its name. Pure."""
-    return {view["name"]: int(view["nodeConfigDetails"]["size"]) for view in pools}
 
 
 def surplus(

@@ -15,14 +15,13 @@ from provision.oke import offers, requests, tokens
 from provision.oke.cloud import OkeCloud
 from provision.oke.cloud import connect as connect_cloud
 from provision.oke.control_plane import WORKING, ControlPlane
-from provision.oke.node_pools import NodePools, sizes
+from provision.oke.node_pools import NodePools
 from provision.oke.traits import TRAITS
 from provision.records import CloudCluster, EndGuard, Offer, Target
 from provision.rented.managed_kubernetes.api_server import ApiServer
 from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 from provision.rented.managed_kubernetes.service import CreateContext
 from provision.rented.managed_kubernetes.zones import end_machines, in_first_zone
-from provision.rented.teardown import BLOCKED_TIMEOUT_S
 from provision.waiting import Clock
 
 COMMAND = "oke-token"
@@ -87,15 +86,15 @@ class OkeService:
             pools.wait_running(cpu, requests.CPU_POOL, 1)
         except (Capacity, Quota, CreateFailed):
             self.end_nodes(context, context.staying)
-            if not context.staying and (pool := pools.find(requests.CPU_POOL)):
-                pools.remove(pool)  # or it would start its machine later
+            if not context.staying:
+                pools.remove(requests.CPU_POOL)  # or it would start its machine later
             raise
 
         def make(zone: str) -> None:
             name, zone_ids = requests.gpu_pool_name(zone), dict(ids)
             failed = pools.find(name)
             if failed and failed["lifecycleState"] == "FAILED" and not context.staying:
-                pools.remove(failed)
+                pools.remove(name)
             if offer.facts["compute_cluster"]:
                 zone_ids["compute_cluster"] = network.compute_cluster(api, cluster, zone, ensure)
             body = requests.gpu_pool(cluster, api.compartment, offer, count, zone, zone_ids)
@@ -103,38 +102,18 @@ class OkeService:
             pools.scale(pool, count, staying_addresses=context.staying_addresses)
             pools.wait_running(pool["id"], name, count)
 
-        def scale(name: str, size: int) -> None:
-            if pool := pools.find(name):
-                staying = context.staying_addresses
-                pools.scale(pool, size, staying_addresses=staying, timeout_s=BLOCKED_TIMEOUT_S)
-
-        def remove(name: str) -> None:
-            if pool := pools.find(name):
-                pools.remove(pool)
-
         in_first_zone(
             context,
-            sizes(pools.with_gpus()),
+            pools,
             requests.gpu_pool_name,
             count,
             make=make,
-            scale=scale,
-            remove=remove,
             lack=f"OCI has not {count} {offer.shape}",
         )
 
     def end_nodes(self, context: CreateContext, count: int) -> None:
         """Scale the pools with GPUs down to `count` machines, and wait until the others have ended."""
-        pools = self._pools(context)
-        views = {view["name"]: view for view in pools.with_gpus()}
-        end_machines(
-            sizes(views.values()),
-            count,
-            scale=lambda name, size: pools.scale(
-                views[name], size, staying_addresses=context.staying_addresses
-            ),
-            wait_gone=lambda name, size: pools.wait_gone(views[name], size),
-        )
+        end_machines(context, self._pools(context), count)
 
     def end_guards(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:  # noqa: ARG002
         """Return nothing: OKE has no mechanism that ends the machines."""

@@ -1,7 +1,8 @@
 """The zone of a cluster's machines with GPUs: all in one, so that links are short. A zone has one group of nodes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from provision.errors import (
     Blocked,
@@ -14,17 +15,41 @@ from provision.errors import (
     Throttled,
 )
 from provision.rented.managed_kubernetes.service import CreateContext
+from provision.rented.teardown import BLOCKED_TIMEOUT_S
+
+GROUP_WITHIN_S = 2400.0
+"""Longest time of a change: machines with GPUs take up to half an hour to join, and EKS itself stops after that."""
+
+
+class Groups(Protocol):
+    """The groups of a cluster's nodes with GPUs, by name."""
+
+    def gpu_sizes(self) -> dict[str, int]:
+        """Return the desired size of each group with GPUs, by its name."""
+        ...
+
+    def scale_down(
+        self, name: str, count: int, staying_addresses: Callable[[], Collection[str]], timeout_s: float
+    ) -> None:
+        """Scale a group down to `count` machines, and wait while the service changes it."""
+        ...
+
+    def wait_gone(self, name: str, count: int) -> None:
+        """Wait until at most `count` machines of the group exist."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a group that can't have its machines, so that they come up in another zone or not at all."""
+        ...
 
 
 def in_first_zone(
     context: CreateContext,
-    sizes: Mapping[str, int],
+    groups: Groups,
     group_of: Callable[[str], str],
     count: int,
     *,
     make: Callable[[str], None],
-    scale: Callable[[str, int], None],
-    remove: Callable[[str], None],
     lack: str,
     everywhere: tuple[type[CloudError], ...] = (),
 ) -> None:
@@ -34,18 +59,21 @@ def in_first_zone(
 
     Args:
         context: The cluster.
-        sizes: Requested size of each group, by its name.
+        groups: Its groups of nodes.
         group_of: Returns the name of a zone's group.
         count: Machines.
         make: Makes them in a zone.
-        scale: Changes the size of a group.
-        remove: Removes a group.
         lack: Begin of the message for missing machines.
         everywhere: Errors that every other zone would give, too.
 
     Raises:
         NoCapacity: no zone has the machines.
     """
+
+    def scale(group: str, size: int) -> None:
+        groups.scale_down(group, size, context.staying_addresses, BLOCKED_TIMEOUT_S)
+
+    sizes = groups.gpu_sizes()
     zones = [zone.name for zone in context.offer.zones]
     used = [zone for zone in zones if sizes.get(group_of(zone))]
     elsewhere = {group: size for group, size in sizes.items() if size and group not in map(group_of, zones)}
@@ -63,7 +91,7 @@ def in_first_zone(
 
     def roll_back(group: str, staying: int) -> None:
         if not staying:
-            remove(group)
+            groups.remove(group)
             return
         try:
             scale(group, staying)
@@ -91,21 +119,15 @@ def in_first_zone(
     raise NoCapacity(f"{lack} together. {' '.join(refused)} Try later, another --region or shape.")
 
 
-def end_machines(
-    sizes: Mapping[str, int],
-    count: int,
-    *,
-    scale: Callable[[str, int], None],
-    wait_gone: Callable[[str, int], None],
-) -> None:
+def end_machines(context: CreateContext, groups: Groups, count: int) -> None:
     """Scale all groups down to `count` machines together, and wait until the others have ended."""
     new_sizes, left = {}, count
-    for group, size in sizes.items():
+    for group, size in groups.gpu_sizes().items():
         new_sizes[group] = min(size, left)
         left -= new_sizes[group]
-        scale(group, new_sizes[group])
+        groups.scale_down(group, new_sizes[group], context.staying_addresses, GROUP_WITHIN_S)
     for group, size in new_sizes.items():
-        wait_gone(group, size)
+        groups.wait_gone(group, size)
 
 
 @contextmanager
