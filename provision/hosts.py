@@ -46,8 +46,9 @@ class HostsProvider:
         machines = self._machines(spec, current)
         count = len(machines) if spec.count is None else spec.count
         if count > len(machines):
+            source = f"cluster '{self._folder.name}'" if spec.hosts is None else f"'{spec.hosts}'"
             raise RefusedPlan(
-                f"{count} machines are asked for, and {self._source(spec)} lists {len(machines)}. "
+                f"{count} machines are asked for, and {source} lists {len(machines)}. "
                 f"Add machines to it, or ask for `--count {len(machines)}`."
             )
         have = len(current.machines) if current else 0
@@ -60,7 +61,9 @@ class HostsProvider:
             )
         first = sorted(machines, key=lambda machine: machine.rank)[:count]
         keep = tuple(_completed(machine, spec, current) for machine in first)
-        driver = _driver(spec.driver)
+        driver = NO_DRIVER  # by default, as the machines are not ours
+        if spec.driver not in (None, "none"):
+            driver = DriverPlan(source="install", version=None if spec.driver == "auto" else spec.driver)
         return Plan(
             spec=spec,
             provider=self.name,
@@ -143,9 +146,6 @@ class HostsProvider:
             "`ansible_host` and `ansible_user` of each are enough."
         )
 
-    def _source(self, spec: Spec) -> str:
-        return f"'{spec.hosts}'" if spec.hosts is not None else f"cluster '{self._folder.name}'"
-
 
 def _completed(machine: Machine, spec: Spec, current: Inventory | None) -> Machine:
     """Return the machine with the interpreter and bastion of the spec, else of the file, else of the inventory."""
@@ -164,10 +164,3 @@ def _route(machine: Machine) -> str:
     """Return the clause on the machine's bastion or proxy command. Empty: reached directly."""
     route = machine.bastion or without_secrets(machine.proxy_command or "")
     return f" over {route}" if route else ""
-
-
-def _driver(requested: str | None) -> DriverPlan:
-    """Return the plan for a requested driver. The default is no driver, as the machines are not ours."""
-    if requested in (None, "none"):
-        return NO_DRIVER
-    return DriverPlan(source="install", version=None if requested == "auto" else requested)

@@ -216,18 +216,11 @@ def of_state_reason(reason: str, *, zone: str) -> CloudError | None:
 def key_hint(*, scaling: bool = False) -> str:
     """Return which rights a customer-managed key of disks has to grant. `scaling`: Auto Scaling launches."""
     # https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
-    user = (
-        "you",
-        (
-            "kms:CreateGrant, kms:Decrypt, kms:DescribeKey, kms:GenerateDataKeyWithoutPlaintext and kms:ReEncrypt*"
-        ),
+    principal, actions = "you", "kms:GenerateDataKeyWithoutPlaintext"
+    if scaling:
+        # https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html
+        principal, actions = SCALING_ROLE, "kms:Encrypt, kms:GenerateDataKey*"
+    return (
+        "If EBS's default key in the region is customer-managed, its policy has to allow "
+        f"{principal} kms:CreateGrant, kms:Decrypt, kms:DescribeKey, {actions} and kms:ReEncrypt*."
     )
-    # https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html
-    role = (
-        SCALING_ROLE,
-        (
-            "kms:CreateGrant, kms:Decrypt, kms:DescribeKey, kms:Encrypt, kms:GenerateDataKey* and kms:ReEncrypt*"
-        ),
-    )
-    principal, actions = role if scaling else user
-    return f"If EBS's default key in the region is customer-managed, its policy has to allow {principal} {actions}."

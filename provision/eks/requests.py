@@ -114,11 +114,6 @@ def policies(role: str, partition: str = "aws") -> tuple[str, ...]:
     return tuple(f"arn:{partition}:iam::aws:policy/{name}" for name in _POLICIES[role])
 
 
-def pairs(of: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return tags as IAM takes them."""
-    return [{"Key": key, "Value": value} for key, value in of.items()]
-
-
 def role(cluster: CloudCluster, name: str) -> Request:
     """Return the request CreateRole. The tag REGION is the cluster's region, as roles are global."""
     trust = {
@@ -131,12 +126,13 @@ def role(cluster: CloudCluster, name: str) -> Request:
             }
         ],
     }
+    of = cluster_tags(cluster) | {REGION: cluster.target.region or ""}
     return {
         "Path": ROLE_PATH,
         "RoleName": role_name(cluster, name),
         "AssumeRolePolicyDocument": json.dumps(trust),
         "Description": f"gpuctl: the {name}{'s' * (name == NODE_ROLE)} of {cluster_name(cluster)}",
-        "Tags": pairs(cluster_tags(cluster) | {REGION: cluster.target.region or ""}),
+        "Tags": [{"Key": key, "Value": value} for key, value in of.items()],
     }
 
 

@@ -85,7 +85,9 @@ class Pods:
                 )
             ready = sum(stage.stage == "ready" for stage in stages.values())
             progress.tell(f"waiting for the pods: {ready} of {count + 1} are ready")
-        return sorted((pod for pod in pods if not _is_head(pod)), key=_order)
+        heads = {"ray.io/node-type": "head"}.items()
+        workers = (pod for pod in pods if not heads <= (pod["metadata"].get("labels") or {}).items())
+        return sorted(workers, key=_order)
 
     def rank(self, workers: Sequence[Mapping[str, Any]], count: int) -> None:
         """Give each unranked worker a free rank, by a label: the label decides which machine a pod is."""
@@ -357,10 +359,6 @@ def _in_service(pod: Mapping[str, Any]) -> bool:
     """Return whether the pod is neither being deleted nor over: KubeRay replaces such pods."""
     deleted = bool(pod["metadata"].get("deletionTimestamp"))
     return not deleted and (pod.get("status") or {}).get("phase") not in OVER
-
-
-def _is_head(pod: Mapping[str, Any]) -> bool:
-    return bool((pod["metadata"].get("labels") or {}).get("ray.io/node-type") == "head")
 
 
 def _order(pod: Mapping[str, Any]) -> tuple[bool, int, str, str]:

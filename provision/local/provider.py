@@ -79,7 +79,9 @@ class LocalProvider:
         keep = {rank: host for rank, host in done.items() if host.state != "gone"}
         replaced = before | {rank: host.record.id for rank, host in hosts.items()}
         create = tuple(
-            PlannedMachine(name=self._name(rank), rank=rank, shape="local", replaces=replaced.get(rank))
+            PlannedMachine(
+                name=f"{self._folder.name}-{rank}", rank=rank, shape="local", replaces=replaced.get(rank)
+            )
             for rank in range(count)
             if rank not in keep
         )
@@ -115,7 +117,9 @@ class LocalProvider:
                 pid, port = ready[entry.record.id].pid, ready[entry.record.id].port
                 journal.append("local host runs", id=entry.record.id, pid=pid, port=port)
                 entry.folder.save(replace(entry.record, pid=pid, port=port))
-            self._share_gpus(len(plan.keep) + len(plan.create))
+            count = len(plan.keep) + len(plan.create)
+            for host in self._hosts():
+                host.folder.give_gpus(state.share(self._devices, rank=host.record.rank, count=count))
         except BaseException as error:
             leftovers = self._clear(staying)
             if isinstance(error, CreateFailed | InventoryError | OSError):
@@ -229,10 +233,6 @@ class LocalProvider:
         env["UV_CACHE_DIR"] = str(self._path / state.UV_CACHE)
         return start.launch(record, folder, authorized_key=authorized_key, env=env, python=self._python)
 
-    def _share_gpus(self, count: int) -> None:
-        for host in self._hosts():
-            host.folder.give_gpus(state.share(self._devices, rank=host.record.rank, count=count))
-
     def _clear(self, staying: set[str], say: Say = quiet) -> tuple[Leftover, ...]:
         """End and remove all hosts of the cluster except those `staying`.
 
@@ -291,9 +291,6 @@ class LocalProvider:
 
     def _host_folder(self, machine: str) -> HostFolder:
         return HostFolder(self._path / machine)
-
-    def _name(self, rank: int) -> str:
-        return f"{self._folder.name}-{rank}"
 
     @property
     def _path(self) -> Path:

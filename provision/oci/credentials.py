@@ -6,7 +6,7 @@ in a message.
 
 import configparser
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -236,20 +236,13 @@ def _security_token(config: Mapping[str, Any]) -> Any:
     return oci.auth.signers.SecurityTokenSigner(token, key)
 
 
-def _instance_principal(config: Mapping[str, Any]) -> Any:  # noqa: ARG001 - as the others
-    none = oci.retry.NoneRetryStrategy()
-    return oci.auth.signers.InstancePrincipalsSecurityTokenSigner(retry_strategy=none)
-
-
-def _resource_principal(config: Mapping[str, Any]) -> Any:  # noqa: ARG001 - as the others
-    return oci.auth.signers.get_resource_principals_signer()
-
-
-_SIGNERS = {
+_SIGNERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "api_key": _api_key,
     "security_token": _security_token,
-    "instance_principal": _instance_principal,
-    "resource_principal": _resource_principal,
+    "instance_principal": lambda _: oci.auth.signers.InstancePrincipalsSecurityTokenSigner(
+        retry_strategy=oci.retry.NoneRetryStrategy()
+    ),
+    "resource_principal": lambda _: oci.auth.signers.get_resource_principals_signer(),
 }
 
 _SIGNER_ERRORS = (

@@ -4,6 +4,7 @@ OCI counts the limits of machines with GPUs by availability domain; its refusal 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from inventories.threads import run_all
@@ -56,16 +57,12 @@ def refused(api: Api, error: Quota, room: Mapping[str, Any] | None) -> CloudErro
     if not error.named or room is None or error.code != "LimitExceeded":
         return error
     for zone in room["elsewhere"]:
-        if _has_room(api, error.named, zone, room["needed"]):
+        left = run_all(partial(available, api, zone=zone), error.named)
+        # An unknown limit counts as full.
+        if all(isinstance(free, int) and free >= room["needed"] for free in left):
             return Capacity(
                 f"The limit {', '.join(error.named)} is reached in this availability domain; {zone} has room.",
                 operation=error.operation,
                 code=error.code,
             )
     return error
-
-
-def _has_room(api: Api, names: Sequence[str], zone: str, needed: int) -> bool:
-    """Return whether all of these limits leave room. An unknown limit counts as full."""
-    left = run_all(lambda name: available(api, name, zone), names)
-    return all(isinstance(free, int) and free >= needed for free in left)

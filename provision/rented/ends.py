@@ -33,7 +33,12 @@ def not_scheduled(
     """Return the ids of the machines that no schedule terminates at the end of the cluster's time, in order."""
     assert cluster.expires_at is not None
     end = datetime.fromisoformat(cluster.expires_at)
-    in_time = [schedule for schedule in schedules if _acts_in_time(schedule, end)]
+    # Not before the cluster's end, either.
+    in_time = [
+        schedule
+        for schedule in schedules
+        if (acts := read_time(schedule.at)) is not None and end <= acts <= end + LATEST
+    ]
     return tuple(sorted(set(machines).difference(*(schedule.machines for schedule in in_time))))
 
 
@@ -77,9 +82,3 @@ def is_late(cluster: CloudCluster, now: datetime) -> bool:
     """Return whether a schedule should have ended all machines by now."""
     assert cluster.expires_at is not None
     return now > datetime.fromisoformat(cluster.expires_at) + LONGEST_END
-
-
-def _acts_in_time(schedule: ScheduledEnd, end: datetime) -> bool:
-    """Return whether a schedule acts at a cluster's end, and not before."""
-    acts = read_time(schedule.at)
-    return acts is not None and end <= acts <= end + LATEST

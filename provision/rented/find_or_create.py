@@ -54,7 +54,7 @@ class JournaledEnsure:
             return resource_id
         if last is not None and _age_s(last) < self._consistency_s:
             # The resource may exist: the list lags behind.
-            resource_id = self._await(find, self._consistency_s - _age_s(last))
+            resource_id = first_result(self._clock, find, self._consistency_s - _age_s(last))
         if resource_id is None:
             again = last is not None and begun and _age_s(last) <= TOKEN_LIFE_S
             token = str(last["token"]) if last is not None and again else secrets.token_hex(16)
@@ -82,11 +82,8 @@ class JournaledEnsure:
                 journal.append("refused", kind=kind, token=token)
                 raise
             # The resource may exist: a second one is made only when the list has had time to show the first.
-            resource_id = self._await(find, self._consistency_s)
+            resource_id = first_result(self._clock, find, self._consistency_s)
             return resource_id if resource_id is not None else create(token)
-
-    def _await(self, find: Callable[[], str | None], seconds: float) -> str | None:
-        return first_result(self._clock, find, seconds)
 
 
 def recent_makings(journal: Journal, within_s: float) -> list[tuple[str | None, float]]:

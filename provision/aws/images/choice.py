@@ -12,7 +12,6 @@ from inventories.errors import InvalidInput
 from provision.aws import shapes
 from provision.aws.api import Api
 from provision.aws.images import lookup
-from provision.aws.images.lookup import Source
 from provision.pricing.catalog import last_driver_branch, nvidia_by_name
 from provision.records import BootImage, CloudCluster
 from provision.rented.planning.drivers import branch_of
@@ -54,14 +53,10 @@ def find(api: Api, cluster: CloudCluster, described: Mapping[str, Any]) -> tuple
         if image is not None:
             return image, "it brings the driver", True
         why = f"gpuctl installs the driver; AWS has no Deep Learning Base image for it in {api.region}"
-    return _published(api, plain, architecture), why, True
-
-
-def _published(api: Api, source: Source, architecture: str) -> ImageView:
-    image = lookup.published(api, source, architecture)
+    image = lookup.published(api, plain, architecture)
     if image is None:
-        raise InvalidInput(lookup.missing(api.region, f"'{source.parameter or source.name}', the default"))
-    return image
+        raise InvalidInput(lookup.missing(api.region, f"'{plain.parameter or plain.name}', the default"))
+    return image, why, True
 
 
 def _booted(api: Api, image: BootImage, architecture: str) -> tuple[ImageView, str, bool]:

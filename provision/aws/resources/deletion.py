@@ -4,7 +4,7 @@ import contextlib
 from typing import Any
 
 from inventories.text import first_of
-from provision.aws.api import Answer, Api, Item
+from provision.aws.api import Api, Item
 from provision.aws.errors import translate
 from provision.aws.requests import filters
 from provision.aws.resources.resource_types import KINDS, Kind, attachments, listed
@@ -33,13 +33,22 @@ def delete(api: Api, clock: Clock, resource: Resource) -> None:
             _detach(api, resource)
         if resource.kind == "route-table":
             _disassociate(api, resource)
-        _refuse_unsuccessful(api, kind, api.call(kind.delete, again=True, **_id_field(kind, resource)))
+        answer = api.call(kind.delete, again=True, **_id_field(kind, resource))
+        # The successful answer of a call that takes several ids has the error of each.
+        for refused in answer.get("Unsuccessful") or []:
+            operation = "".join(word.capitalize() for word in kind.delete.split("_"))
+            raise translate(refused, service="ec2", operation=operation, region=api.region)
     except Gone:
         return
     except CloudError as error:
         if not isinstance(error, Blocked) and error.code not in _IN_USE.get(resource.kind, ()):
             raise
-        holders = _blockers(api, kind, resource)
+        # All of its users, ours or not.
+        holders = [
+            *_attached_to(api, kind, resource),
+            *_interfaces(api, kind, resource),
+            *_inside(api, resource),
+        ]
         if not holders:
             raise
         raise Blocked(
@@ -55,13 +64,6 @@ def _id_field(kind: Kind, resource: Resource) -> dict[str, Any]:
     if kind.deleted_by_name:
         return {kind.named or "": resource.name}
     return {f"{kind.id}s": [resource.id]} if kind.deleted_in_a_list else {kind.id: resource.id}
-
-
-def _refuse_unsuccessful(api: Api, kind: Kind, answer: Answer) -> None:
-    """Raise the error of one id in the successful answer of a call that takes several ids."""
-    for refused in answer.get("Unsuccessful") or []:
-        operation = "".join(word.capitalize() for word in kind.delete.split("_"))
-        raise translate(refused, service="ec2", operation=operation, region=api.region)
 
 
 def _disassociate(api: Api, resource: Resource) -> None:
@@ -101,15 +103,6 @@ def _await_gone(api: Api, clock: Clock, kind: Kind, resource: Resource) -> None:
             return
     minutes = f", which can take {kind.ends_within_s / 60:.0f} minutes" if kind.ends_within_s else ""
     raise Blocked(f"The {resource.kind} {resource.id} in {api.region} is being deleted{minutes}.")
-
-
-def _blockers(api: Api, kind: Kind, resource: Resource) -> list[str]:
-    """Return the names of all users of a resource, ours or not."""
-    return [
-        *_attached_to(api, kind, resource),
-        *_interfaces(api, kind, resource),
-        *_inside(api, resource),
-    ]
 
 
 def _attached_to(api: Api, kind: Kind, resource: Resource) -> list[str]:
@@ -152,11 +145,6 @@ def _interface_name(interface: Item) -> str:
     return f"network interface {interface['NetworkInterfaceId']}" + (f" ({owner})" if owner else "")
 
 
-def _group_name(group: Item) -> str:
-    """Return the id and the name, which shows the maker, such as `GuardDutyManagedSecurityGroup-…`."""
-    return f"security group {group['GroupId']} ({group['GroupName']})"
-
-
 def _inside(api: Api, resource: Resource) -> list[str]:
     """Return other makers' resources in our VPC, or that admit our group."""
     if resource.kind == "security-group":
@@ -175,7 +163,12 @@ def _inside(api: Api, resource: Resource) -> list[str]:
     endpoints = api.pages("describe_vpc_endpoints", "VpcEndpoints", Filters=in_vpc)
     side_tables = [table for table in tables if not any(a.get("Main") for a in table.get("Associations", []))]
     return [
-        *(_group_name(group) for group in groups if group["GroupName"] != "default"),
+        # The name shows the maker, such as `GuardDutyManagedSecurityGroup-…`.
+        *(
+            f"security group {group['GroupId']} ({group['GroupName']})"
+            for group in groups
+            if group["GroupName"] != "default"
+        ),
         *(f"subnet {subnet['SubnetId']}" for subnet in subnets),
         *(f"route table {table['RouteTableId']}" for table in side_tables),
         *(f"endpoint {endpoint['VpcEndpointId']}" for endpoint in endpoints),

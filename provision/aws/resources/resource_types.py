@@ -195,6 +195,8 @@ def _resource(kind: Kind, item: Item, networks: Mapping[str, str]) -> Resource:
     of = tags_in(item)
     name = str(item.get(kind.named, "")) if kind.named else of.get("Name", "")
     resource_id = str(item.get(kind.id) or name)
+    # Of an internet gateway.
+    attached = (str(each["VpcId"]) for each in item.get("Attachments", []) if "VpcId" in each)
     return Resource(
         kind=kind.name,
         id=resource_id,
@@ -202,14 +204,6 @@ def _resource(kind: Kind, item: Item, networks: Mapping[str, str]) -> Resource:
         tags=of,
         stage=kind.stage,
         ends_within_s=kind.ends_within_s,
-        network=networks.get(resource_id) or item.get("VpcId") or _attached_vpc(item),
+        network=networks.get(resource_id) or item.get("VpcId") or next(attached, None),
         deleting=str(item.get("State", "")).lower() in _DELETED,
-    )
-
-
-def _attached_vpc(item: Item) -> str | None:
-    """Return the VPC of an internet gateway."""
-    return next(
-        (str(attachment["VpcId"]) for attachment in item.get("Attachments", []) if "VpcId" in attachment),
-        None,
     )

@@ -53,7 +53,9 @@ def user_data(
             ["systemctl", "enable", "--now", f"{EXPIRE_UNIT}.timer"],
         ]
     if peer_cidr is not None:
-        commands.append(_let_peers_in(str(ipaddress.IPv4Network(peer_cidr, strict=False))))
+        cidr = ipaddress.IPv4Network(peer_cidr, strict=False)
+        source = f"--zone=trusted --add-source={cidr}"
+        commands.append(_open(firewalld=source, ufw=f"allow from {cidr}", rule=f"-s {cidr} -j ACCEPT"))
     if ssh_port != 22:
         files.append(_file("/etc/ssh/sshd_config.d/10-gpuctl.conf", f"Port {ssh_port}\n"))
         commands.append(_move_ssh(ssh_port))
@@ -110,15 +112,6 @@ AccuracySec=1s
 WantedBy=timers.target
 """
     return {f"{EXPIRE_UNIT}.service": service, f"{EXPIRE_UNIT}.timer": timer}
-
-
-def _let_peers_in(cidr: str) -> str:
-    """Return shell text that admits all traffic from `cidr`."""
-    return _open(
-        firewalld=f"--zone=trusted --add-source={cidr}",
-        ufw=f"allow from {cidr}",
-        rule=f"-s {cidr} -j ACCEPT",
-    )
 
 
 def _move_ssh(port: int) -> str:
