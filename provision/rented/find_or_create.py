@@ -6,6 +6,7 @@ resource. OCI's calls take a token, which is used again.
 
 import secrets
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,23 +18,16 @@ TOKEN_LIFE_S = 20 * 3600.0
 """OCI forgets a token after 24 hours."""
 
 
+@dataclass
 class JournaledEnsure:
     """`provision.rented.interface.Ensure` with a journal of the cluster and one of the shared network."""
 
-    def __init__(
-        self,
-        cluster_journal: Journal,
-        shared: Journal,
-        *,
-        clock: Clock,
-        consistency_s: float,
-        say: Say = quiet,
-    ) -> None:
-        self.say = say
-        self._own = cluster_journal
-        self._shared = shared
-        self._clock = clock
-        self._consistency_s = consistency_s
+    cluster_journal: Journal
+    shared_journal: Journal
+    _: KW_ONLY
+    clock: Clock
+    consistency_s: float
+    say: Say = quiet
 
     def __call__(
         self,
@@ -44,7 +38,7 @@ class JournaledEnsure:
         shared: bool = False,
     ) -> str:
         """Return the id of the resource: found, or created. See `Ensure`."""
-        journal = self._shared if shared else self._own
+        journal = self.shared_journal if shared else self.cluster_journal
         resource_id = find()
         last = _last_entries(journal).get(kind)
         begun = last is not None and last["event"] == "making"
@@ -52,9 +46,9 @@ class JournaledEnsure:
             if begun:
                 journal.append("made", kind=kind, id=resource_id)
             return resource_id
-        if last is not None and _age_s(last) < self._consistency_s:
+        if last is not None and _age_s(last) < self.consistency_s:
             # The resource may exist: the list lags behind.
-            resource_id = first_result(self._clock, find, self._consistency_s - _age_s(last))
+            resource_id = first_result(self.clock, find, self.consistency_s - _age_s(last))
         if resource_id is None:
             again = last is not None and begun and _age_s(last) <= TOKEN_LIFE_S
             token = str(last["token"]) if last is not None and again else secrets.token_hex(16)
@@ -82,7 +76,7 @@ class JournaledEnsure:
                 journal.append("refused", kind=kind, token=token)
                 raise
             # The resource may exist: a second one is made only when the list has had time to show the first.
-            resource_id = first_result(self._clock, find, self._consistency_s)
+            resource_id = first_result(self.clock, find, self.consistency_s)
             return resource_id if resource_id is not None else create(token)
 
 

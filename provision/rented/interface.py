@@ -23,14 +23,15 @@ from provision.records import (
     Target,
     Zone,
 )
-from provision.waiting import Clock, SystemClock
+from provision.waiting import Clock, Say, SystemClock
 
 
 class Ensure(Protocol):
     """Find or create a resource, once, whatever crashed before."""
 
-    say: Callable[[str], None]
-    """Takes a line of progress, for resources that take minutes."""
+    @property
+    def say(self) -> Say:
+        """Takes a line of progress, for resources that take minutes."""
 
     def __call__(
         self,
@@ -175,7 +176,7 @@ class SchedulesEnd(Protocol):
     def scheduled_ends(self, cluster_id: str) -> tuple[ScheduledEnd, ...]:
         """Return the schedules for a cluster's machines, as the cloud describes them now. Raises CloudError."""
 
-    def forget_ended(self, cluster_id: str, alive: Sequence[str], say: Callable[[str], None]) -> None:
+    def forget_ended(self, cluster_id: str, alive: Sequence[str], say: Say) -> None:
         """Keep the cloud from replacing dead machines of the cluster.
 
         A machine that it is making already is listed when this returns. Raises CloudError.

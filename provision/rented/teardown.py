@@ -6,7 +6,7 @@ that can't be removed stops no other: all are tried, and the rest is named.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from inventories.threads import run_all
 from provision.errors import BadCredentials, Blocked, CloudError, LeftBehind, Throttled, Unclear
@@ -64,24 +64,17 @@ def remove(
     return teardown.run(watch_s, network, network_gone)
 
 
+@dataclass
 class _Teardown:
-    def __init__(
-        self,
-        cloud: Cloud,
-        cluster_ids: Collection[str] | None,
-        clock: Clock,
-        say: Say,
-        blocked_timeout_s: float,
-    ) -> None:
-        self._cloud = cloud
-        self._cluster_ids = cluster_ids
-        self._clock = clock
-        self._say = say
-        self._blocked_timeout_s = blocked_timeout_s
-        self._live: dict[str, str] = {}
-        """Existing resources: id → kind."""
-        self._networks: dict[str, str] = {}
-        """The last known network of each resource: id → id."""
+    _cloud: Cloud
+    _cluster_ids: Collection[str] | None
+    _clock: Clock
+    _say: Say
+    _blocked_timeout_s: float
+    _live: dict[str, str] = field(default_factory=dict)
+    """Existing resources: id → kind."""
+    _networks: dict[str, str] = field(default_factory=dict)
+    """The last known network of each resource: id → id."""
 
     def run(
         self,

@@ -1,6 +1,7 @@
 """Resources of the infrastructure: found by their tags, or created."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ from provision.aws.requests import Request
 from provision.errors import Exists
 from provision.records import CloudCluster
 from provision.rented.interface import Ensure
-from provision.waiting import Clock, first_result
+from provision.waiting import Clock, Say, first_result
 
 Pick = Callable[[Sequence[Item]], Item | None]
 Read = Callable[[], Sequence[Any]]
@@ -29,18 +30,20 @@ class Listing:
         return self.known
 
 
+@dataclass(frozen=True)
 class ResourceMaker:
     """Creates resources for one cluster through `Ensure`, and adopts resources that another process made."""
 
-    def __init__(
-        self, api: Api, clock: Clock, consistency_s: float, cluster: CloudCluster, ensure: Ensure
-    ) -> None:
-        self.api = api
-        self.clock = clock
-        self.consistency_s = consistency_s
-        self.cluster = cluster
-        self.say = ensure.say
-        self._ensure = ensure
+    api: Api
+    clock: Clock
+    consistency_s: float
+    cluster: CloudCluster
+    ensurer: Ensure
+
+    @property
+    def say(self) -> Say:
+        """Takes a line of progress."""
+        return self.ensurer.say
 
     def listing(self, operation: str, key: str, filters: list[Request], **more: Any) -> Listing:
         """Return a list, which is not read yet."""
@@ -80,7 +83,7 @@ class ResourceMaker:
                     raise
                 return adopted
 
-        return self._ensure(kind, find=find, create=create_or_adopt, shared=shared)
+        return self.ensurer(kind, find=find, create=create_or_adopt, shared=shared)
 
     def wait_for(self, find: Callable[[], T | None]) -> T | None:
         """Return the first result of `find`. `None`: no result until the lists had settled."""
