@@ -106,9 +106,14 @@ def milliseconds(ms: float | None) -> str:
     return f"{ms:.2f} ms" if ms < 10 else f"{ms:.1f} ms"
 
 
-def percent(fraction: float | None) -> str:
+def percent(fraction: float | None, digits: int = 1) -> str:
     """`97.2 %`."""
-    return UNKNOWN if fraction is None else f"{fraction * 100:.1f} %"
+    return UNKNOWN if fraction is None else f"{fraction * 100:.{digits}f} %"
+
+
+def known(value: float | None, form: str) -> str:
+    """Format a value by `{:.2f} x` or the like, if it is known."""
+    return UNKNOWN if value is None else form.format(value)
 
 
 def count(value: float | None) -> str:

@@ -99,9 +99,9 @@ def use_lines(use: RunUse) -> list[tuple[str, str]]:
     if hidden:
         means = f"and {plural(hidden, 'more node')}: gpuctl results --json; the mean of all nodes is "
         if gpus:
-            gpus.append(means + _percent(use.gpu_utilization))
+            gpus.append(means + text.percent(use.gpu_utilization, 0))
         if cpus and not use.one_machine:
-            cpus.append(means + _percent(use.cpu_utilization))
+            cpus.append(means + text.percent(use.cpu_utilization, 0))
     return [
         (label if first else "", line)
         for label, lines in (("GPU use", gpus), ("CPU use", cpus))
@@ -126,10 +126,6 @@ def _gpus(node: NodeUse) -> str:
 
 def _with_peak(use: Sequence[float | None], peak: int | None, total: int | None) -> str:
     """`87 % 85 % (peak memory 21.3 of 24.1 GB)`; empty where nothing is known."""
-    shown = " ".join(_percent(part) for part in use) if any(part is not None for part in use) else ""
+    shown = " ".join(text.percent(part, 0) for part in use) if any(part is not None for part in use) else ""
     memory = f"peak memory {peak / 1e9:.1f} of {total / 1e9:.1f} GB" if peak is not None and total else ""
     return f"{shown} ({memory})" if shown and memory else shown or memory
-
-
-def _percent(fraction: float | None) -> str:
-    return text.UNKNOWN if fraction is None else f"{fraction * 100:.0f} %"

@@ -88,7 +88,7 @@ def _table(rows: Sequence[AdviceRow], *, rented: bool) -> RenderableType:
         "at once": lambda row: str(row.micro_batch),
         "step": _step,
         speed: lambda row: text.count(row.samples_per_s if images else row.tokens_per_s),
-        "MFU": lambda row: text.UNKNOWN if row.mfu is None else f"{row.mfu:.0%}".replace("%", " %"),
+        "MFU": lambda row: text.percent(row.mfu, 0),
         "$/h": lambda row: _usd(row.hourly_usd),
         "$/epoch": lambda row: _usd(row.usd_per_epoch),
         "time": _time,

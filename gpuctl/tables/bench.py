@@ -14,14 +14,13 @@ from gpuctl import text
 from gpuctl.scaling.bottleneck import bottleneck, comparable, contradicting, doubts
 from gpuctl.scaling.forecast import Forecast, Outlook, Range
 from gpuctl.scaling.measurements import Measured, title_of
-from gpuctl.tables.layout import FittedTable
+from gpuctl.tables.layout import STEP_PARTS, FittedTable, bar_of
 from inventories.text import dollars, plural
 
 Row = TypeVar("Row")
 
 PICTURE_WIDTH = 48
-PARTS = (("compute", "█", "green"), ("communication", "▓", "yellow"), ("data", "░", "cyan"))
-"""(part of a step, its character, its style), …"""
+TIMES = "{:.2f} x"
 
 
 def bench_table(measured: Sequence[Measured], outlooks: Sequence[Outlook] = ()) -> RenderableType:
@@ -46,11 +45,11 @@ def layouts_table(measured: Sequence[Measured]) -> RenderableType:
         "epoch": lambda point: text.duration(point.epoch_s if point.by_epoch else None),
         "spread": lambda point: text.percent(point.spread),
         f"{first.unit}/s": lambda point: speed(point.samples_per_s),
-        "speed-up": lambda point: _times(point.speed_up(first) if point in sound else None),
+        "speed-up": lambda point: text.known(point.speed_up(first) if point in sound else None, TIMES),
         "efficiency": lambda point: text.percent(point.efficiency(first) if point in sound else None),
-        "data": lambda point: _share(point.share.data),
-        "compute": lambda point: _share(point.share.compute),
-        "comm.": lambda point: _share(point.share.communication),
+        "data": lambda point: text.percent(point.share.data, 0),
+        "compute": lambda point: text.percent(point.share.compute, 0),
+        "comm.": lambda point: text.percent(point.share.communication, 0),
         "$/epoch": lambda point: usd(point.epoch_usd),
     }
     if wrong:
@@ -88,10 +87,6 @@ def _table(
     )
 
 
-def _share(fraction: float | None) -> str:
-    return text.UNKNOWN if fraction is None else f"{fraction:.0%}".replace("%", " %")
-
-
 class Picture:
     """A bar a layout: an epoch's time, divided into its parts. The longest bar takes the full width."""
 
@@ -105,29 +100,18 @@ class Picture:
         width = max(min(PICTURE_WIDTH, options.max_width - label - times - 3), 1)
         for point in self.measured:
             line = Text(f"{point.layout.name:>{label}}  ")
-            for character, style, count in bar_of(point, round(width * point.epoch_s / longest)):
+            size = max(round(width * point.epoch_s / longest), 1)
+            for character, style, count in (
+                bar_of(point.share, size) if point.share.known else [("━", "", size)]
+            ):
                 line.append(character * count, style)
             yield line.append(f" {text.duration(point.epoch_s)}")
         legend = Text(" " * (label + 2))
-        for name, character, style in PARTS:
+        for name, character, style in STEP_PARTS:
             legend.append(f"{character} ", style)
             legend.append(f"{name}   ", "dim")
         legend.rstrip()
         yield legend
-
-
-def bar_of(point: Measured, width: int) -> list[tuple[str, str, int]]:
-    """(character, style, how many) of each part of a bar; one plain part where the shares are not known."""
-    fractions = [getattr(point.share, name) for name, _, _ in PARTS]
-    if None in fractions:
-        return [("━", "", max(width, 1))]
-    drawn, so_far, parts = 0, 0.0, []
-    for (_, character, style), fraction in zip(PARTS, fractions, strict=True):
-        so_far += max(fraction, 0.0)
-        upto = min(round(so_far * max(width, 1)), max(width, 1))
-        parts.append((character, style, upto - drawn))
-        drawn = upto
-    return parts
 
 
 def forecast_table(outlooks: Sequence[Outlook]) -> RenderableType:
@@ -138,7 +122,7 @@ def forecast_table(outlooks: Sequence[Outlook]) -> RenderableType:
         "step": lambda end: text.milliseconds(end.value(end.of.step_ms)),
         "epoch": lambda end: text.duration(end.value(end.of.epoch_s)),
         "samples/s": lambda end: text.count(end.value(end.of.samples_per_s)),
-        "speed-up": lambda end: _times(end.value(end.of.speed_up)),
+        "speed-up": lambda end: text.known(end.value(end.of.speed_up), TIMES),
         "efficiency": lambda end: text.percent(end.value(end.of.efficiency)),
         "$/epoch": lambda end: usd(end.value(end.of.epoch_usd)),
         "measured": lambda end: text.duration(
@@ -160,10 +144,6 @@ class _End:
     def value(self, range_: Range | None) -> float | None:
         """The range's value at this end."""
         return None if range_ is None else range_.fast if self.full else range_.slow
-
-
-def _times(factor: float | None) -> str:
-    return text.UNKNOWN if factor is None else f"{factor:.2f} x"
 
 
 def forecast_notes(outlooks: Sequence[Outlook]) -> list[str]:

@@ -11,11 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl.text import UNKNOWN
+from inventories.runs.run import Share
 
 FOLDED_WIDTH = 10
 """Minimum width of a folded column; with less room, optional columns are left out."""
 GAP = 2
 """Blanks between two columns."""
+STEP_PARTS = (("compute", "█", "green"), ("communication", "▓", "yellow"), ("data", "░", "cyan"))
+"""(part of a step's time, its character, its style), …"""
 
 
 class FittedTable:
@@ -97,3 +100,14 @@ def table_of(*columns: str, right: Sequence[str] = (), flexible: Sequence[str] =
             no_wrap=column not in flexible,
         )
     return table
+
+
+def bar_of(share: Share, width: int) -> list[tuple[str, str, int]]:
+    """(character, style, how many) of each part of a step's time in a bar."""
+    drawn, so_far, parts = 0, 0.0, []
+    for name, character, style in STEP_PARTS:
+        so_far += max(getattr(share, name) or 0.0, 0.0)
+        upto = min(round(so_far * width), width)
+        parts.append((character, style, upto - drawn))
+        drawn = upto
+    return parts

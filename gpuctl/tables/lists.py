@@ -5,6 +5,7 @@ Each function returns something for `Output.table`. They import rich: import thi
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias
 
 from rich.cells import cell_len
@@ -93,7 +94,7 @@ class _Comparison:
                 yield "differs by", lambda result, _: self.differing[result.dir] or text.UNKNOWN
             if name == "accuracy":
                 for shown, metric in self.metrics.items():
-                    yield shown, _metric(metric)
+                    yield shown, partial(_metric, metric)
 
 
 def speed_up(result: Result, base: Result) -> float | None:
@@ -102,19 +103,13 @@ def speed_up(result: Result, base: Result) -> float | None:
     return speed / base_speed if speed and base_speed and is_other_layout(result, base) else None
 
 
-def _speed_up(result: Result, base: Result) -> str:
-    factor = speed_up(result, base)
-    return text.UNKNOWN if factor is None else f"{factor:.2f} x"
-
-
 def _efficiency(result: Result, base: Result) -> str:
     factor = speed_up(result, base)
     return text.percent(None if factor is None else factor * base.world_size / result.world_size)
 
 
-def _metric(name: str) -> Callable[[Result, Result], str]:
-    """Return the function that makes a result's cell of a metric."""
-    return lambda result, _: metric_text(result, name)
+def _metric(name: str, result: Result, _: Result) -> str:
+    return metric_text(result, name)
 
 
 def _args(result: Result, _: Result) -> str:
@@ -148,7 +143,7 @@ COMPARED: tuple[Row, ...] = (
     ("tokens/s", lambda result, _: text.count(result.train.tokens_per_s)),
     ("MFU", lambda result, _: text.percent(result.train.mfu)),
     ("memory", lambda result, _: memory_text(result.train)),
-    ("speed-up", _speed_up),
+    ("speed-up", lambda result, base: text.known(speed_up(result, base), "{:.2f} x")),
     ("efficiency", _efficiency),
     ("step p50", lambda result, _: text.milliseconds(result.train.step_ms.p50)),
     ("step p95", lambda result, _: text.milliseconds(result.train.step_ms.p95)),
@@ -284,7 +279,7 @@ def found_table(clusters: Sequence[ReapRow]) -> RenderableType:
     }
     return FittedTable(
         columns,
-        [[cell(row) for cell in columns.values()] for row in clusters],
+        [[cell(cluster) for cell in columns.values()] for cluster in clusters],
         right=("an hour", "so far"),
         folded=("cluster", "owner", "where", "id"),
         optional=("so far", "age", "ends in", "what", "an hour", "owner"),
@@ -305,8 +300,8 @@ def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:
         "GB": lambda shape: str(shape["gpu_memory_gb"]),
         "Gbps": lambda shape: shape["network"] or text.UNKNOWN,
         "RDMA/EFA": _fast_network,
-        "$/h": lambda shape: _usd(shape["usd_per_hour"]),
-        "$/GPU-h": lambda shape: _usd(shape["usd_per_gpu_hour"]),
+        "$/h": lambda shape: text.known(shape["usd_per_hour"], "{:,.3f}"),
+        "$/GPU-h": lambda shape: text.known(shape["usd_per_gpu_hour"], "{:,.3f}"),
     }
     table = FittedTable(
         columns,
@@ -330,7 +325,3 @@ def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:
 def _fast_network(shape: Mapping[str, Any]) -> str:
     """`16 x 200`: Gbps of the RDMA network; `4 EFA`: interfaces."""
     return shape["rdma"] or (f"{shape['efa']} EFA" if shape["efa"] else text.UNKNOWN)
-
-
-def _usd(price: float | None) -> str:
-    return text.UNKNOWN if price is None else f"{price:,.3f}"

@@ -19,7 +19,7 @@ from gpuctl.run_results.failures.failures import headline, how_it_ended
 from gpuctl.run_results.saved_results import earlier_of, launch_of, nothing_was_left
 from gpuctl.run_results.time_parts import time_lines
 from gpuctl.run_results.utilisation import use_lines
-from gpuctl.tables.layout import GAP, FittedTable, table_of
+from gpuctl.tables.layout import GAP, STEP_PARTS, FittedTable, bar_of, table_of
 from gpuctl.tables.outputs import OutputLines
 from gpuctl.tables.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts_table
 from gpuctl.tables.tune import search_table
@@ -215,26 +215,21 @@ class _Share:
     """A bar with the parts of a step's time, and their names below it."""
 
     def __init__(self, share: Share) -> None:
-        self.parts = (
-            ("compute", share.compute or 0.0, "█", "green"),
-            ("communication", share.communication or 0.0, "▓", "yellow"),
-            ("data", share.data or 0.0, "░", "cyan"),
-        )
+        self.share = share
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         indent = LABEL_WIDTH + 2
-        width = max(min(SHARE_WIDTH, options.max_width - indent), 1)
         shown = Text("step time".ljust(indent), "dim")
-        drawn, so_far = 0, 0.0
-        for _, fraction, character, style in self.parts:
-            so_far += max(fraction, 0.0)
-            upto = min(round(so_far * width), width)
-            shown.append(character * (upto - drawn), style)
-            drawn = max(upto, drawn)
+        for character, style, count in bar_of(
+            self.share, max(min(SHARE_WIDTH, options.max_width - indent), 1)
+        ):
+            shown.append(character * count, style)
         yield shown
         lines: list[Text] = []
-        for name, fraction, character, style in self.parts:
-            part = Text.assemble((f"{character} ", style), f"{name} {text.percent(fraction)}")
+        for name, character, style in STEP_PARTS:
+            part = Text.assemble(
+                (f"{character} ", style), f"{name} {text.percent(getattr(self.share, name))}"
+            )
             if lines and lines[-1].cell_len + 3 + part.cell_len <= options.max_width:
                 lines[-1] = lines[-1] + "   " + part
             else:

@@ -57,7 +57,7 @@ def _nodes(readings: "Sequence[Reading]", silent: dict[str, float]) -> Renderabl
     """A row a node; `state` only where one is not well."""
     columns: dict[str, Callable[[Usage], str | Text]] = {
         "CPU": lambda usage: share(usage.cpu_utilization),
-        "load": lambda usage: text.UNKNOWN if usage.load_1m is None else f"{usage.load_1m:.1f}",
+        "load": lambda usage: text.known(usage.load_1m, "{:.1f}"),
         "memory": lambda usage: of(usage.memory_used_bytes, usage.memory_total_bytes),
         "in/s": lambda usage: _bytes(usage.received_bytes_per_s),
         "out/s": lambda usage: _bytes(usage.sent_bytes_per_s),
@@ -92,8 +92,8 @@ def _gpus(readings: "Sequence[Reading]") -> RenderableType:
         "name": lambda gpu: text.clean(gpu.name, 30).removeprefix("NVIDIA "),
         "use": lambda gpu: share(gpu.utilization),
         "memory": lambda gpu: of(gpu.memory_used_bytes, gpu.memory_total_bytes),
-        "temp": lambda gpu: text.UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} C",
-        "power": lambda gpu: text.UNKNOWN if gpu.power_w is None else f"{gpu.power_w:.0f} W",
+        "temp": lambda gpu: text.known(gpu.temperature_c, "{:.0f} C"),
+        "power": lambda gpu: text.known(gpu.power_w, "{:.0f} W"),
     }
     rows = [
         [str(reading.rank), reading.node, *(cell(gpu) for cell in columns.values())]

@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 from gpuctl.run_results.progress import Progress
 from gpuctl.text import bar, clean, clean_lines, duration
+from remote.runs.observer import Observer, Outcome
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,42 +25,33 @@ EPOCH_EVERY_S = 1.0
 REFRESHES_PER_S = 6.0
 NODES_SHOWN = 8
 BAR_WIDTH = 24
-Outcome: TypeAlias = Literal["done", "failed", "stopped", "interrupted"]
-"""How a phase ended."""
 
 
-class View(Protocol):
+class View(Observer):
     """The display of a working command. A context manager; its methods never raise on their arguments."""
+
+    def __init__(self, output: "Output", *, logs: bool) -> None:
+        self._output = output
+        self._logs = logs
+        self._closed = False
+        self._progress = Progress()
 
     def __enter__(self) -> Self:
         """Begin to show."""
+        return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         """End the last phase, and be silent from now on."""
-
-    def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
-        """Begin a phase (`connect`, `connecting to 2 nodes`); end the previous one with its outcome and time.
-
-        If the phase has that name already, only its text changes.
-        """
-
-    def node(self, name: str, text: str) -> None:
-        """Show a node's current action."""
-
-    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
-        """Take a line of a rank's metrics."""
+        raise NotImplementedError
 
     def log(self, rank: int | None, node: str, line: str) -> None:
-        """Show a line of a rank's log. `rank` `None`: a line of that node's launcher, shown with --verbose only."""
-
-    def note(self, text: str) -> None:
-        """A line that stays."""
+        """Show a line of a rank's log; a line of a launcher with --verbose only."""
+        if self._logs and (rank is not None or self._output.options.verbose):
+            shown = log_line(rank, node, line)
+            self._output.logged.append(shown)
+            self.note(shown)
 
 
 def open_view(output: "Output", *, logs: bool) -> View:
@@ -67,20 +59,14 @@ def open_view(output: "Output", *, logs: bool) -> View:
     return LiveView(output, logs=logs) if output.live else PlainView(output, logs=logs)
 
 
-class PlainView:
+class PlainView(View):
     """Lines on stderr."""
 
     def __init__(self, output: "Output", *, logs: bool) -> None:
-        self._output = output
-        self._logs = logs
+        super().__init__(output, logs=logs)
         self._lock = threading.Lock()
-        self._closed = False
-        self._progress = Progress()
         self._phase: tuple[str, float] | None = None
         self._shown_at = 0.0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -100,8 +86,7 @@ class PlainView:
 
     def node(self, name: str, text: str) -> None:
         """Print a node's current action."""
-        with self._lock:
-            self._say(f"{name}: {text}")
+        self.note(f"{name}: {text}")
 
     def metric(self, rank: int, line: Mapping[str, Any]) -> None:
         """Print how far the job is, now and then."""
@@ -110,24 +95,13 @@ class PlainView:
             if not self._progress.update(rank, line, now):
                 return
             every_s = EPOCH_EVERY_S if line.get("event") == "epoch" else PROGRESS_EVERY_S
-            if now - self._shown_at >= every_s and (parts := self._parts()):
+            state = self._progress.state()
+            if now - self._shown_at >= every_s and (parts := state.where() + state.figures()):
                 self._shown_at = now
                 self._say(", ".join(parts))
 
-    def _parts(self) -> list[str]:
-        state = self._progress.state()
-        return state.where() + state.figures()
-
-    def log(self, rank: int | None, node: str, line: str) -> None:
-        """Print the line behind its rank."""
-        if self._logs and (rank is not None or self._output.options.verbose):
-            with self._lock:
-                shown = log_line(rank, node, line)
-                self._output.logged.append(shown)
-                self._say(shown)
-
     def note(self, text: str) -> None:
-        """Print it."""
+        """Print a line."""
         with self._lock:
             self._say(text)
 
@@ -142,21 +116,18 @@ class PlainView:
             self._output.say(text)
 
 
-class LiveView:
+class LiveView(View):
     """A few lines at the bottom of the terminal that are kept up to date; what stays is printed above them."""
 
     def __init__(self, output: "Output", *, logs: bool) -> None:
         from rich.live import Live
 
-        self._logs = logs
-        self._output = output
+        super().__init__(output, logs=logs)
         self._console = output.console(output.stderr)
         self._printing = threading.RLock()
         """Held while something is printed above the live lines, and while the view is closed."""
         self._state = threading.Lock()
         """Held for moments, and never while rich works: rich's own thread takes it to draw."""
-        self._closed = False
-        self._progress = Progress()
         self._phase: tuple[str, str, float] | None = None
         self._nodes: dict[str, str] = {}
         self._live = Live(
@@ -206,15 +177,8 @@ class LiveView:
         with self._state:
             self._progress.update(rank, line, time.monotonic())
 
-    def log(self, rank: int | None, node: str, line: str) -> None:
-        """Print the line behind its rank."""
-        if self._logs and (rank is not None or self._output.options.verbose):
-            shown = log_line(rank, node, line)
-            self._output.logged.append(shown)
-            self._print(shown, "")
-
     def note(self, text: str) -> None:
-        """Print it."""
+        """Print a line above the live ones."""
         self._print(clean_lines(text), "")
 
     def _end_phase(self, outcome: Outcome) -> None:
@@ -247,7 +211,8 @@ class LiveView:
         lines = []
         if phase:
             name, text, began = phase
-            lines.append(f"{_spinner()} {name:<9} {duration(time.monotonic() - began):>9}  {text}")
+            spinner = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"[int(time.monotonic() * 10) % 10]
+            lines.append(f"{spinner} {name:<9} {duration(time.monotonic() - began):>9}  {text}")
         hidden = len(nodes) - NODES_SHOWN
         lines += [f"    {name}  {nodes[name]}" for name in sorted(list(nodes)[-NODES_SHOWN:])]
         if hidden > 0:
@@ -263,7 +228,3 @@ def log_line(rank: int | None, node: str, line: str) -> str:
     """`rank 0 │ text`, `node-1 │ text` for the launcher's."""
     source = node if rank is None else f"rank {rank}"
     return f"{source} │ {clean(line)}"
-
-
-def _spinner() -> str:
-    return "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"[int(time.monotonic() * 10) % 10]

@@ -2,27 +2,35 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, TypeAlias
 
 from remote.runs.metrics_lines import metrics_objects
 
 OVERWRITTEN_S = 1.0
+Outcome: TypeAlias = Literal["done", "failed", "stopped", "interrupted"]
+"""How a phase ended."""
 
 
-class Observer(Protocol):
-    """A watcher of events. Called from several threads."""
+class Observer:
+    """A watcher of a run. Called from several threads; ignores events for which it has no method of its own."""
+
+    def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
+        """Begin a phase (`connect`, `connecting to 2 nodes`); end the previous one with its outcome and time.
+
+        If the phase has that name already, only its text changes.
+        """
 
     def node(self, name: str, text: str) -> None:
         """Show a node's current action."""
 
     def metric(self, rank: int, line: Mapping[str, Any]) -> None:
-        """Show one metrics line of a rank."""
+        """Take one metrics line of a rank."""
 
     def log(self, rank: int | None, node: str, line: str) -> None:
         """Show one line of a rank's log, or of the launcher's (rank `None`)."""
 
     def note(self, text: str) -> None:
-        """Something worth a line of its own."""
+        """Show a line that stays."""
 
 
 class Lines:

@@ -153,7 +153,8 @@ def which_began(ends: Sequence[End]) -> End | None:
     ranks = sorted((end for end in ends if end.rank is not None), key=_when)
     suspects = _by_themselves(ranks)
     if suspects and all(end.reason in ECHOES for end in suspects):
-        suspects = _of_echoes(suspects, ranks)
+        # All only report another rank's end: that of one which was ended while it was dying of its own error.
+        suspects = [*(end for end in ranks if end.own_error), *suspects]
     head_failed = any(end.head and end.reason is not Reason.LAUNCHER_ENDED for end in nodes)
 
     def suspicion(end: End) -> tuple[float, tuple[float, bool, int]]:
@@ -173,10 +174,8 @@ def _by_themselves(ranks: Sequence[End]) -> list[End]:
     unknown = [end for end in independent if end.reason is Reason.UNKNOWN]
     first = next((end for end in independent if end.reason is not Reason.UNKNOWN), None)
     if first is not None and first.reason is Reason.TERMINATED:
-        return [
-            first,
-            *unknown,
-        ]  # whoever ended it began it, unless that followed from an end that nobody saw
+        # Whoever ended it began it, unless that followed from an end that nobody saw.
+        return [first, *unknown]
     waited = next((end for end in independent if end.reason is Reason.TIMED_OUT), None)
 
     def follows(end: End) -> bool:
@@ -186,14 +185,6 @@ def _by_themselves(ranks: Sequence[End]) -> list[End]:
         return after and killed and not end.own_error
 
     return [end for end in independent if end.reason is not Reason.TERMINATED and not follows(end)]
-
-
-def _of_echoes(echoes: Sequence[End], ranks: Sequence[End]) -> list[End]:
-    """Return the suspects where all independent ends only report another rank's.
-
-    The suspect may be a rank that was ended while it was dying of its own error.
-    """
-    return [*(end for end in ranks if end.own_error), *echoes]
 
 
 def _when(end: End) -> tuple[float, bool, int]:

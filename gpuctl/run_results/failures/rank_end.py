@@ -43,13 +43,10 @@ def rank_end(record: RankRecord, log_tail: str, metrics: RankMetrics) -> tuple[E
     ended = replace(bare, reason=reason or bare.reason, ranks=ranks, detail=detail, facts=facts)
     if reason not in ECHOES:
         ended = replace(ended, cause=log.cause)
-        ended = _by_signal(ended, log) if reason is None or _is_asked(bare) else ended
+        from_outside = bare.signal in (*END_SIGNALS, signal.SIGKILL) or code is None
+        ended = _by_signal(ended, log) if reason is None or from_outside else ended
         ended = _by_node(ended, record)
     return ended, is_own
-
-
-def _is_asked(ended: Ended) -> bool:
-    return ended.signal in (*END_SIGNALS, signal.SIGKILL) or ended.exit_code is None
 
 
 def _by_signal(ended: Ended, log: log_errors.LogEnd) -> Ended:
@@ -74,25 +71,17 @@ def _by_node(ended: Ended, record: RankRecord) -> Ended:
     if facts is None:
         return ended
     killed = ended.reason in (Reason.SIGNAL, Reason.UNKNOWN) and ended.signal in (signal.SIGKILL, None)
-    if (killed or log_errors.child_was_killed(ended.detail)) and _memory_was_out(facts, record):
+    kill_at, ended_at = facts.memory_kill_at, record.ended_at
+    memory_was_out = kill_at is not None and (ended_at is None or ended_at - kill_at <= MEMORY_KILL_S)
+    if (killed or log_errors.child_was_killed(ended.detail)) and memory_was_out:
         return replace(ended, reason=Reason.OUT_OF_MEMORY, cause=Cause.KERNEL_KILL)
     if facts.address_space_bytes and log_errors.needs_addresses(ended.detail):
         return replace(ended, reason=Reason.OUT_OF_MEMORY, cause=None)
     no_room = ended.signal == signal.SIGBUS or re.search(log_errors.NO_SPACE, ended.detail)
-    if no_room and _shm_was_full(facts):
+    free = facts.shm_least_free_bytes
+    if no_room and free is not None and free < (facts.shm_bytes or 0) * FULL_SHARE:
         return replace(ended, reason=Reason.SHARED_MEMORY_FULL, cause=None)
     return ended
-
-
-def _memory_was_out(facts: EndFacts, record: RankRecord) -> bool:
-    if facts.memory_kill_at is None:
-        return False
-    return record.ended_at is None or record.ended_at - facts.memory_kill_at <= MEMORY_KILL_S
-
-
-def _shm_was_full(facts: EndFacts) -> bool:
-    size, free = facts.shm_bytes, facts.shm_least_free_bytes
-    return bool(size) and size is not None and free is not None and free < size * FULL_SHARE
 
 
 def _cleaned(facts: EndFacts) -> EndFacts:

@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
-from statistics import quantiles
+from statistics import mean, median, quantiles
 from typing import Any
 
 from gpuctl.run_results.failures.stacks import (
     collective,
 )
-from gpuctl.run_results.hangs.lateness import Late, latest
 from gpuctl.run_results.hangs.rank import TIMES_BUSY, Rank
 from remote.runs.rank_activity import Collective
 
@@ -25,6 +24,12 @@ TIMES_HUNG, TIMES_SLOW = 20, 4
 """Multiples of the usual interval between two collectives."""
 SHARE_WAITED = 0.5
 """Share of the allowed time that a hung rank has waited in a collective, at least."""
+
+MIN_COUNTED = 8
+MIN_LATE_S = 0.02
+"""A smaller delay may be the error of the nodes' clocks."""
+SHARE_LAST, SHARE_OF_INTERVAL = 0.6, 0.2
+"""A late rank comes last in this share of the collectives, with a delay of this share of the time between two."""
 
 
 class Kind(StrEnum):
@@ -50,6 +55,21 @@ class Kind(StrEnum):
 
 PASSING = (Kind.NEVER_ENTERED, Kind.ALL_INSIDE, Kind.POINT_TO_POINT)
 """States that every healthy run passes through for a moment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late:
+    """The rank that the others wait for at most collectives."""
+
+    rank: Rank
+    collective: str
+    last: int
+    """Number of collectives to which it came last, of `counted`."""
+    counted: int
+    late_s: float
+    """Mean delay after the first rank."""
+    interval_s: float
+    """Median time between two collectives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,4 +296,38 @@ def _by_stacks(ranks: tuple[Rank, ...]) -> Finding | None:
         waiting=inside,
         since_s=last_s,
         usual_s=max((interval_s for interval_s in usual if interval_s is not None), default=None),
+    )
+
+
+def latest(ranks: Sequence[Rank]) -> Late | None:
+    """Return the rank that usually comes last. `None`: no rank does. Clock offsets are subtracted."""
+    came: dict[tuple[str, int], dict[int, float]] = {}
+    names: dict[tuple[str, int], str] = {}
+    for at, rank in enumerate(ranks):
+        for entry in rank.collectives:
+            if not entry.point_to_point:
+                times = came.setdefault((entry.group, entry.sequence), {})
+                times[at] = entry.entered_at - rank.clock_offset_s
+                names[entry.group, entry.sequence] = entry.name
+    shared = {key: times for key, times in came.items() if len(times) == len(ranks) > 1}
+    groups = Counter(group for group, _ in shared)
+    if not groups or groups.most_common(1)[0][1] < MIN_COUNTED:
+        return None
+    group = groups.most_common(1)[0][0]
+    rounds = [(key, times) for key, times in sorted(shared.items()) if key[0] == group]
+    last = Counter(max(times, key=lambda at: times[at]) for _, times in rounds)
+    late, often = last.most_common(1)[0]
+    late_rounds = [(key, times) for key, times in rounds if max(times, key=lambda at: times[at]) == late]
+    late_s = mean(times[late] - min(times.values()) for _, times in late_rounds)
+    firsts = [min(times.values()) for _, times in rounds]
+    interval_s = median(later - earlier for earlier, later in pairwise(firsts))
+    if often < SHARE_LAST * len(rounds) or late_s < max(MIN_LATE_S, SHARE_OF_INTERVAL * interval_s):
+        return None
+    return Late(
+        rank=ranks[late],
+        collective=names[late_rounds[-1][0]],
+        last=often,
+        counted=len(rounds),
+        late_s=late_s,
+        interval_s=interval_s,
     )

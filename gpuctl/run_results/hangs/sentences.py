@@ -5,13 +5,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuctl.run_results.failures.stacks import Frame, collective, fetches_data, in_project, main_thread
-from gpuctl.run_results.hangs.compare import Finding, Kind
-from gpuctl.run_results.hangs.groups import MAX_NAMED, listed, named, numbered
-from gpuctl.run_results.hangs.lateness import Late
+from gpuctl.run_results.hangs.compare import Finding, Kind, Late
 from gpuctl.run_results.hangs.rank import BUSY_BYTES_PER_S, Rank
-from gpuctl.text import clean, duration
+from gpuctl.text import clean, duration, percent
 from inventories.runs.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank, alike
+from remote.findings import number_ranges
 
+MAX_NAMED = 4
+"""Ranks, nodes or groups that a sentence names."""
 SURE = (Kind.STOPPED, Kind.EXITED, Kind.DEAD_WORKER, Kind.DIFFERENT)
 """States that do not end without help, however long they have lasted."""
 WAITS = (Kind.NOT_ASKED, Kind.NEVER_ENTERED, Kind.ALL_INSIDE, Kind.POINT_TO_POINT)
@@ -209,7 +210,7 @@ def _work(rank: Rank) -> str:
     activity = rank.activity
     if activity is None or not rank.works:
         return ""
-    does = [f"{activity.cpu:.0%} of a CPU".replace("%", " %")] if (activity.cpu or 0) >= 0.1 else []
+    does = [f"{percent(activity.cpu, 0)} of a CPU"] if (activity.cpu or 0) >= 0.1 else []
     moved = activity.io_bytes_per_s or 0
     does += [f"{moved / 1e6:.0f} MB/s"] if moved >= BUSY_BYTES_PER_S else []
     return f", at work ({', '.join(does)})" if does else ", at work"
@@ -381,3 +382,31 @@ _SENTENCES: dict[Kind, Callable[[Finding], str]] = {
     ),
     Kind.UNKNOWN: lambda _: "no rank reported its stacks",
 }
+
+
+def numbered(ranks: Sequence[Rank]) -> str:
+    """Return `rank 1`, `ranks 0-61,63`."""
+    numbers = number_ranges(rank.rank for rank in ranks)
+    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"
+
+
+def named(ranks: Sequence[Rank]) -> str:
+    """Return `rank 1 on beta`, `ranks 0 on alpha and 2 on beta`, `ranks 0-61,63 on 8 nodes`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0].rank} on {where(ranks[0])}"
+    if len(ranks) <= MAX_NAMED:
+        parts = [f"{rank.rank} on {where(rank)}" for rank in ranks]
+        return f"ranks {', '.join(parts[:-1])} and {parts[-1]}"
+    nodes = list(dict.fromkeys(rank.node for rank in ranks))
+    return f"{numbered(ranks)} on {', '.join(nodes) if len(nodes) < MAX_NAMED else f'{len(nodes)} nodes'}"
+
+
+def where(rank: Rank) -> str:
+    """Return `beta`, `beta (stage 2 of 4)`."""
+    return f"{rank.node} ({rank.place})" if rank.place else rank.node
+
+
+def listed(parts: Sequence[str], joint: str) -> str:
+    """Return the parts as one text; of many the first ones and the number of the others."""
+    more = [f"and {len(parts) - MAX_NAMED} more"] if len(parts) > MAX_NAMED else []
+    return joint.join([*parts[:MAX_NAMED], *more])

@@ -21,7 +21,7 @@ from gpuctl.scaling.measurements import (
     repetition_of,
     repetition_of_script,
 )
-from gpuctl.tables.view import Outcome, View, open_view
+from gpuctl.tables.view import View, open_view
 from gpuctl.workflow.jobs.bench_request import WARM_UP_WORDS
 from gpuctl.workflow.runs.launch import Launch, plan_run, removed_unless_launched, see_through
 from gpuctl.workflow.runs.prepare import Prepared
@@ -31,6 +31,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from inventories.runs.run import Run, RunStatus
 from remote.launchers import launcher_of
+from remote.runs.observer import Observer
 from remote.shared.constants import OF_BENCH
 
 if TYPE_CHECKING:
@@ -252,24 +253,15 @@ def put_aside(ready: Ready) -> bool:
     return any(values(fan_out(reset, ready.nodes)).values())
 
 
-class Quiet:
-    """Pass on a run's progress and its notes, but no logs and no states of nodes."""
+class Quiet(Observer):
+    """Pass on a run's progress and its notes; a whole run is a single phase here, and its logs are in its folder."""
 
     def __init__(self, view: View) -> None:
         self._view = view
 
-    def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
-        """Ignore phases: a whole run is a single phase here."""
-
-    def node(self, name: str, text: str) -> None:
-        """Ignore a node's state: the next run follows at once."""
-
     def metric(self, rank: int, line: Mapping[str, Any]) -> None:
         """Show it."""
         self._view.metric(rank, line)
-
-    def log(self, rank: int | None, node: str, line: str) -> None:
-        """Ignore logs: they are in the run's folder."""
 
     def note(self, text: str) -> None:
         """Show it."""

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
 from gpuctl.scripts.sources import config_texts, name_patterns, names_in, outside_paths
-from gpuctl.tables.view import Outcome
 from gpuctl.workflow.runs.collect import conclude
 from gpuctl.workflow.runs.hang_watch import HangWatch, ask
 from gpuctl.workflow.runs.request.launchable import Launchable
@@ -25,7 +24,7 @@ from inventories.machine import Inventory, Machine
 from inventories.runs.run import Commit, Result, Run, RunNode
 from inventories.text import plural
 from remote.launchers import launcher_of
-from remote.runs.observer import Observer
+from remote.runs.observer import Observer, Outcome
 from remote.shared.constants import NODE_FOLDER, RUNS
 
 if TYPE_CHECKING:
@@ -33,13 +32,6 @@ if TYPE_CHECKING:
     from remote.launchers.rank_command import Script
     from remote.runs.monitor import RunMonitor
     from remote.sessions.session import Node
-
-
-class Stage(Observer, Protocol):
-    """Observer of a run and of its phases."""
-
-    def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
-        """Begin a phase; the previous one ended with `previous`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +193,7 @@ def _outcome(watch: "RunMonitor") -> Outcome:
 
 
 def see_through(
-    view: Stage,
+    view: Observer,
     launch: Launch,
     watch: "RunMonitor",
     *,

@@ -1,11 +1,11 @@
 """`logs`: the output of the ranks, brought up to date from the nodes."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from gpuctl.app import App
 from gpuctl.errors import Usage
@@ -15,6 +15,7 @@ from gpuctl.workflow.runs.collect import attach
 from gpuctl.workflow.runs.runs import final_result
 from inventories.disk.store import RunFolder
 from inventories.runs.run import Result, Run
+from remote.runs.observer import Observer
 from remote.shared.constants import RANK_LOG
 
 Emit: TypeAlias = Callable[[LogLine], None]
@@ -75,7 +76,7 @@ class _Begun:
         return rest if redrawn else text.decode(errors="replace")
 
 
-class Reader:
+class Reader(Observer):
     """Gives log lines as they arrive."""
 
     def __init__(self, ranks: Collection[int], emit: Emit, output: Output) -> None:
@@ -128,9 +129,6 @@ class Reader:
     def node(self, name: str, text: str) -> None:
         """Print a node's state as a detail."""
         self._output.detail(f"{name}: {text}")
-
-    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
-        """Ignore metrics."""
 
     def note(self, text: str) -> None:
         """Print a note."""

@@ -1,9 +1,9 @@
 """Runs that are not known to have ended: ask their nodes, and download the results of ended ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from gpuctl.errors import Usage
 from gpuctl.json_documents import RunInfo
@@ -13,6 +13,7 @@ from gpuctl.workflow.runs.runs import final_result, latest, machines_of
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.runs.run import Result, RunStatus
+from remote.runs.observer import Observer
 
 if TYPE_CHECKING:
     from gpuctl.app import App
@@ -118,21 +119,12 @@ def _state_of(app: "App", folder: RunFolder) -> OpenRun | None:
     return None
 
 
-class _Notes:
+class _Notes(Observer):
     """Prints the notes on a run that no command is about, behind its name; its progress and its logs are no news."""
 
     def __init__(self, app: "App", run: str) -> None:
         self._app = app
         self._run = run
-
-    def node(self, name: str, text: str) -> None:
-        """Print nothing."""
-
-    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
-        """Print nothing."""
-
-    def log(self, rank: int | None, node: str, line: str) -> None:
-        """Print nothing."""
 
     def note(self, text: str) -> None:
         """Print the note with the run's name."""

@@ -22,6 +22,7 @@ from remote.errors import ConnectionLost
 from remote.files.checkpoints import checkpoints_of
 from remote.node.storage.checkpoints import LOOK_S, TELL_S, News, describe, found_in, is_to_be_told
 from remote.runs.mirror import MAX_MIRROR_BYTES, Mirror
+from remote.runs.observer import Observer
 from remote.runs.run_files import mirrored_path, new_incoming
 
 FOUND = {"files": 2, "bytes": 10, "newest": "step-000040.pt", "written_ns": 1, "lacks": []}
@@ -89,7 +90,7 @@ RUN = Run(
 SCRIPTS = Run(**{**RUN.__dict__, "script": "my.py"})
 
 
-class Notes:
+class Notes(Observer):
     """An observer that records its notes."""
 
     def __init__(self) -> None:
@@ -97,12 +98,6 @@ class Notes:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-
-    def node(self, name: str, text: str) -> None: ...
-
-    def metric(self, rank: int, line: Any) -> None: ...
-
-    def log(self, rank: int | None, node: str, line: str) -> None: ...
 
 
 class Slow(NodeHere):

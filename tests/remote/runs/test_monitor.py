@@ -29,8 +29,6 @@ class Nobody(Observer):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def node(self, name: str, text: str) -> None: ...
-
     def note(self, text: str) -> None:
         self.notes.append(text)
 

@@ -3,17 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from remote.runs.observer import Lines
+from remote.runs.observer import Lines, Observer
 
 
-class Seen:
+class Seen(Observer):
     def __init__(self) -> None:
         self.logs: list[tuple[int | None, str]] = []
         self.metrics: list[tuple[int, Mapping[str, Any]]] = []
-
-    def node(self, name: str, text: str) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
     def log(self, rank: int | None, node: str, line: str) -> None:
         self.logs.append((rank, line))

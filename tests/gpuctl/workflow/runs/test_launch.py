@@ -1,7 +1,7 @@
 """A run that was started, and can't be watched to its end."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
 from remote.launchers.rank_command import built_in
+from remote.runs.observer import Observer
 
 RUN = a_run()
 
@@ -39,25 +40,6 @@ class Begun(NodeHere):
         yield SimpleNamespace(frames=lambda: iter(frames))
 
 
-class Quiet:
-    """An observer that prints nothing."""
-
-    def node(self, name: str, text: str) -> None:
-        """Ignore a node's state."""
-
-    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
-        """A metrics line."""
-
-    def log(self, rank: int | None, node: str, line: str) -> None:
-        """A line of a log."""
-
-    def note(self, text: str) -> None:
-        """A line of its own."""
-
-    def phase(self, name: str, text: str, *, previous: str = "done") -> None:
-        """A phase."""
-
-
 def test_see_through_reports_running_job_if_record_cannot_be_saved(tmp_path: Path) -> None:
     store = Store(tmp_path)
     folder = store.new_run(datetime(2026, 11, 21, tzinfo=UTC))
@@ -74,7 +56,7 @@ def test_see_through_reports_running_job_if_record_cannot_be_saved(tmp_path: Pat
     with pytest.raises(
         Failed, match=r"rank-0\.json'.*If it has not ended, it continues\. .*gpuctl logs -f 20261121-"
     ):
-        see_through(Quiet(), launch, launch.watch(Quiet()))
+        see_through(Observer(), launch, launch.watch(Observer()))
 
 
 @pytest.mark.parametrize(
