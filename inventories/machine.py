@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from inventories.address import read_bastion
-
 MachineState = Literal["pending", "running", "stopped", "gone", "unknown"]
 """`gone`: it existed and does not any more. `unknown`: the provider could not be asked."""
 
@@ -62,13 +60,6 @@ class Machine:
     def is_direct(self) -> bool:
         """Return whether this computer connects to the SSH port itself, over no bastion and no program."""
         return self.bastion is None and self.proxy_command is None
-
-    @property
-    def first_hop(self) -> str | None:
-        """Return the host to which this computer connects. `None`: a program or the API server's client connects."""
-        if not self.has_ssh or self.proxy_command is not None:
-            return None
-        return self.host if self.bastion is None else read_bastion(self.bastion).host
 
     def public(self) -> "MachineInfo":
         """The machine as `up --json` and `status --json` show it."""

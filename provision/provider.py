@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from inventories.disk.store import Journal
+from inventories.disk.journal import Journal
 from inventories.machine import Inventory, Machine
 from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.specs.spec import Spec

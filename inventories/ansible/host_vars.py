@@ -6,13 +6,13 @@ one of them misspelt.
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 from inventories.address import read_address, read_bastion
-from inventories.ansible.groups import Host, Var
 from inventories.ansible.ssh_args import (
     SshArgs,
     proxy_of_hops,
@@ -52,6 +52,26 @@ _FACTS = {
 
 _INTERPRETER = re.compile(r"/[^\n]*|[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _HOST_KEY = re.compile(r"(ssh-|ecdsa-|sk-)[A-Za-z0-9@.-]+ [A-Za-z0-9+/]+=*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Var:
+    """A variable's value and the line that it is in."""
+
+    value: Any
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A host with the variables that hold for it."""
+
+    name: str
+    line: int
+    """Of its first mention."""
+    vars: Mapping[str, Var]
+    address: str | None = None
+    """The host as it is written, where that is more than a name: `user@host`, `host:22`."""
 
 
 class _Wrong(ValueError):

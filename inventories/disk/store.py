@@ -8,22 +8,20 @@ Folders are 0700 and files 0600. A file is replaced whole or not at all; a torn 
 gpuctl is refused with the way to rebuild it.
 """
 
-import contextlib
-import fcntl
-import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from inventories import codec
 from inventories.ansible.inventory import read_inventory, write_inventory
 from inventories.disk import files, lock
 from inventories.disk.cluster_files import ClusterFiles
+from inventories.disk.journal import Journal
 from inventories.errors import CorruptFile, NewerFormat, NoAccess, NotFound
 from inventories.machine import Inventory
 from inventories.specs.checks import check_cluster_name
@@ -37,60 +35,6 @@ __all__ = ["ClusterFolder", "Journal", "RunFolder", "Store"]
 T = TypeVar("T")
 LEAST_OF_AN_END = 3
 """Characters of the end of a run's id that name it: fewer may be a slip."""
-
-
-class Journal:
-    """Planned and completed actions, in order.
-
-    Each line is on the disk before `append` returns.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def append(self, event: str, **fields: object) -> None:
-        """Write one line: `at` (ISO 8601, UTC), `event` and the fields. Makes the file and its folder.
-
-        A line that a crash cut off is removed first: no caller knows that line.
-        """
-        assert "at" not in fields, "the journal sets `at` itself"
-        record = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
-        line = json.dumps(codec.plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        if not self.path.parent.exists():
-            files.private_dir(self.path.parent)
-        with files.sentence("write", self.path), self._open() as handle:
-            before = os.pread(handle, os.fstat(handle).st_size, 0)
-            os.ftruncate(handle, _whole_length(before))
-            _write_all(handle, line)
-            os.fsync(handle)
-            if not before:
-                files.sync_folder(self.path.parent)
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return all lines, oldest first; an empty list without a file.
-
-        A torn last line is ignored. Raises CorruptFile where another line can't be read.
-        """
-        data = files.read_bytes(self.path) or b""
-        records = []
-        for number, line in enumerate(data[: _whole_length(data)].split(b"\n")[:-1], start=1):
-            record = _record(line)
-            if record is None:
-                raise CorruptFile(
-                    f"'{self.path}' can't be used: line {number} is no journal entry. Remove that line, and "
-                    "compare `gpuctl status` with what your provider shows."
-                )
-            records.append(record)
-        return records
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[int]:
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield handle
-        finally:
-            os.close(handle)
 
 
 @dataclass(frozen=True)
@@ -335,21 +279,3 @@ def _folders(parent: Path) -> list[Path]:
 def _listed(words: list[str], limit: int = 5) -> str:
     more = f" and {len(words) - limit} more" if len(words) > limit else ""
     return ", ".join(f"'{word}'" for word in words[:limit]) + more
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(handle, data) :]
-
-
-def _whole_length(data: bytes) -> int:
-    """Return how many bytes of the file are whole lines; the rest is torn."""
-    return data.rfind(b"\n") + 1
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("event"), str) else None

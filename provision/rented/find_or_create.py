@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from inventories.disk.store import Journal
+from inventories.disk.journal import Journal
 from provision.errors import CloudError, TokenSpent, Unclear
 from provision.waiting import Clock, Say, first_result, quiet
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 
+from inventories.address import read_bastion
 from inventories.clocks import awake_s, retry_if_away
 from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
@@ -54,13 +55,16 @@ def reconnect(
         except MachineGone:
             raise
         except Unreachable:
-            if (
-                awake_s() < offline_limit
-                and machine.first_hop is not None
-                and not has_route(machine.first_hop)
-            ):
+            if awake_s() < offline_limit and _is_offline(machine):
                 limit = awake_s() + deadline_s
             if awake_s() + pause_s > limit or not wanted():
                 raise
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, 5.0)
+
+
+def _is_offline(machine: Machine) -> bool:
+    """Return whether this computer has no route to the machine, or to its bastion. False: a program connects."""
+    if not machine.has_ssh or machine.proxy_command is not None:
+        return False
+    return not has_route(machine.host if machine.bastion is None else read_bastion(machine.bastion).host)

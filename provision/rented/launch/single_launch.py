@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from inventories.disk.store import Journal
+from inventories.disk.journal import Journal
 from inventories.threads import run_all
 from provision.errors import (
     BadCredentials,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from inventories.disk.store import Journal
+from inventories.disk.journal import Journal
 from inventories.errors import CorruptFile
 
 KEEP_APPENDING = """
 import sys
 from pathlib import Path
-from inventories.disk.store import Journal
+from inventories.disk.journal import Journal
 journal, number = Journal(Path(sys.argv[1])), 0
 while True:
     number += 1
@@ -23,7 +23,7 @@ while True:
 APPEND_SOME = """
 import sys
 from pathlib import Path
-from inventories.disk.store import Journal
+from inventories.disk.journal import Journal
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(300):
@@ -34,7 +34,7 @@ NO_ROOM = """
 import resource, sys
 from pathlib import Path
 from inventories.errors import NoAccess
-from inventories.disk.store import Journal
+from inventories.disk.journal import Journal
 resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
 try:
     for number in range(100):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from inventories.disk.store import Journal
+from inventories.disk.journal import Journal
 from provision.errors import Blocked
 from provision.oci.cloud import OciCloud
 from provision.records import CloudCluster, Infrastructure, Instance, NewMachine, Offer, Resource, Zone

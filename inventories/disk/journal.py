@@ -1,0 +1,86 @@
+"""A file of JSON lines to which intents are written before they are acted on."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from inventories import codec
+from inventories.disk import files
+from inventories.errors import CorruptFile
+
+
+class Journal:
+    """Planned and completed actions, in order.
+
+    Each line is on the disk before `append` returns.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, event: str, **fields: object) -> None:
+        """Write one line: `at` (ISO 8601, UTC), `event` and the fields. Makes the file and its folder.
+
+        A line that a crash cut off is removed first: no caller knows that line.
+        """
+        assert "at" not in fields, "the journal sets `at` itself"
+        record = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
+        line = json.dumps(codec.plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        if not self.path.parent.exists():
+            files.private_dir(self.path.parent)
+        with files.sentence("write", self.path), self._open() as handle:
+            before = os.pread(handle, os.fstat(handle).st_size, 0)
+            os.ftruncate(handle, _whole_length(before))
+            _write_all(handle, line)
+            os.fsync(handle)
+            if not before:
+                files.sync_folder(self.path.parent)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all lines, oldest first; an empty list without a file.
+
+        A torn last line is ignored. Raises CorruptFile where another line can't be read.
+        """
+        data = files.read_bytes(self.path) or b""
+        records = []
+        for number, line in enumerate(data[: _whole_length(data)].split(b"\n")[:-1], start=1):
+            record = _record(line)
+            if record is None:
+                raise CorruptFile(
+                    f"'{self.path}' can't be used: line {number} is no journal entry. Remove that line, and "
+                    "compare `gpuctl status` with what your provider shows."
+                )
+            records.append(record)
+        return records
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[int]:
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield handle
+        finally:
+            os.close(handle)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
+
+
+def _whole_length(data: bytes) -> int:
+    """Return how many bytes of the file are whole lines; the rest is torn."""
+    return data.rfind(b"\n") + 1
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("event"), str) else None
