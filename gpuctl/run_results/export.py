@@ -60,7 +60,8 @@ def check_table(path: Path) -> None:
 def csv_text(results: Sequence[Result]) -> str:
     """Return the table as text, with a head. The script's arguments come last: a column each, and one with all."""
     rows = [row for result in results for row in (_row(result), *_trials(result))]
-    columns = sorted(dict.fromkeys(column for row in rows for column in row), key=_is_argument)
+    names = dict.fromkeys(column for row in rows for column in row)
+    columns = sorted(names, key=lambda name: (name == "args", name.startswith("args.")))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
@@ -82,10 +83,6 @@ def _row(result: Result) -> dict[str, Any]:
     last = _cell(result.train.loss[-1]) if result.train.loss else None
     options = {f"args.{name}": value or "yes" for name, value in options_of(args).items()}
     return _flat(document) | {"train.last_loss": last} | search | options | {"args": shlex.join(args)}
-
-
-def _is_argument(column: str) -> int:
-    return 2 if column == "args" else 1 if column.startswith("args.") else 0
 
 
 def _trials(result: Result) -> Iterator[dict[str, Any]]:
@@ -268,14 +265,9 @@ def _plot_trials(axes: "Axes", _: Sequence[Result], *, search: Search, name: str
     )
 
 
-def _has_shares(result: Result) -> bool:
-    share = result.train.share
-    return any((share.compute, share.communication, share.data))
-
-
 PANELS: tuple[tuple["Callable[[Axes, Sequence[Result]], None]", Callable[[Result], bool]], ...] = (
     (_plot_speed, lambda result: bool(result.train.samples_per_s)),
-    (_plot_share, _has_shares),
+    (_plot_share, lambda result: any(vars(result.train.share).values())),
     (_plot_loss, lambda result: bool(result.train.loss)),
 )
 """(what draws a panel, whether a run has something for it)"""

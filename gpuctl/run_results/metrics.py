@@ -43,11 +43,12 @@ def summary(
     speed = _samples_per_s(ranks, written) if steady is None else steady
     share = mean_share(rank.share for rank in ranks)
     savers = start.get("memory_savers")
+    devices = {rank.device.split(":")[0] for rank in metrics.values() if rank.device}
     return TrainSummary(
         model=words(start.get("model")),
         dataset=words(start.get("dataset")),
         strategy=words(start.get("strategy")),
-        device=_device_kind(metrics),
+        device="+".join(sorted(devices)) or None,
         precision=words(start.get("precision")),
         memory_savers=tuple(filter(is_name, savers if isinstance(savers, list) else ()))[:METRICS_KEPT],
         graphs=graphs if isinstance(graphs := end.get("graphs"), bool) else None,
@@ -72,12 +73,6 @@ def summary(
         # Of all ranks together: a slow rank computes while others wait.
         share=share if share.known else first.share,
     )
-
-
-def _device_kind(metrics: Mapping[int, RankMetrics]) -> str | None:
-    """`cpu` or `cuda`; both names where ranks differ."""
-    kinds = {rank.device.split(":")[0] for rank in metrics.values() if rank.device}
-    return "+".join(sorted(kinds)) or None
 
 
 def _samples_per_s(ranks: Sequence[RankMetrics], written: Mapping[int, Written]) -> float | None:

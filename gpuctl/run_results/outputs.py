@@ -186,13 +186,9 @@ def matched_nothing(result: Result) -> tuple[str, ...]:
 
 def _nearest_typed(path: AnyPath) -> AnyPath:
     """Return the path, or the nearest folder above it whose name can be typed."""
-    while not _can_be_typed(str(path)) and path.parent != path:
-        path = path.parent
-    return path
-
-
-def _can_be_typed(path: str) -> bool:
-    return clean(path) == path and path.isprintable() and "\\" not in path
+    text = str(path)
+    can_be_typed = clean(text) == text and text.isprintable() and "\\" not in text
+    return path if can_be_typed or path.parent == path else _nearest_typed(path.parent)
 
 
 def in_folder(result: Result, node: str) -> Path:

@@ -52,14 +52,14 @@ def read_records(folder: RunFolder, run: Run, watched: Mapping[str, NodeRecord] 
     """
     nodes = {record.node: record for record in read_node_records(folder, run.nodes)}
     again = "Remove the file; `gpuctl why` makes it again while the run goes on."
-    path = folder.hang_path
+    path, ranks = folder.hang_path, read_rank_records(folder, run.nodes)
     return Records(
         run=run,
-        ranks=read_rank_records(folder, run.nodes),
+        ranks=ranks,
         nodes=tuple({**(watched or {}), **nodes}.values()),
         hang=load(Hang, path.read_bytes(), str(path), rebuild=again) if path.exists() else None,
         hang_reports=read_hang_reports(folder, run.nodes),
-        dumps=read_dumps(folder, run.nodes),
+        dumps=read_dumps(folder, ranks),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gpuctl.scaling.measurements import Measured, RankPace, same_batch
+from gpuctl.scaling.measurements import Measured, same_batch
 from gpuctl.text import clean, milliseconds, percent
 
 Kind = Literal["straggler", "data", "network", "links", "small_batch", "contention", "disturbed", "compute"]
@@ -120,7 +120,7 @@ def _straggler(judged: Measured, _first: Measured) -> Bottleneck | None:
     if len(paces) < 2:
         return None
     slowest = max(paces, key=lambda pace: pace.own_ms)
-    factor = slowest.own_ms / _usual(paces)
+    factor = slowest.own_ms / statistics.median_low(pace.own_ms for pace in paces)
     if factor < STRAGGLER:
         return None
     return Bottleneck(
@@ -130,10 +130,6 @@ def _straggler(judged: Measured, _first: Measured) -> Bottleneck | None:
         advice="First look at what else runs on that node and at its GPU's clock and temperature (gpuctl top), and "
         "replace the machine if that explains nothing.",
     )
-
-
-def _usual(paces: Sequence[RankPace]) -> float:
-    return statistics.median_low([pace.own_ms for pace in paces])
 
 
 def _data(judged: Measured, first: Measured) -> Bottleneck | None:

@@ -32,7 +32,10 @@ def advice_table(rows: Sequence[AdviceRow], *, everything: bool, rented: bool) -
         else:
             parts.append(Text(command, "bold", no_wrap=True, overflow="ignore"))
         parts += ["", _table(shown, rented=rented)]
-        notes = dict.fromkeys(map(_said, shown))
+        notes = dict.fromkeys(
+            f"{_name(row)}: {row.reason}" if (row.reason or "").startswith("measured") else row.reason
+            for row in shown
+        )
         parts += [Text(note, "dim") for note in notes if note and (command or note != fitting[0].reason)]
         if hidden := len(fitting) - len(shown):
             parts.append(Text(f"{plural(hidden, 'more row')} that fit: --all shows them", "dim"))
@@ -67,12 +70,6 @@ def _without_fit(rows: Sequence[AdviceRow], *, everything: bool) -> Sequence[Adv
     return list(nearest.values())
 
 
-def _said(row: AdviceRow) -> str | None:
-    """Return the remark on a fitting row; of a measured row, the run."""
-    measured = row.reason is not None and row.reason.startswith("measured")
-    return f"{_name(row)}: {row.reason}" if measured else row.reason
-
-
 def _name(row: AdviceRow) -> str:
     return f"{row.count} x {row.shape}, {row.strategy}, {row.precision}"
 
@@ -84,14 +81,15 @@ def _table(rows: Sequence[AdviceRow], *, rented: bool) -> RenderableType:
         "machines": lambda row: f"{row.count} x {row.shape}",
         "strategy": lambda row: row.strategy,
         "precision": lambda row: row.precision,
-        "memory": _memory,
+        "memory": lambda row: text.known(row.memory_gb, f"{{:.1f}} of {row.gpu_memory_gb:.0f} GB"),
         "at once": lambda row: str(row.micro_batch),
         "step": _step,
         speed: lambda row: text.count(row.samples_per_s if images else row.tokens_per_s),
         "MFU": lambda row: text.percent(row.mfu, 0),
         "$/h": lambda row: _usd(row.hourly_usd),
         "$/epoch": lambda row: _usd(row.usd_per_epoch),
-        "time": _time,
+        # The middle of the range.
+        "time": lambda row: text.duration(sum(row.total_s) / 2 if row.total_s else None),
         "$ in all": lambda row: _usd(row.usd_total),
     }
     table = FittedTable(
@@ -109,15 +107,6 @@ def _table(rows: Sequence[AdviceRow], *, rented: bool) -> RenderableType:
         )
     )
     return Group(table, Text(note, "dim"))
-
-
-def _memory(row: AdviceRow) -> str:
-    return text.UNKNOWN if row.memory_gb is None else f"{row.memory_gb:.1f} of {row.gpu_memory_gb:.0f} GB"
-
-
-def _time(row: AdviceRow) -> str:
-    """Return how long boot, set-up and the whole training take, in the middle of the range."""
-    return text.UNKNOWN if row.total_s is None else text.duration(sum(row.total_s) / 2)
 
 
 def _step(row: AdviceRow) -> str:

@@ -26,7 +26,7 @@ def clusters_table(
         "state": lambda cluster: Text(cluster.state, STYLES[cluster.state]),
         "machines": _machines,
         "an hour": _hourly,
-        "so far": _so_far,
+        "so far": lambda cluster: (text.spent if cluster.billed else text.dollars)(cluster.cost_usd),
         "age": lambda cluster: text.duration(cluster.age_s),
         "ends": lambda cluster: _ends(cluster, now),
         "runs": lambda cluster: str(len(cluster.runs)) if cluster.runs else text.UNKNOWN,
@@ -55,10 +55,6 @@ def _hourly(cluster: ClusterSummary) -> str:
     if _ended(cluster):
         return text.UNKNOWN
     return "disks" if cluster.billed and cluster.hourly_usd == 0 else text.dollars(cluster.hourly_usd)
-
-
-def _so_far(cluster: ClusterSummary) -> str:
-    return text.spent(cluster.cost_usd) if cluster.billed else text.dollars(cluster.cost_usd)
 
 
 def _ended(cluster: ClusterSummary) -> bool:

@@ -112,10 +112,6 @@ def _metric(name: str, result: Result, _: Result) -> str:
     return metric_text(result, name)
 
 
-def _args(result: Result, _: Result) -> str:
-    return text.shorten(text.command("", args_of(result)).strip(), ARGS_SHOWN) or text.UNKNOWN
-
-
 def _best_trial(result: Result, _: Result) -> str:
     """Return `accuracy 0.97`: the best trial of a search."""
     best = result.search.best if result.search else None
@@ -129,7 +125,10 @@ COMPARED: tuple[Row, ...] = (
     ("status", lambda result, _: result.status),
     ("cluster", lambda result, _: result.cluster),
     ("script", lambda result, _: text.clean(result.script)),
-    ("args", _args),
+    (
+        "args",
+        lambda result, _: text.shorten(text.command("", args_of(result)).strip(), ARGS_SHOWN) or text.UNKNOWN,
+    ),
     ("commit", lambda result, _: commit_text(result)),
     ("ranks", lambda result, _: f"{result.world_size} on {plural(result.nnodes, 'node')}"),
     ("model", lambda result, _: text.clean(result.train.model or text.UNKNOWN)),
@@ -227,7 +226,11 @@ def machines_table(cluster: ClusterStatus | ClusterSummary) -> RenderableType:
         folded=("id",),
         optional=("private", "id", "gpus", "address"),
     )
-    notes = [Text(_endless_note(cluster), "bold yellow")] * _is_endless(cluster)
+    notes = []
+    if _is_endless(cluster):
+        day_usd = None if cluster.hourly_usd is None else cluster.hourly_usd * 24
+        endless = text.nothing_ends(day_usd, f" (gpuctl down --cluster {cluster.cluster} ends them)")
+        notes.append(Text(endless, "bold yellow"))
     notes += [Text(_guard_note(guard), "" if guard.armed else "yellow") for guard in cluster.ends or ()]
     notes += [unfinished_note(run, cluster.unheard.get(run) or ()) for run in cluster.runs]
     return Group(head, "", table, *notes)
@@ -240,11 +243,6 @@ def _is_endless(cluster: ClusterStatus | ClusterSummary) -> bool:
     billed = cluster.hourly_usd != 0 and any(machine.state != "gone" for machine in cluster.machines or ())
     unknown = any(guard.ends_bill and guard.armed is None for guard in cluster.ends or ())
     return billed and cluster.expires_at is None and not unknown
-
-
-def _endless_note(cluster: ClusterStatus | ClusterSummary) -> str:
-    day_usd = None if cluster.hourly_usd is None else cluster.hourly_usd * 24
-    return text.nothing_ends(day_usd, f" (gpuctl down --cluster {cluster.cluster} ends them)")
 
 
 def _guard_note(guard: EndGuard) -> str:

@@ -115,7 +115,9 @@ def draw_run(
         parts += [Text(text.clean(note, 10_000), "yellow"), ""]
     parts += [_Head(result, args), ""]
     if result.status == "running":
-        parts += [Text(_next_step(result)), ""]
+        hint = "why --stacks {0} shows where all ranks are" if result.hang else "logs -f {0} follows it"
+        running = f"It is not over: gpuctl {hint.format(result.run)}, gpuctl stop {result.run} ends it."
+        parts += [Text(running), ""]
     if facts := facts_table(result):
         parts += [facts, ""]
     if nothing_was_left(result):
@@ -235,12 +237,6 @@ class _Share:
             else:
                 lines.append(Text(" " * indent) + part)
         yield from lines
-
-
-def _next_step(result: Result) -> str:
-    """Return the next command for a run that has not ended."""
-    hint = "why --stacks {0} shows where all ranks are" if result.hang else "logs -f {0} follows it"
-    return f"It is not over: gpuctl {hint.format(result.run)}, gpuctl stop {result.run} ends it."
 
 
 def _ranks(result: Result) -> RenderableType:

@@ -35,17 +35,20 @@ def facts_table(result: Result) -> RenderableType | None:
     """Show training, quality and speed in two columns, without unknown values. `None`: all are unknown."""
     train, step = result.train, result.train.step_ms
     strategy = ", ".join(part for part in (train.strategy, train.device) if part)
+    first_s, precision = train.first_step_s, train.precision if train.precision != USUAL_PRECISION else None
+    transports = ", ".join(sorted({transport for rank in result.ranks for transport in rank.transports}))
+    savers = (text.clean(name, METRIC_NAME_WIDTH + 10).replace("_", " ") for name in train.memory_savers)
     left = [
         ("model", text.clean(train.model or text.UNKNOWN, 30)),
         ("dataset", text.clean(train.dataset or text.UNKNOWN, 30)),
         ("strategy", text.clean(strategy or text.UNKNOWN, 30)),
-        ("first step", _first_step(train.first_step_s)),
+        ("first step", text.UNKNOWN if first_s is None else f"after {text.duration(first_s)}"),
         ("epochs", epochs_text(result)),
-        ("network", _network(result)),
-        ("precision", _precision(train)),
+        ("network", text.clean(transports or text.UNKNOWN, 40)),
+        ("precision", text.clean(precision or text.UNKNOWN, 30)),
         ("steps", "CUDA graphs" if train.graphs else text.UNKNOWN),
         ("memory", memory_text(train)),
-        ("saved by", _savers(train)),
+        ("saved by", ", ".join(savers) or text.UNKNOWN),
     ]
     right = [
         ("accuracy", accuracy_text(result)),
@@ -122,34 +125,12 @@ def metric_text(result: Result, name: str) -> str:
     return f"{shown} ({result.train.judged_on})" if result.train.judged_on else shown
 
 
-def _first_step(seconds: float | None) -> str:
-    """`after 5.9 s`: when the last rank took it."""
-    return text.UNKNOWN if seconds is None else f"after {text.duration(seconds)}"
-
-
 def memory_text(train: TrainSummary) -> str:
     """`21.4 GB a rank`: the most of any."""
     if train.memory_gb is None:
         return text.UNKNOWN
     large = train.memory_gb >= 1
     return f"{train.memory_gb:,.1f} GB a rank" if large else f"{train.memory_gb * 1000:.3g} MB a rank"
-
-
-def _precision(train: TrainSummary) -> str:
-    """`bf16`; not known of the usual one."""
-    return text.UNKNOWN if train.precision in (None, USUAL_PRECISION) else text.clean(train.precision, 30)
-
-
-def _savers(train: TrainSummary) -> str:
-    """`activation checkpointing`: what keeps the memory of a rank small."""
-    names = (text.clean(name, METRIC_NAME_WIDTH + 10).replace("_", " ") for name in train.memory_savers)
-    return ", ".join(names) or text.UNKNOWN
-
-
-def _network(result: Result) -> str:
-    """Return the transports of NCCL on all ranks: `NET/IB/GDRDMA, P2P`."""
-    used = sorted({transport for rank in result.ranks for transport in rank.transports})
-    return text.clean(", ".join(used), 40) if used else text.UNKNOWN
 
 
 def epochs_text(result: Result) -> str:

@@ -28,7 +28,11 @@ def top_table(readings: "Sequence[Reading]", *, now_s: float | None = None) -> R
     `now_s`: monotonic; `None`: the readings are as old as they should be.
     """
     ordered = sorted(readings, key=lambda reading: (reading.rank, reading.node))
-    silent = {reading.node: _silent_s(reading, now_s) for reading in ordered}
+    silent = {
+        reading.node: now_s - reading.heard_s
+        for reading in ordered
+        if now_s is not None and reading.heard_s is not None and now_s - reading.heard_s > SILENT_S
+    }
     parts: list[RenderableType] = [_nodes(ordered, silent)]
     if any(reading.usage and reading.usage.gpus for reading in ordered):
         parts += ["", _gpus(ordered)]
@@ -47,12 +51,6 @@ def _remark(reading: "Reading") -> Text | None:
     return None
 
 
-def _silent_s(reading: "Reading", now_s: float | None) -> float:
-    if now_s is None or reading.heard_s is None or now_s - reading.heard_s <= SILENT_S:
-        return 0.0
-    return now_s - reading.heard_s
-
-
 def _nodes(readings: "Sequence[Reading]", silent: dict[str, float]) -> RenderableType:
     """A row a node; `state` only where one is not well."""
     columns: dict[str, Callable[[Usage], str | Text]] = {
@@ -63,12 +61,12 @@ def _nodes(readings: "Sequence[Reading]", silent: dict[str, float]) -> Renderabl
         "out/s": lambda usage: _bytes(usage.sent_bytes_per_s),
         "disk free": lambda usage: _bytes(usage.disk_free_bytes),
     }
-    all_well = all(reading.state == "ok" and not silent[reading.node] for reading in readings)
+    all_well = all(reading.state == "ok" and reading.node not in silent for reading in readings)
     rows: list[list[str | Text]] = []
     for reading in readings:
         usage = reading.usage
         cells = [cell(usage) if usage else text.UNKNOWN for cell in columns.values()]
-        state = [] if all_well else [_state(reading, silent[reading.node])]
+        state = [] if all_well else [_state(reading, silent.get(reading.node))]
         rows.append([str(reading.rank), reading.node, *cells, *state])
     return FittedTable(
         ["rank", "node", *columns, *(() if all_well else ("state",))],
@@ -79,8 +77,8 @@ def _nodes(readings: "Sequence[Reading]", silent: dict[str, float]) -> Renderabl
     )
 
 
-def _state(reading: "Reading", silent_s: float) -> Text:
-    if silent_s:
+def _state(reading: "Reading", silent_s: float | None) -> Text:
+    if silent_s is not None:
         return Text(f"silent for {silent_s:.0f} s", "yellow")
     return Text(reading.state, {"ok": "green", "lost": "red"}.get(reading.state, "cyan"))
 

@@ -334,19 +334,18 @@ def read_hang_reports(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, 
     return {name: hang_report(name, path.read_bytes()) for name, path in paths.items() if path.exists()}
 
 
-def read_dumps(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[int, RankActivity]:
-    """Return the activity of each rank at a timeout of NCCL's collective, by rank, without unreadable ones."""
-    by_node = read_rank_records(folder, nodes)
-    records = [(node, record) for node, some in by_node.items() for record in some]
-    paths = {record.rank: folder.path / constants.RANK_DUMP.format(record.rank) for _, record in records}
-    dumps = read_files(paths)
+def read_dumps(folder: RunFolder, ranks: Mapping[str, Sequence[RankRecord]]) -> dict[int, RankActivity]:
+    """Return the activity of each rank at a timeout of NCCL's collective, by rank, without unreadable ones.
+
+    `ranks`: the records by node.
+    """
+    records = {record.rank: (node, record) for node, some in ranks.items() for record in some}
+    dumps = read_files({rank: folder.path / constants.RANK_DUMP.format(rank) for rank in records})
     by_rank = {}
-    for node, record in records:
-        if (entries := dumps.get(record.rank)) is not None:
-            now = record.ended_at or max((entry["entered_at"] for entry in entries), default=0.0)
-            by_rank[record.rank] = rank_activity(
-                node, {"rank": record.rank, "now": now, "collectives": entries}
-            )
+    for rank, entries in dumps.items():
+        node, record = records[rank]
+        now = record.ended_at or max((entry["entered_at"] for entry in entries), default=0.0)
+        by_rank[rank] = rank_activity(node, {"rank": rank, "now": now, "collectives": entries})
     return by_rank
 
 

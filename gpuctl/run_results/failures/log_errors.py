@@ -235,7 +235,7 @@ def read(tail: str, *, code: int | None = None) -> LogEnd:
     """
     lines = plain_lines(tail)
     exceptions = chains(lines)
-    raised = root_cause(exceptions, _follows)
+    raised = root_cause(exceptions, lambda words: bool(_PEER_GONE.search(words) or _GAVE_UP.search(words)))
     after = lines[max((chain[-1].end for chain in exceptions), default=0) :]
     if code is not None and 1 < code < 128 and _ERROR_LINE.search(_last_line(after, usage=False)):
         raised, lines = None, after  # an exception that is not caught ends Python with status 1
@@ -290,11 +290,6 @@ def _program_words(raised: RootCause, lines: Sequence[str]) -> str:
     above = [line for line in lines[: raised.thrown.begin] if not _LOGGED.match(unprefixed(line))]
     last = _last_line(above, usage=False)
     return f", after {clean(last, MOST_SAID)}" if _ERROR_LIKE.search(last) else ""
-
-
-def _follows(words: str) -> bool:
-    """Return whether an exception's message only reports that another rank is gone, or does not come."""
-    return bool(_PEER_GONE.search(words) or _GAVE_UP.search(words))
 
 
 def _reason_of_both(raised: RootCause) -> tuple[Reason | None, Cause | None]:

@@ -129,16 +129,13 @@ def _of_chain(chain: Chain, follows: Callable[[str], bool]) -> RootCause:
     first = chain[number] if link is Link.CAUSE else chain[0]
     if not first.lines or ON_REQUEST.match(first.head):
         return RootCause(thrown=last)
-    if follows(first.head) or follows(last.head) or carries(last) or _same(first, last):
+    # One exception, as a pool's process and its parent print it.
+    same = first.lines[:1] == last.lines[:1] and not first.members
+    if follows(first.head) or follows(last.head) or carries(last) or same:
         return RootCause(thrown=replace(first, frames=first.frames + last.frames))
     if carries(first):
         return RootCause(thrown=last)
     return RootCause(thrown=first, outer=last, link=link, deliberate=_translates(first, last))
-
-
-def _same(first: Thrown, last: Thrown) -> bool:
-    """Return whether it is one exception, as a pool's process and its parent tell it."""
-    return first.lines[:1] == last.lines[:1] and not first.members
 
 
 def _translates(first: Thrown, last: Thrown) -> bool:

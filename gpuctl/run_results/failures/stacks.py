@@ -14,6 +14,7 @@ _CODE = re.compile(rf"(.*/{re.escape(NODE_FOLDER)}/{CODE})/[^/]+/")
 _C10D = re.compile(r"/torch/distributed/(distributed_c10d|_functional_collectives|nn/functional)\.py$")
 _PIPELINE = ("/torch/distributed/pipelining/schedules.py", "_wait_batch_p2p")
 """Where a stage of torch's pipelines waits for another one."""
+_OF_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/")
 _LOADER = "/torch/utils/data/dataloader.py"
 _FETCH = "/torch/utils/data/_utils/fetch.py"
 _WAITS_FOR_WORKER = ("_try_get_data", "_get_data")
@@ -95,7 +96,7 @@ def in_project(frames: list[Frame], code: str) -> Frame | None:
         if code and mark and not before:
             return Frame(file=rest.partition("/")[2] or rest, line=frame.line, function=frame.function)
     outside_libraries = (
-        frame for frame in frames if not frame.file.startswith("<") and not _of_library(frame.file)
+        frame for frame in frames if not frame.file.startswith("<") and not _OF_LIBRARY.search(frame.file)
     )
     return next(outside_libraries, None)
 
@@ -127,9 +128,3 @@ def waits_for_data(frames: list[Frame]) -> bool:
 def fetches_data(frames: list[Frame]) -> bool:
     """Return whether a DataLoader's worker is preparing a batch."""
     return any(frame.file.endswith(_FETCH) for frame in frames)
-
-
-def _of_library(file: str) -> bool:
-    return (
-        "/site-packages/" in file or "/dist-packages/" in file or bool(re.search(r"/lib/python3\.\d+/", file))
-    )

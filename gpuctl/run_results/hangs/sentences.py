@@ -62,29 +62,20 @@ def hang_of(
     run: str, finding: Finding, *, at: datetime, hung: bool = False, errors: tuple[str, ...] = ()
 ) -> Hang:
     """Return the document. `hung`: the node's watch says that the run has made no progress for too long."""
-    verdict = verdict_of(finding)
+    verdict: HangVerdict = "hung" if hung else verdict_of(finding)
+    begin = "The run starts: " if finding.kind is Kind.NOT_BEGUN else _NOW[verdict]
+    late = None if finding.waits_longer else finding.late
+    culprits = [(rank, finding.since_s) for rank in finding.culprits]
     return Hang(
         run=run,
-        verdict="hung" if hung else verdict,
-        sentence=_whole(finding, "hung" if hung else verdict),
-        culprits=_culprits(finding),
+        verdict=verdict,
+        sentence=f"{begin}{clean(sentence_of(finding), 10_000)}.",
+        culprits=tuple(_culprit(*culprit) for culprit in ([(late.rank, late.late_s)] if late else culprits)),
         waiting=tuple(_waiting(rank, finding) for rank in finding.waiting),
         ranks=tuple(_stacks(rank) for rank in finding.ranks),
         errors=errors,
         at=at.astimezone(UTC).isoformat(timespec="seconds"),
     )
-
-
-def _culprits(finding: Finding) -> tuple[Culprit, ...]:
-    late = finding.late
-    if late is not None and not finding.waits_longer:
-        return (_culprit(late.rank, late.late_s),)
-    return tuple(_culprit(rank, finding.since_s) for rank in finding.culprits)
-
-
-def _whole(finding: Finding, verdict: HangVerdict) -> str:
-    text = clean(sentence_of(finding), 10_000)
-    return f"{'The run starts: ' if finding.kind is Kind.NOT_BEGUN else _NOW[verdict]}{text}."
 
 
 def past_tense(hang: Hang) -> Hang:

@@ -75,13 +75,8 @@ def _folder_of(name: str, folder: Path, root: Path) -> Path | None:
     path = Path(*name.split("."))
     above = [parent for parent in (folder, *folder.parents) if parent.is_relative_to(root)]
     places = (place for parent in above for place in (parent, parent / "src"))
-    return next((parent for parent in places if _is_module(parent / path)), None)
-
-
-def _is_module(path: Path) -> bool:
-    """Return whether the path is a module without its `.py`, or a folder with modules."""
-    within = (module for pattern in ("*.py", "*/*.py") for module in path.glob(pattern))
-    return Path(f"{path}.py").is_file() or any(within)
+    patterns = (f"{path}.py", f"{path}/*.py", f"{path}/*/*.py")
+    return next((place for place in places if any(any(place.glob(pattern)) for pattern in patterns)), None)
 
 
 def _of_project(name: str, place: Path, tree: Tree, run: Run) -> str:

@@ -15,7 +15,7 @@ from gpuctl.text import clean
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import FirstError, Result, Run, RunNode
+from inventories.runs.run import FirstError, Result, Run
 from remote.runs.run_files import tail
 from remote.shared.constants import NODE_FOLDER, RUNS
 
@@ -144,11 +144,10 @@ def _mentioned(result: Result, error: FirstError, run: Run) -> str:
 
 def _writers(run: Run, nodes: AbstractSet[str]) -> str:
     """Return `Rank 0 on gpu-0`, or `A rank of 0 to 7 on gpu-0`."""
-    ranks = " and ".join(_ranks(part) for part in run.nodes if part.name in nodes)
-    return ranks[:1].upper() + ranks[1:]
-
-
-def _ranks(part: RunNode) -> str:
-    last = part.first_rank + part.nproc - 1
-    ranks = f"rank {last}" if part.nproc == 1 else f"a rank of {part.first_rank} to {last}"
-    return f"{ranks} on {part.name}"
+    ranks = []
+    for node in (node for node in run.nodes if node.name in nodes):
+        last = node.first_rank + node.nproc - 1
+        rank = f"rank {last}" if node.nproc == 1 else f"a rank of {node.first_rank} to {last}"
+        ranks.append(f"{rank} on {node.name}")
+    sentence = " and ".join(ranks)
+    return sentence[:1].upper() + sentence[1:]
