@@ -390,17 +390,17 @@ def piece_s() -> float:
 
 @contextmanager
 def pieces() -> Iterator[list[float]]:
-    """Yield a list of `piece_s` values, measured repeatedly while the body runs."""
-    values, over = [piece_s()], threading.Event()
+    """Yield the seconds of `piece_s`, measured repeatedly while the body runs."""
+    pieces_s, over = [piece_s()], threading.Event()
 
     def measure() -> None:
         while not over.wait(PIECES_APART_S):
-            values.append(piece_s())
+            pieces_s.append(piece_s())
 
     thread = threading.Thread(target=measure)
     thread.start()
     try:
-        yield values
+        yield pieces_s
     finally:
         over.set()
         thread.join()
@@ -431,9 +431,9 @@ def run(words: Sequence[str], env: Mapping[str, str]) -> tuple[int, float]:
 
 def fast(options: Sequence[str]) -> int:
     """Run the fast lane; fails above its budget."""
-    with pieces() as values:
+    with pieces() as pieces_s:
         status, cpu_s = run([*WORKERS, "-m", "not slow or whole", *options], os.environ)
-    piece = statistics.mean(values)
+    piece = statistics.mean(pieces_s)
     budget_s = FAST_CPU_S * piece / PIECE_S
     print(
         f"the fast lane took {cpu_s:.0f} s of CPU time, of {budget_s:.0f} s that it may take on a machine as fast "

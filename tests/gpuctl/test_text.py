@@ -12,7 +12,7 @@ from inventories.text import plural
 
 
 @pytest.mark.parametrize(
-    ("seconds", "message"),
+    ("seconds", "shown"),
     [
         (None, "-"),
         (math.inf, "-"),
@@ -25,12 +25,12 @@ from inventories.text import plural
         (200_000, "2 d 7 h"),
     ],
 )
-def test_duration_formats_seconds(seconds: float | None, message: str) -> None:
-    assert text.duration(seconds) == message
+def test_duration_formats_seconds(seconds: float | None, shown: str) -> None:
+    assert text.duration(seconds) == shown
 
 
 @pytest.mark.parametrize(
-    ("say", "value", "message"),
+    ("form", "value", "shown"),
     [
         (text.milliseconds, 0.853, "0.85 ms"),
         (text.milliseconds, 21.34, "21.3 ms"),
@@ -53,8 +53,8 @@ def test_duration_formats_seconds(seconds: float | None, message: str) -> None:
         (text.loss, math.nan, "nan"),
     ],
 )
-def test_number_formats_match_their_kind(say, value: float | None, message: str) -> None:
-    assert say(value) == message
+def test_number_formats_match_their_kind(form, value: float | None, shown: str) -> None:
+    assert form(value) == shown
 
 
 def test_plural_adds_plural_ending() -> None:
@@ -76,7 +76,7 @@ def test_age_formats_time_since() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "calls"),
+    ("line", "cleaned"),
     [
         ("plain\ttext\n", "plain\ttext"),
         ("\x1b[31;1mred\x1b[0m \x1b[2J\x1b[Hgone", "red gone"),
@@ -86,8 +86,8 @@ def test_age_formats_time_since() -> None:
         ("x" * 3000, "x" * 1999 + "…"),
     ],
 )
-def test_clean_removes_terminal_control_sequences(line: str, calls: str) -> None:
-    assert text.clean(line) == calls
+def test_clean_removes_terminal_control_sequences(line: str, cleaned: str) -> None:
+    assert text.clean(line) == cleaned
 
 
 @given(st.text(st.sampled_from("\x1b[]0;?\x07\\m\x9b\r\na\t\u202e"), max_size=30))

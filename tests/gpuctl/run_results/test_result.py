@@ -95,21 +95,23 @@ def result(
 
 def test_result_of_reports_succeeded_run_with_its_ranks() -> None:
     start = {"event": "start", "device": "cuda:1", "model": "cnn"}
-    matches = result(
+    run_result = result(
         ranks(0, 0, 0),
         nodes(0, 0),
         metrics={rank: [start, {"event": "end", "step_ms": {"p50": rank + 1.0}}] for rank in range(3)},
     )
-    assert (matches.status, matches.exit_code, matches.first_error) == ("succeeded", 0, None)
-    assert (matches.nnodes, matches.nproc_per_node, matches.world_size) == (2, 2, 3)
-    assert [r.steps for r in matches.ranks] == [None] * 3
-    assert [(r.rank, r.local_rank, r.node, r.device, r.exit_code, r.step_ms_p50) for r in matches.ranks] == [
+    assert (run_result.status, run_result.exit_code, run_result.first_error) == ("succeeded", 0, None)
+    assert (run_result.nnodes, run_result.nproc_per_node, run_result.world_size) == (2, 2, 3)
+    assert [r.steps for r in run_result.ranks] == [None] * 3
+    assert [
+        (r.rank, r.local_rank, r.node, r.device, r.exit_code, r.step_ms_p50) for r in run_result.ranks
+    ] == [
         (0, 0, "node-0", "cuda:1", 0, 1.0),
         (1, 1, "node-0", "cuda:1", 0, 2.0),
         (2, 0, "node-1", "cuda:1", 0, 3.0),
     ]
-    assert matches.ended_at == ENDED_AT
-    assert matches.dir == "/home/runs/r"
+    assert run_result.ended_at == ENDED_AT
+    assert run_result.dir == "/home/runs/r"
 
 
 CAUGHT = (
@@ -135,14 +137,14 @@ CAUGHT = (
 def test_result_of_names_an_exception_that_a_script_only_logged(
     tails: dict[int, str], codes: tuple[int, ...], logged: str | None
 ) -> None:
-    matches = result(ranks(*codes), nodes(0, max(codes)), log_tails=tails)
-    assert matches.status == ("failed" if any(codes) else "succeeded")
-    assert (matches.logged_error is None) == (logged is None)
-    assert matches.logged_error is None or (logged or "") in matches.logged_error.message
+    run_result = result(ranks(*codes), nodes(0, max(codes)), log_tails=tails)
+    assert run_result.status == ("failed" if any(codes) else "succeeded")
+    assert (run_result.logged_error is None) == (logged is None)
+    assert run_result.logged_error is None or (logged or "") in run_result.logged_error.message
 
 
 @pytest.mark.parametrize(
-    ("joined", "names_ranks", "codes", "known", "message"),
+    ("joined", "names_ranks", "codes", "joined_of_run", "has_sentence"),
     [
         ((False, False, False), False, (0, 0, 0), False, True),
         ((False, False, False), True, (0, 0, 0), False, False),
@@ -155,42 +157,42 @@ def test_ranks_that_never_joined_are_told_where_each_did_the_whole_job(
     joined: tuple[bool | None, ...],
     names_ranks: bool,
     codes: tuple[int, ...],
-    known: bool | None,
-    message: bool,
+    joined_of_run: bool | None,
+    has_sentence: bool,
 ) -> None:
     records = {
         node: [replace(record, joined=joined[record.rank]) for record in of_node]
         for node, of_node in ranks(*codes).items()
     }
     run = replace(RUN, names_ranks=names_ranks)
-    matches = result(records, nodes(0, max(codes)), run=run)
-    assert matches.joined is known
+    run_result = result(records, nodes(0, max(codes)), run=run)
+    assert run_result.joined is joined_of_run
     sentence = (
         "The 3 ranks never joined each other (torch.distributed), so each seems to have done the whole job."
     )
-    notes = notes_on(matches, run)
-    assert len(notes) == message
+    notes = notes_on(run_result, run)
+    assert len(notes) == has_sentence
     assert all(note.startswith(sentence) for note in notes)
 
 
 def test_result_of_derives_speed_from_file_times_of_all_ranks() -> None:
     lines = [{"step": 1, "samples": 64}, {"step": 2, "samples": 264}]
     metrics = dict.fromkeys(range(3), lines)
-    report = {
+    records = {
         node: [
             replace(record, metrics_began_at=20.0, metrics_began_samples=64.0, metrics_ended_at=22.0)
             for record in records
         ]
         for node, records in ranks(0, 0, 0).items()
     }
-    matches = result(report, nodes(0, 0), metrics=metrics)
-    assert matches.train.samples_per_s == 300.0
-    assert [rank.steps for rank in matches.ranks] == [2, 2, 2]
+    run_result = result(records, nodes(0, 0), metrics=metrics)
+    assert run_result.train.samples_per_s == 300.0
+    assert [rank.steps for rank in run_result.ranks] == [2, 2, 2]
     assert result(ranks(0, 0, 0), nodes(0, 0), metrics=metrics).train.samples_per_s is None, (
         "an older gpuctl's"
     )
-    report["node-1"] = ranks(0, 0, None)["node-1"]
-    assert result(report, nodes(0), metrics=metrics).train.samples_per_s is None, "rank 2 still runs"
+    records["node-1"] = ranks(0, 0, None)["node-1"]
+    assert result(records, nodes(0), metrics=metrics).train.samples_per_s is None, "rank 2 still runs"
 
 
 @pytest.mark.parametrize(
@@ -214,8 +216,8 @@ def test_nothing_was_left_needs_resumed_job_without_new_epochs(
 
 
 def test_result_of_completes_seconds_from_records() -> None:
-    matches = result(ranks(0, 0, 0), nodes(0, 0))
-    assert matches.seconds == Seconds(total=100.0, connect=0.5, prepare=1.0, train=98.5)
+    run_result = result(ranks(0, 0, 0), nodes(0, 0))
+    assert run_result.seconds == Seconds(total=100.0, connect=0.5, prepare=1.0, train=98.5)
     measured = {"total": 1.0, "train": 3.0, "collect": 0.5}
     known = Seconds(**measured, connect=0.5, prepare=1.0)
     assert result(ranks(0, 0, 0), nodes(0, 0), measured=measured).seconds == known
@@ -225,19 +227,19 @@ def test_result_of_completes_seconds_from_records() -> None:
 
 @pytest.mark.parametrize(("hourly", "cost"), [(36.0, 1.0), (0.0, 0.0), (None, None)])
 def test_result_of_computes_cost_from_hourly_price_and_time(hourly: float | None, cost: float | None) -> None:
-    matches = result(ranks(0, 0, 0), nodes(0, 0), run=replace(RUN, hourly_usd=hourly))
-    assert matches.cost_usd == pytest.approx(cost)
+    run_result = result(ranks(0, 0, 0), nodes(0, 0), run=replace(RUN, hourly_usd=hourly))
+    assert run_result.cost_usd == pytest.approx(cost)
 
 
 def test_result_of_has_no_cost_for_unknown_time() -> None:
-    matches = result(ranks(None, None, None), [])
-    assert (matches.cost_usd, matches.seconds.total) == (None, None)
+    run_result = result(ranks(None, None, None), [])
+    assert (run_result.cost_usd, run_result.seconds.total) == (None, None)
 
 
 def test_result_of_reports_running_while_a_node_has_not_ended() -> None:
     for records in ([], nodes(0)):
-        matches = result(ranks(0, 0, None), records)
-        assert (matches.status, matches.exit_code, matches.ended_at, matches.first_error) == (
+        run_result = result(ranks(0, 0, None), records)
+        assert (run_result.status, run_result.exit_code, run_result.ended_at, run_result.first_error) == (
             "running",
             None,
             None,
@@ -246,9 +248,9 @@ def test_result_of_reports_running_while_a_node_has_not_ended() -> None:
 
 
 def test_result_of_reports_failed_as_soon_as_a_rank_failed() -> None:
-    matches = result(ranks(None, 3, None), [])
-    assert (matches.status, matches.exit_code) == ("failed", 3)
-    assert matches.first_error == FirstError(
+    run_result = result(ranks(None, 3, None), [])
+    assert (run_result.status, run_result.exit_code) == ("failed", 3)
+    assert run_result.first_error == FirstError(
         rank=1,
         node="node-0",
         message="exit status 3 without a word in its log",
@@ -264,12 +266,12 @@ def test_result_of_reports_unknown_node_exit_code_as_failed() -> None:
 
 
 def test_result_of_reports_stopped_run() -> None:
-    matches = result(ranks(-15, -15, -15), nodes(1, 1, stopped=(True, True)))
-    assert (matches.status, matches.exit_code, matches.first_error) == ("stopped", None, None)
+    run_result = result(ranks(-15, -15, -15), nodes(1, 1, stopped=(True, True)))
+    assert (run_result.status, run_result.exit_code, run_result.first_error) == ("stopped", None, None)
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"),
+    ("reasons", "reason"),
     [
         ((Reason.STOPPED, Reason.STOPPED), Reason.STOPPED),
         ((Reason.RESIZED, Reason.RESIZED), Reason.RESIZED),
@@ -278,15 +280,15 @@ def test_result_of_reports_stopped_run() -> None:
     ],
 )
 def test_result_of_tells_why_run_was_stopped(
-    message: tuple[Reason | None, Reason | None], reason: Reason | None
+    reasons: tuple[Reason | None, Reason | None], reason: Reason | None
 ) -> None:
     stopped = nodes(1, 1, stopped=(True, True))
     stopped = [
         replace(node, ended=None if why is None else Ended(reason=why))
-        for node, why in zip(stopped, message, strict=True)
+        for node, why in zip(stopped, reasons, strict=True)
     ]
-    matches = result(ranks(-15, -15, -15), stopped)
-    assert (matches.status, matches.reason) == ("stopped", reason)
+    run_result = result(ranks(-15, -15, -15), stopped)
+    assert (run_result.status, run_result.reason) == ("stopped", reason)
     assert result(ranks(3, -15, -15), nodes(1, 1)).reason is Reason.EXIT_CODE
     assert result(ranks(0, 0, 0), nodes(0, 0)).reason is None
 
@@ -300,24 +302,24 @@ def test_result_of_a_stopped_run_that_hung_is_failed_if_a_rank_had_raised(
     hang = Hang(
         run=RUN.run, verdict="hung", sentence="The run hangs: so.", culprits=(culprit,), ranks=(stacks,)
     )
-    matches = result(ranks(-15, -15, -15), nodes(1, 1, stopped=(True, True)), hang=hang)
-    assert (matches.status, matches.exit_code) == (status, None)
-    assert (matches.first_error and matches.first_error.detail) == raised
-    assert matches.hang == replace(hang, sentence="The run hung: so.")
+    run_result = result(ranks(-15, -15, -15), nodes(1, 1, stopped=(True, True)), hang=hang)
+    assert (run_result.status, run_result.exit_code) == (status, None)
+    assert (run_result.first_error and run_result.first_error.detail) == raised
+    assert run_result.hang == replace(hang, sentence="The run hung: so.")
     running = result(ranks(None, None, None), [], hang=replace(hang, verdict="slow"))
     assert (running.status, running.hang) == ("running", None)
     assert result(ranks(0, 0, 0), nodes(0, 0), hang=hang).hang is None, "it succeeded after all"
 
 
 def test_result_of_reports_failed_for_run_stopped_after_failure() -> None:
-    matches = result(ranks(3, -15, -15), nodes(1, 1, stopped=(False, True)))
-    assert (matches.status, matches.exit_code) == ("failed", 3)
+    run_result = result(ranks(3, -15, -15), nodes(1, 1, stopped=(False, True)))
+    assert (run_result.status, run_result.exit_code) == ("failed", 3)
 
 
 def test_result_survives_json_round_trip() -> None:
     lines = [{"event": "epoch", "loss": float("nan"), "epoch_s": 1.0}, {"step": 1, "samples": 3}]
-    matches = result(ranks(0, 0, 3), nodes(0, 1), metrics={0: lines})
-    text = codec.dump(matches)
+    run_result = result(ranks(0, 0, 3), nodes(0, 1), metrics={0: lines})
+    text = codec.dump(run_result)
     again = codec.load(Result, text, "result.json")
     assert codec.dump(again) == text
     assert json.loads(text)["train"]["loss"] == [None]

@@ -61,12 +61,12 @@ def test_interface_is_found_for_each_of_its_addresses() -> None:
 
 
 def test_free_port_says_why_it_cannot_listen() -> None:
-    port, cant_listen = network.free_port("127.0.0.1")
+    port, problem = network.free_port("127.0.0.1")
     assert port in RENDEZVOUS_PORTS
-    assert cant_listen is None
+    assert problem is None
     for address in ("192.0.2.77", "fd00::7"):
-        port, cant_listen = network.free_port(address)
+        port, problem = network.free_port(address)
         assert port is None
-        assert cant_listen
-    with socket.create_server(("127.0.0.1", 0)) as values:
-        assert network.free_port("127.0.0.1", [values.getsockname()[1]]) == (None, None)
+        assert problem
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert network.free_port("127.0.0.1", [server.getsockname()[1]]) == (None, None)

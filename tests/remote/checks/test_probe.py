@@ -226,17 +226,17 @@ def test_probe_names_the_holder_of_a_taken_port(start: Callable[..., Probed]) ->
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         node = start("a", "127.0.0.1", rendezvous=port)
-        (values,) = node.opened["taken"]
+        (taken,) = node.opened["taken"]
         assert len(node.opened["ports"]) == 2
-        assert (values["port"], values["problem"]) == (port, "in use")
+        assert (taken["port"], taken["problem"]) == (port, "in use")
         if sys.platform == "linux":
-            assert f"(pid {os.getpid()})" in values["holder"]
+            assert f"(pid {os.getpid()})" in taken["holder"]
 
 
 def test_probe_reports_an_address_of_another_machine(start: Callable[..., Probed]) -> None:
     node = start("a", "192.0.2.1")
     assert node.opened["ports"] == []
-    assert [values["problem"] for values in node.opened["taken"]] == ["not ours", "not ours"]
+    assert [taken["problem"] for taken in node.opened["taken"]] == ["not ours", "not ours"]
 
 
 def test_probe_sends_nothing_to_an_unknown_client(start: Callable[..., Probed]) -> None:

@@ -20,11 +20,11 @@ MASTER = Machine(
 
 
 def health(**changed: object) -> Health:
-    values: dict[str, object] = {
+    fields: dict[str, object] = {
         "interface": "ens3", "mtu": 9000, "hostname": "h", "hostname_addresses": ("10.0.0.9",), "free_inodes": 10**6,
         "nccl": None, "stale": (),
     }  # fmt: skip
-    return Health(**{**values, **changed})  # type: ignore[arg-type]
+    return Health(**{**fields, **changed})  # type: ignore[arg-type]
 
 
 def probes(count: int, failed: dict[tuple[str, str], str]) -> dict[str, ProbeAnswer]:
@@ -38,17 +38,17 @@ def probes(count: int, failed: dict[tuple[str, str], str]) -> dict[str, ProbeAns
     return {name: ProbeAnswer(node=name, attempts=tuple(attempts[name]), health=health()) for name in names}
 
 
-def said(answers: dict[str, ProbeAnswer], cloud: str | None = None) -> list[Finding]:
+def findings_of(answers: dict[str, ProbeAnswer], cloud: str | None = None) -> list[Finding]:
     clouds = dict.fromkeys(ADDRESSES, cloud)
     return unreachable(answers, clouds=clouds, rendezvous_port=RENDEZVOUS)
 
 
 def test_probed_finds_nothing_when_all_connect() -> None:
-    assert said(probes(3, {})) == []
+    assert findings_of(probes(3, {})) == []
 
 
 def test_probed_reports_a_rejecting_firewall_with_fix() -> None:
-    (result,) = said(probes(3, {("g-0", "g-1"): "rejected", ("g-2", "g-1"): "rejected"}))
+    (result,) = findings_of(probes(3, {("g-0", "g-1"): "rejected", ("g-2", "g-1"): "rejected"}))
     assert result.node == "g-1"
     assert result.problem == (
         "g-0 and g-2 can't reach it (at 10.0.0.2) on port 40000: a firewall rejects it (EHOSTUNREACH at once)"
@@ -63,7 +63,7 @@ def test_probed_reports_a_rejecting_firewall_with_fix() -> None:
 
 def test_probed_reports_unreachable_nodes_in_one_finding() -> None:
     names = list(ADDRESSES)[:16]
-    (result,) = said(probes(16, dict.fromkeys(itertools.permutations(names, 2), "timeout")))
+    (result,) = findings_of(probes(16, dict.fromkeys(itertools.permutations(names, 2), "timeout")))
     assert result.node == "g-0…g-15"
     assert result.problem == (
         "they can't reach each other on the rendezvous port 20001 and port 40000: no answer within 4 s, so something "
@@ -73,13 +73,13 @@ def test_probed_reports_unreachable_nodes_in_one_finding() -> None:
 
 def test_probed_merges_two_unreachable_nodes() -> None:
     bad = {(f"g-{s}", f"g-{p}"): "rejected" for s in range(4) for p in (1, 2) if s != p}
-    (result,) = said(probes(4, bad))
+    (result,) = findings_of(probes(4, bad))
     assert result.node == "g-1 and g-2"
     assert result.problem.startswith("g-0…g-3 can't reach them (at 10.0.0.2 and 10.0.0.3) on port 40000")
 
 
 def test_probed_names_a_node_whose_firewall_denies_output() -> None:
-    (result,) = said(probes(3, {("g-1", "g-0"): "denied", ("g-1", "g-2"): "denied"}))
+    (result,) = findings_of(probes(3, {("g-1", "g-0"): "denied", ("g-1", "g-2"): "denied"}))
     assert result.node == "g-1"
     assert result.problem == (
         "it can't reach g-0 (10.0.0.1) and g-2 (10.0.0.3) on the rendezvous port 20001 and port 40000: its own "
@@ -90,14 +90,14 @@ def test_probed_names_a_node_whose_firewall_denies_output() -> None:
 
 @pytest.mark.parametrize("outcome", ["rejected", "timeout"])
 def test_probed_names_the_one_node_that_reaches_no_peer(outcome: str) -> None:
-    (result,) = said(probes(3, {("g-1", "g-0"): outcome, ("g-1", "g-2"): outcome}))
+    (result,) = findings_of(probes(3, {("g-1", "g-0"): outcome, ("g-1", "g-2"): outcome}))
     assert result.node == "g-1"
     assert result.problem.startswith("it can't reach g-0 (10.0.0.1) and g-2 (10.0.0.3) on ")
     assert result.fix == "let TCP out on g-1: sudo iptables -S OUTPUT or sudo nft list ruleset shows the rule"
 
 
 def test_probed_reports_each_kind_of_failure_separately() -> None:
-    result = said(probes(3, {("g-0", "g-1"): "rejected", ("g-0", "g-2"): "timeout"}))
+    result = findings_of(probes(3, {("g-0", "g-1"): "rejected", ("g-0", "g-2"): "timeout"}))
     assert [finding.node for finding in result] == ["g-1", "g-2"]
 
 
@@ -111,7 +111,7 @@ def test_probed_reports_each_kind_of_failure_separately() -> None:
     ],
 )
 def test_probed_timeout_names_the_rule_of_the_cloud(cloud: str | None, rule: str) -> None:
-    (result,) = said(probes(2, {("g-0", "g-1"): "timeout"}), cloud)
+    (result,) = findings_of(probes(2, {("g-0", "g-1"): "timeout"}), cloud)
     assert rule in result.fix
 
 
@@ -129,7 +129,7 @@ def test_probed_timeout_names_the_rule_of_the_cloud(cloud: str | None, rule: str
     ],
 )
 def test_probed_describes_each_outcome_with_a_fix(outcome: str, problem: str, fix: str) -> None:
-    (result,) = said(probes(2, {("g-0", "g-1"): outcome}))
+    (result,) = findings_of(probes(2, {("g-0", "g-1"): outcome}))
     assert problem in result.problem
     assert fix in result.fix
 
@@ -155,7 +155,7 @@ def test_probed_names_a_silent_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "problem", "fix"),
+    ("port_use", "problem", "fix"),
     [
         (PortUse(port=20001, problem="in use", holder="python3 serve.py (pid 7)"),
          "the port 20001 was taken by python3 serve.py (pid 7)", "run the command again: it picks another port"),
@@ -167,8 +167,8 @@ def test_probed_names_a_silent_node() -> None:
          "files", "see what forbids it there (ulimit -n, SELinux, the container's own limits)"),
     ],
 )  # fmt: skip
-def test_probed_reports_a_port_it_cannot_use(values: PortUse, problem: str, fix: str) -> None:
-    result = of_two(taken=(values,))
+def test_probed_reports_a_port_it_cannot_use(port_use: PortUse, problem: str, fix: str) -> None:
+    result = of_two(taken=(port_use,))
     assert result == [Finding(node="g-1", problem=problem, fix=fix)]
 
 
@@ -212,15 +212,15 @@ def test_probed_takes_nccl_from_the_ranks_environment() -> None:
     answers["g-0"] = ProbeAnswer(node="g-0", health=health(nccl="2.27.3"))
     answers["g-1"] = ProbeAnswer(node="g-1", health=health(nccl="2.26.2"))
 
-    def said_of(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> list[str]:
-        both = {"g-0": facts(packages=one), "g-1": facts(packages=other)}
+    def problems_of(first: tuple[str, ...] | None, second: tuple[str, ...] | None) -> list[str]:
+        both = {"g-0": facts(packages=first), "g-1": facts(packages=second)}
         return [finding.problem for finding in probed(both, answers, master=MASTER)]
 
     new, old = ("numpy==2.3.1", "nvidia_nccl_cu12==2.27.3"), ("nvidia-nccl-cu13==2.26.2", "torch==2.13.0")
-    assert said_of(new, new) == []
-    assert said_of(("torch==2.13.0+cpu",), ("torch==2.13.0+cpu",)) == [], "no NCCL is used"
-    assert said_of(new, old) == ["NCCL is 2.26.2 here, and 2.27.3 on g-0"]
-    assert said_of(None, new) == [], "one node's own Python has the same as the other's environment"
+    assert problems_of(new, new) == []
+    assert problems_of(("torch==2.13.0+cpu",), ("torch==2.13.0+cpu",)) == [], "no NCCL is used"
+    assert problems_of(new, old) == ["NCCL is 2.26.2 here, and 2.27.3 on g-0"]
+    assert problems_of(None, new) == [], "one node's own Python has the same as the other's environment"
 
 
 @pytest.mark.parametrize(

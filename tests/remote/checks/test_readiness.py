@@ -22,10 +22,10 @@ from remote.shared import frames
 
 
 def driver(**changed: object) -> Driver:
-    values: dict[str, object] = {
+    fields: dict[str, object] = {
         "devices": 2, "module": True, "smi_exit": 0, "smi_said": "", "listed": 2, "reboot_required": False
     }  # fmt: skip
-    return Driver(**{**values, **changed})  # type: ignore[arg-type]
+    return Driver(**{**fields, **changed})  # type: ignore[arg-type]
 
 
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95"
@@ -36,7 +36,7 @@ UNREACHED = (
 
 
 @pytest.mark.parametrize(
-    ("expected", "state"),
+    ("reported", "state"),
     [
         pytest.param(NO_GPU, "none", id="no-gpu"),
         pytest.param(driver(), "ok", id="it-works"),
@@ -62,9 +62,9 @@ UNREACHED = (
         ),
     ],
 )
-def test_driver_state_is_derived_from_bus_module_and_nvidia_smi(expected: Driver, state: str) -> None:
-    assert readiness.driver_state(expected) == state
-    problem = readiness.driver_problem(expected)
+def test_driver_state_is_derived_from_bus_module_and_nvidia_smi(reported: Driver, state: str) -> None:
+    assert readiness.driver_state(reported) == state
+    problem = readiness.driver_problem(reported)
     assert (problem is None) == (state in ("none", "ok"))
 
 

@@ -36,112 +36,123 @@ PARTIAL = replace(WORKS, listed=1)
 LATE = Limits().appear_s
 
 
-def look(found: Driver, *, runs: tuple[str, ...] = (), **more: object) -> Observed:
-    values: dict[str, object] = {"wanted": 2, "free": True, **more}
-    return Observed(facts=facts(driver=found, active_runs=runs), **values)  # type: ignore[arg-type]
+def observed(driver: Driver, *, runs: tuple[str, ...] = (), **more: object) -> Observed:
+    fields: dict[str, object] = {"wanted": 2, "free": True, **more}
+    return Observed(facts=facts(driver=driver, active_runs=runs), **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("plan", "calls", "step"),
+    ("plan", "state", "step"),
     [
-        pytest.param(NO_DRIVER, look(ABSENT), "done", id="nobody-looks-after-it"),
-        pytest.param(IMAGE, look(WORKS), "done", id="it-works"),
-        pytest.param(IMAGE, look(NO_GPU, wanted=None), "done", id="no-gpus"),
-        pytest.param(IMAGE, look(ABSENT), "wait", id="image-not-there-yet"),
-        pytest.param(IMAGE, look(ABSENT, waited_s=LATE), "give up", id="image-without-one"),
-        pytest.param(IMAGE, look(MISMATCH), "reboot", id="image-was-updated"),
-        pytest.param(IMAGE, look(MISMATCH, free=False), "give up", id="image-was-updated-somebody-is-there"),
-        pytest.param(IMAGE, look(MISMATCH, rebooted=True), "wait", id="one-reboot-is-enough"),
+        pytest.param(NO_DRIVER, observed(ABSENT), "done", id="nobody-looks-after-it"),
+        pytest.param(IMAGE, observed(WORKS), "done", id="it-works"),
+        pytest.param(IMAGE, observed(NO_GPU, wanted=None), "done", id="no-gpus"),
+        pytest.param(IMAGE, observed(ABSENT), "wait", id="image-not-there-yet"),
+        pytest.param(IMAGE, observed(ABSENT, waited_s=LATE), "give up", id="image-without-one"),
+        pytest.param(IMAGE, observed(MISMATCH), "reboot", id="image-was-updated"),
         pytest.param(
-            IMAGE, look(MISMATCH, rebooted=True, waited_s=LATE), "give up", id="a-reboot-did-not-help"
+            IMAGE, observed(MISMATCH, free=False), "give up", id="image-was-updated-somebody-is-there"
         ),
-        pytest.param(IMAGE, look(NOT_LOADED), "wait", id="module-may-still-be-loaded"),
-        pytest.param(IMAGE, look(NOT_LOADED, waited_s=LATE), "reboot", id="module-was-not-loaded"),
-        pytest.param(IMAGE, look(PARTIAL), "wait", id="one-gpu-may-still-come"),
-        pytest.param(IMAGE, look(PARTIAL, waited_s=LATE), "give up", id="one-gpu-dropped-out"),
-        pytest.param(IMAGE, look(WORKS, wanted=4, waited_s=LATE), "give up", id="fewer-than-the-shape"),
-        pytest.param(IMAGE, look(NO_GPU), "give up", id="none-on-the-bus"),
-        pytest.param(IMAGE, look(replace(WORKS, fabric="activating")), "wait", id="fabric-manager-starts"),
-        pytest.param(IMAGE, look(BROKEN, waited_s=LATE), "give up", id="it-does-not-answer"),
-        pytest.param(INSTALL, look(WORKS), "done", id="install-it-is-there"),
-        pytest.param(INSTALL, look(ABSENT), "install", id="install"),
-        pytest.param(INSTALL, look(ABSENT, installed=True), "reboot", id="install-then-reboot"),
-        pytest.param(INSTALL, look(WORKS, installed=True), "reboot", id="install-reboot-though-it-works"),
-        pytest.param(INSTALL, look(WORKS, installed=True, rebooted=True), "done", id="install-done"),
-        pytest.param(INSTALL, look(ABSENT, installed=True, rebooted=True), "wait", id="install-starts"),
-        pytest.param(INSTALL, look(NOT_LOADED), "install", id="install-was-cut-off-before-the-reboot"),
-        pytest.param(INSTALL, look(MISMATCH), "reboot", id="install-a-reboot-may-do"),
-        pytest.param(INSTALL, look(WAITING), "reboot", id="install-a-module-waits"),
-        pytest.param(INSTALL, look(HALF_THERE), "install", id="install-no-tools-yet"),
-        pytest.param(INSTALL, look(MISMATCH, rebooted=True), "wait", id="install-the-reboot-may-have-done"),
+        pytest.param(IMAGE, observed(MISMATCH, rebooted=True), "wait", id="one-reboot-is-enough"),
+        pytest.param(
+            IMAGE, observed(MISMATCH, rebooted=True, waited_s=LATE), "give up", id="a-reboot-did-not-help"
+        ),
+        pytest.param(IMAGE, observed(NOT_LOADED), "wait", id="module-may-still-be-loaded"),
+        pytest.param(IMAGE, observed(NOT_LOADED, waited_s=LATE), "reboot", id="module-was-not-loaded"),
+        pytest.param(IMAGE, observed(PARTIAL), "wait", id="one-gpu-may-still-come"),
+        pytest.param(IMAGE, observed(PARTIAL, waited_s=LATE), "give up", id="one-gpu-dropped-out"),
+        pytest.param(IMAGE, observed(WORKS, wanted=4, waited_s=LATE), "give up", id="fewer-than-the-shape"),
+        pytest.param(IMAGE, observed(NO_GPU), "give up", id="none-on-the-bus"),
+        pytest.param(
+            IMAGE, observed(replace(WORKS, fabric="activating")), "wait", id="fabric-manager-starts"
+        ),
+        pytest.param(IMAGE, observed(BROKEN, waited_s=LATE), "give up", id="it-does-not-answer"),
+        pytest.param(INSTALL, observed(WORKS), "done", id="install-it-is-there"),
+        pytest.param(INSTALL, observed(ABSENT), "install", id="install"),
+        pytest.param(INSTALL, observed(ABSENT, installed=True), "reboot", id="install-then-reboot"),
+        pytest.param(INSTALL, observed(WORKS, installed=True), "reboot", id="install-reboot-though-it-works"),
+        pytest.param(INSTALL, observed(WORKS, installed=True, rebooted=True), "done", id="install-done"),
+        pytest.param(INSTALL, observed(ABSENT, installed=True, rebooted=True), "wait", id="install-starts"),
+        pytest.param(INSTALL, observed(NOT_LOADED), "install", id="install-was-cut-off-before-the-reboot"),
+        pytest.param(INSTALL, observed(MISMATCH), "reboot", id="install-a-reboot-may-do"),
+        pytest.param(INSTALL, observed(WAITING), "reboot", id="install-a-module-waits"),
+        pytest.param(INSTALL, observed(HALF_THERE), "install", id="install-no-tools-yet"),
+        pytest.param(
+            INSTALL, observed(MISMATCH, rebooted=True), "wait", id="install-the-reboot-may-have-done"
+        ),
         pytest.param(
             INSTALL,
-            look(MISMATCH, rebooted=True, waited_s=LATE),
+            observed(MISMATCH, rebooted=True, waited_s=LATE),
             "install",
             id="install-as-the-reboot-did-not-help",
         ),
         pytest.param(
             INSTALL,
-            look(MISMATCH, installed=True, rebooted=True, waited_s=LATE),
+            observed(MISMATCH, installed=True, rebooted=True, waited_s=LATE),
             "give up",
             id="install-once",
         ),
-        pytest.param(IMAGE, look(HELD), "give up", id="somebody-has-the-gpus-open"),
-        pytest.param(INSTALL, look(HELD), "give up", id="install-not-under-a-process"),
-        pytest.param(INSTALL, look(BROKEN, waited_s=LATE), "give up", id="install-nothing-over-a-broken-one"),
+        pytest.param(IMAGE, observed(HELD), "give up", id="somebody-has-the-gpus-open"),
+        pytest.param(INSTALL, observed(HELD), "give up", id="install-not-under-a-process"),
         pytest.param(
-            INSTALL, look(ABSENT, runs=("R1",), free=False), "give up", id="install-not-under-a-run"
+            INSTALL, observed(BROKEN, waited_s=LATE), "give up", id="install-nothing-over-a-broken-one"
+        ),
+        pytest.param(
+            INSTALL, observed(ABSENT, runs=("R1",), free=False), "give up", id="install-not-under-a-run"
         ),
     ],
 )
 def test_next_step_decides_by_plan_and_state_of_the_driver(
-    plan: DriverPlan, calls: Observed, step: str
+    plan: DriverPlan, state: Observed, step: str
 ) -> None:
-    assert decision.next_step(plan, calls, Limits()) == step
+    assert decision.next_step(plan, state, Limits()) == step
 
 
 @pytest.mark.parametrize(
-    ("calls", "sentence"),
+    ("state", "sentence"),
     [
         (
-            look(ABSENT, waited_s=91),
+            observed(ABSENT, waited_s=91),
             "2 NVIDIA GPUs on the bus, and no driver, 91 s after it was ready. To continue: take",
         ),
         (
-            look(NOT_LOADED, rebooted=True, waited_s=91),
+            observed(NOT_LOADED, rebooted=True, waited_s=91),
             "2 NVIDIA GPUs, and the driver waits for a reboot: It couldn't communicate with the NVIDIA driver, also "
             "after a reboot, 91 s after",
         ),
         (
-            look(PARTIAL),
+            observed(PARTIAL),
             f"2 NVIDIA GPUs on the bus, of which nvidia-smi lists 1. To continue: {KERNEL_LOG}",
         ),
-        (look(WORKS, wanted=4), "nvidia-smi lists 2 of the 4 NVIDIA GPUs that its shape has. To continue: "),
-        (look(NO_GPU), "the PCI bus has 0 of the 2 NVIDIA GPUs that its shape has. To continue: "),
         (
-            look(ABSENT, runs=("R1",)),
+            observed(WORKS, wanted=4),
+            "nvidia-smi lists 2 of the 4 NVIDIA GPUs that its shape has. To continue: ",
+        ),
+        (observed(NO_GPU), "the PCI bus has 0 of the 2 NVIDIA GPUs that its shape has. To continue: "),
+        (
+            observed(ABSENT, runs=("R1",)),
             "2 NVIDIA GPUs on the bus, and no driver. When the run R1 has ended: take an",
         ),
         (
-            look(HELD),
+            observed(HELD),
             "2 NVIDIA GPUs, and the driver waits for a reboot: Failed to initialize NVML: Driver/library version "
             "mismatch. When the process 1234 (python3) has ended: gpuctl exec",
         ),
         (
-            look(replace(WORKS, fabric="failed")),
+            observed(replace(WORKS, fabric="failed")),
             "2 NVIDIA GPUs connected by NVSwitches, and their fabric manager is",
         ),
     ],
 )
-def test_driver_sentence_says_why_a_machine_was_given_up(calls: Observed, sentence: str) -> None:
-    assert decision.sentence(calls).startswith(sentence)
+def test_driver_sentence_says_why_a_machine_was_given_up(state: Observed, sentence: str) -> None:
+    assert decision.sentence(state).startswith(sentence)
 
 
 NOTHING_MISSING = {"unfetched": "", "branches": [580, 535], "version": None, "last": None}
 
 
 @pytest.mark.parametrize(
-    ("reason", "more", "words"),
+    ("reason", "reason_facts", "words"),
     [
         (
             "no_sudo",
@@ -206,18 +217,18 @@ NOTHING_MISSING = {"unfetched": "", "branches": [580, 535], "version": None, "la
     ],
 )
 def test_driver_failure_names_each_cause_in_a_sentence(
-    reason: str, more: dict[str, object], words: str
+    reason: str, reason_facts: dict[str, object], words: str
 ) -> None:
-    result = {"state": "failed", "reason": reason, "facts": {**NOTHING_MISSING, **more}}
-    output = decision.failure(result, Limits())
-    assert words in output
-    assert output.endswith(".")
-    assert not output.endswith("..")
+    answer = {"state": "failed", "reason": reason, "facts": {**NOTHING_MISSING, **reason_facts}}
+    sentence = decision.failure(answer, Limits())
+    assert words in sentence
+    assert sentence.endswith(".")
+    assert not sentence.endswith("..")
 
 
 def test_driver_failure_of_a_timed_out_installation_says_run_up_again() -> None:
-    output = decision.failure({"state": "going on"}, Limits(install_s=1200))
-    assert "has not ended within 20 minutes, and goes on there: wait, then run gpuctl up again" in output
+    sentence = decision.failure({"state": "going on"}, Limits(install_s=1200))
+    assert "has not ended within 20 minutes, and goes on there: wait, then run gpuctl up again" in sentence
 
 
 def test_driver_failure_raises_on_an_unknown_answer() -> None:
@@ -236,14 +247,14 @@ def test_progress_names_the_phase_and_who_holds_a_lock() -> None:
 
 def test_working_driver_is_kept_when_another_is_requested() -> None:
     gpu = {"index": 0, "name": "NVIDIA A10", "memory_mb": 23028, "driver": "535.309.01"}
-    calls = Observed(facts=facts(driver=WORKS, gpus=(gpu,)), wanted=2, free=True)
+    state = Observed(facts=facts(driver=WORKS, gpus=(gpu,)), wanted=2, free=True)
     request = DriverPlan(source="install", version="580")
-    assert decision.next_step(request, calls, Limits()) == "done"
-    assert decision.another_version(request, calls) == (
+    assert decision.next_step(request, state, Limits()) == "done"
+    assert decision.another_version(request, state) == (
         "its driver 535.309.01 works and stays; branch 580 was not installed"
     )
     for plan in (INSTALL, IMAGE, DriverPlan(source="install", version="535")):
-        assert decision.another_version(plan, calls) is None
+        assert decision.another_version(plan, state) is None
 
 
 HERE = Machine(
@@ -260,14 +271,14 @@ class Installing:
         assert command == "driver"
         assert bounds.total_s is not None
         assert request["version"] is None
-        output = [
+        headers = [
             {"phase": "update", "detail": "", "since_s": 4.0, "result": None},
             {"phase": "lock", "detail": "process 7 (apt)", "since_s": 31.0, "result": None},
             {"phase": "install", "detail": "a b", "since_s": 45.0, "result": None},
             {"phase": "install", "detail": "a b", "since_s": 301.0, "result": None},
             {"phase": "install", "detail": "a b", "since_s": 302.0, "result": {"state": "installed"}},
         ]
-        return nullcontext(SimpleNamespace(frames=lambda: [(header, b"") for header in output]))
+        return nullcontext(SimpleNamespace(frames=lambda: [(header, b"") for header in headers]))
 
 
 def test_installation_logs_progress_every_30_seconds() -> None:
@@ -315,12 +326,14 @@ def test_installation_refuses_an_invalid_time_in_an_answer(since: object) -> Non
 @pytest.mark.parametrize(
     ("now", "before", "waits"),
     [
-        pytest.param(look(NOT_LOADED), "b0", True, id="as-it-was"),
-        pytest.param(look(WORKS), "b0", False, id="it-works-by-now"),
-        pytest.param(look(WORKS, installed=True), "b0", True, id="installed-in-this-boot"),
-        pytest.param(look(WORKS, installed=True), "boot-before", False, id="somebody-rebooted-it"),
-        pytest.param(look(NOT_LOADED, installed=True), "boot-before", True, id="rebooted-and-still-waits"),
-        pytest.param(look(WORKS, installed=True, runs=("R1",)), "b0", False, id="a-run-uses-it"),
+        pytest.param(observed(NOT_LOADED), "b0", True, id="as-it-was"),
+        pytest.param(observed(WORKS), "b0", False, id="it-works-by-now"),
+        pytest.param(observed(WORKS, installed=True), "b0", True, id="installed-in-this-boot"),
+        pytest.param(observed(WORKS, installed=True), "boot-before", False, id="somebody-rebooted-it"),
+        pytest.param(
+            observed(NOT_LOADED, installed=True), "boot-before", True, id="rebooted-and-still-waits"
+        ),
+        pytest.param(observed(WORKS, installed=True, runs=("R1",)), "b0", False, id="a-run-uses-it"),
     ],
 )
 def test_waits_for_reboot_is_false_when_no_longer_needed(now: Observed, before: str, waits: bool) -> None:
@@ -339,7 +352,7 @@ def test_machine_with_a_new_run_is_not_rebooted(monkeypatch: pytest.MonkeyPatch)
         say=lambda _: None,
     )
     monkeypatch.setattr(task, "_install", lambda: None)
-    monkeypatch.setattr(task, "_facts", lambda: look(NOT_LOADED, runs=("R1",)).facts)
-    calls = task.work(look(ABSENT))
-    assert calls.problem is not None
-    assert "When the run R1 has ended: gpuctl exec -- sudo reboot, once." in calls.problem
+    monkeypatch.setattr(task, "_facts", lambda: observed(NOT_LOADED, runs=("R1",)).facts)
+    outcome = task.work(observed(ABSENT))
+    assert outcome.problem is not None
+    assert "When the run R1 has ended: gpuctl exec -- sudo reboot, once." in outcome.problem

@@ -78,8 +78,8 @@ assert text.count("File ") == 1, text
 
 def environment(run_dir: Path, **own: str) -> dict[str, str]:
     """Return the rank's variables: this process's, `own`, and the hook's."""
-    inputs = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | own
-    return {**inputs, **hook_environment(inputs, run_dir, 0)}
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | own
+    return {**variables, **hook_environment(variables, run_dir, 0)}
 
 
 def run(code: str, env: dict[str, str]) -> str:
@@ -195,15 +195,17 @@ load_batch()
 
 
 @linux
-@pytest.mark.parametrize("local", [False, True])
-def test_stack_at_a_crash_goes_to_the_log_unless_the_script_chose_a_file(tmp_path: Path, local: bool) -> None:
+@pytest.mark.parametrize("chosen", [False, True])
+def test_stack_at_a_crash_goes_to_the_log_unless_the_script_chose_a_file(
+    tmp_path: Path, chosen: bool
+) -> None:
     file = tmp_path / "own.txt"
     done = subprocess.run(
-        [sys.executable, "-c", CRASHES, *([str(file)] if local else [])],
+        [sys.executable, "-c", CRASHES, *([str(file)] if chosen else [])],
         env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGSEGV
-    report, other = (file.read_text(), done.stderr) if local else (done.stderr, "")
+    report, other = (file.read_text(), done.stderr) if chosen else (done.stderr, "")
     assert report.startswith("Fatal Python error: Segmentation fault\n")
     assert " in load_batch\n" in report
     assert other == ""
@@ -275,10 +277,12 @@ time.sleep(60)
 
 
 @linux
-@pytest.mark.parametrize(("maximum", "message"), [(64, True), (1024, False)])
-def test_stacks_never_get_into_a_file_of_the_scripts(tmp_path: Path, maximum: int, message: bool) -> None:
+@pytest.mark.parametrize(("open_files", "has_stacks"), [(64, True), (1024, False)])
+def test_stacks_never_get_into_a_file_of_the_scripts(
+    tmp_path: Path, open_files: int, has_stacks: bool
+) -> None:
     script = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 2048))\n" + CLOSES.format(
-        most=maximum
+        most=open_files
     )
     rank = subprocess.Popen(
         [sys.executable, "-c", script],
@@ -290,7 +294,7 @@ def test_stacks_never_get_into_a_file_of_the_scripts(tmp_path: Path, maximum: in
     try:
         assert rank.stdout.readline() == "begins\n"
         stacks = why.stacks_by_signal(rank.pid, rank_files(tmp_path, 0) + ".stacks")
-        assert ("in <module>" in stacks) == message
+        assert ("in <module>" in stacks) == has_stacks
         assert [path for path in tmp_path.glob("own-*.txt") if path.stat().st_size] == []
         assert rank.poll() is None
     finally:

@@ -49,8 +49,8 @@ NEWER = {**FOUND, "newest": "step-000050.pt"}
 def test_mirror_reports_checkpoints_by_their_age_and_kind(
     result: Any, before: Any, whole: bool, told_s_ago: float, written_s_ago: float, expected: bool
 ) -> None:
-    output = is_to_be_told(result, before, whole=whole, told_s_ago=told_s_ago, written_s_ago=written_s_ago)
-    assert output is expected
+    announced = is_to_be_told(result, before, whole=whole, told_s_ago=told_s_ago, written_s_ago=written_s_ago)
+    assert announced is expected
 
 
 def checkpoint(folder: Path, step: int, size: int = 100) -> None:
@@ -189,8 +189,8 @@ def parts(folders: tuple[Path, Path], step: int) -> None:
 
 def test_mirror_brings_the_parts_of_all_nodes_or_nothing(tmp_path: Path) -> None:
     scene, first, second = Scene(tmp_path, RUN), NodeHere(tmp_path / "node"), NodeHere(tmp_path / "other")
-    existing = second.home / ".gpuctl-node" / "runs" / RUN.run / "gpu-1" / "checkpoints"
-    parts((scene.there, existing), 40)
+    second_folder = second.home / ".gpuctl-node" / "runs" / RUN.run / "gpu-1" / "checkpoints"
+    parts((scene.there, second_folder), 40)
     result = scene.found()
     size = (scene.there / "step-000040.json").stat().st_size + 200
     assert (result.newest, result.bytes, result.lacks) == (
@@ -198,16 +198,16 @@ def test_mirror_brings_the_parts_of_all_nodes_or_nothing(tmp_path: Path) -> None
         size,
         ("step-000040/__1_0.distcp",),
     )
-    both = Mirror(RUN, scene.folder, scene.incoming, scene.observer, lambda: [second])
-    scene.mirror = both
-    both.offer(first, result)
+    mirror = Mirror(RUN, scene.folder, scene.incoming, scene.observer, lambda: [second])
+    scene.mirror = mirror
+    mirror.offer(first, result)
     scene.wait()
     assert scene.here() == {"step-000040", "step-000040.json"}
     assert len(list(scene.folder.checkpoints_path.glob("step-000040/*"))) == 2
     assert scene.observer.notes == []
-    parts((scene.there, existing), 50)
-    (existing / "step-000050" / "__1_0.distcp").unlink()
-    both.offer(first, scene.found())
+    parts((scene.there, second_folder), 50)
+    (second_folder / "step-000050" / "__1_0.distcp").unlink()
+    mirror.offer(first, scene.found())
     scene.wait()
     assert scene.here() == {"step-000040", "step-000040.json"}
     [note] = scene.observer.notes
@@ -240,8 +240,8 @@ def test_mirror_notes_a_failure_once_and_retries(tmp_path: Path) -> None:
     scene, node = Scene(tmp_path, RUN), NodeHere(tmp_path / "node")
     checkpoint(scene.there, 40)
     scene.incoming.write_text("in the way")
-    for existing in (Lost(tmp_path / "node"), Lost(tmp_path / "node"), node):
-        scene.mirror.offer(existing, scene.found())
+    for connection in (Lost(tmp_path / "node"), Lost(tmp_path / "node"), node):
+        scene.mirror.offer(connection, scene.found())
         wait_for(lambda: scene.mirror._thread is None, what="the end of the transfer", deadline_s=30)
     assert scene.observer.notes == [
         "gpu-0: its newest checkpoints were not brought here (the connection broke: send_checkpoints); the next "

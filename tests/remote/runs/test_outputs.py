@@ -33,25 +33,25 @@ def folder(tmp_path: Path) -> RunFolder:
     return Store(tmp_path).new_run(datetime.now(UTC))
 
 
-def bring(folder: RunFolder, listed: object, *came: str, body: bytes = b"new", **header: Any) -> RunFiles:
-    """Receive a node's list of written files, and the files in `came`."""
+def bring(folder: RunFolder, listed: object, *paths: str, body: bytes = b"new", **header: Any) -> RunFiles:
+    """Receive a node's list of written files, and the files in `paths`."""
     files = RunFiles(folder, NODE, new_incoming(folder))
     files.written({**HEADER, **header}, json.dumps(listed).encode())
-    for path in came:
+    for path in paths:
         files.intake.chunk(path, 0, body)
         files.intake.complete(path, len(body), hashlib.sha256(body).hexdigest(), 0o644)
     files.keep_outputs()
     return files
 
 
-def kept(folder: RunFolder) -> NodeOutputs:
+def saved(folder: RunFolder) -> NodeOutputs:
     (result,) = read_outputs(folder, [NODE])
     return result
 
 
 def test_outputs_are_kept_and_told_with_what_has_come(folder: RunFolder) -> None:
     bring(folder, [["a/b.txt", 3, 7], ["big.pt", 10**12, 8]], "outputs/a/b.txt", files=2)
-    assert [(item.path, item.bytes, item.brought) for item in kept(folder).listed] == [
+    assert [(item.path, item.bytes, item.brought) for item in saved(folder).listed] == [
         ("a/b.txt", 3, True),
         ("big.pt", 10**12, False),
     ]
@@ -63,7 +63,7 @@ def test_outputs_brought_again_replace_the_earlier_ones(folder: RunFolder) -> No
     bring(folder, [["a", 3, 7]], "outputs/a")
     assert (folder.outputs_path / "n-0" / "a").read_bytes() == b"new"
     bring(folder, [["a", 3, 7]])
-    assert [item.brought for item in kept(folder).listed] == [True]
+    assert [item.brought for item in saved(folder).listed] == [True]
 
 
 def test_outputs_that_do_not_come_again_stay(folder: RunFolder) -> None:
@@ -73,7 +73,7 @@ def test_outputs_that_do_not_come_again_stay(folder: RunFolder) -> None:
     local = folder.outputs_path / "n-0"
     assert [(local / "a" / name).read_bytes() for name in ("one", "two")] == [b"new", b"old"]
     assert [path.read_bytes() for path in local.glob("b.before-*")] == [b"old"], "a file that is a folder now"
-    assert [item.brought for item in kept(folder).listed] == [True, True, False]
+    assert [item.brought for item in saved(folder).listed] == [True, True, False]
 
 
 def test_run_that_wrote_nothing_leaves_no_trace(folder: RunFolder) -> None:
@@ -88,14 +88,14 @@ def test_hostile_names_are_listed_as_text_and_written_nowhere(
 ) -> None:
     files = bring(folder, [[name, 3, 7], ["good", 3, 7]], f"outputs/{name}", "outputs/good", files=2)
     assert list(files.intake.refused) == [f"outputs/{name}"]
-    assert [item.brought for item in kept(folder).listed] == [False, True]
+    assert [item.brought for item in saved(folder).listed] == [False, True]
     assert not list(tmp_path.rglob("*evil*"))
     assert not Path("/etc/evil").exists()
 
 
 def test_names_that_are_no_text_are_kept_as_escapes(folder: RunFolder) -> None:
     bring(folder, [["caf\udce9", 3, 7], ["half\ud800", 3, 7]], "outputs/caf\udce9", files=2)
-    assert [(item.path, item.brought) for item in kept(folder).listed] == [
+    assert [(item.path, item.brought) for item in saved(folder).listed] == [
         ("caf\\udce9", True),
         ("half\\ud800", False),
     ]
@@ -130,7 +130,7 @@ def test_what_a_node_is_asked_for_follows_bring(
 
 
 @pytest.mark.parametrize(
-    ("bring_too", "message", "vain"),
+    ("patterns", "header", "unmatched"),
     [
         (("*.nix", "*.pt"), {"files": 2}, ("*.nix",)),
         (("*.pt", "out/*"), {"files": 2}, ()),
@@ -140,16 +140,16 @@ def test_what_a_node_is_asked_for_follows_bring(
     ],
 )
 def test_patterns_that_match_nothing_are_known_where_all_files_are(
-    folder: RunFolder, bring_too: tuple[str, ...], message: dict[str, Any], vain: tuple[str, ...]
+    folder: RunFolder, patterns: tuple[str, ...], header: dict[str, Any], unmatched: tuple[str, ...]
 ) -> None:
-    options = RunOptions(bring=bring_too, project="/p/sub", root="/p")
+    options = RunOptions(bring=patterns, project="/p/sub", root="/p")
     run = Run(
         run="r", cluster="c", mode="torchrun", script="a.py", args=(), nodes=(NODE,), master_addr="", master_port=1,
         started_at="", options=options,
     )  # fmt: skip
     assert matched_nothing(folder, run) == (), "the node has said nothing yet"
-    bring(folder, [["a.pt", 3, 7], ["sub/out/b", 3, 7]], **message)
-    assert matched_nothing(folder, run) == vain
+    bring(folder, [["a.pt", 3, 7], ["sub/out/b", 3, 7]], **header)
+    assert matched_nothing(folder, run) == unmatched
 
 
 def test_parts_of_a_checkpoint_that_two_nodes_brought_are_put_together(tmp_path: Path) -> None:

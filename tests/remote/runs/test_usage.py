@@ -57,7 +57,7 @@ def test_parse_row_reads_a_line_of_nvidia_smi(line: str, row: tuple[int, str, di
 
 
 @pytest.mark.parametrize(
-    ("visible", "calls"),
+    ("visible", "shown"),
     [
         (None, True),
         ("", False),
@@ -69,8 +69,8 @@ def test_parse_row_reads_a_line_of_nvidia_smi(line: str, row: tuple[int, str, di
         ("GPU-5a,", False),
     ],
 )
-def test_is_visible_respects_cuda_visible_devices(visible: str | None, calls: bool) -> None:
-    assert gpu_usage.is_visible(1, "GPU-c93e", visible) is calls
+def test_is_visible_respects_cuda_visible_devices(visible: str | None, shown: bool) -> None:
+    assert gpu_usage.is_visible(1, "GPU-c93e", visible) is shown
 
 
 STAT = "cpu  100 5 45 800 50 3 7 0 40 0\ncpu0 100 5 45 800 50 3 7 0 40 0\nintr 1 2\n"
