@@ -1,22 +1,14 @@
 """The fake EC2: its protocol, its permissions, its faults, its images, and the other services."""
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import boto3
 import botocore.exceptions
 import pytest
 
 from tests.fakes.aws_proxy.user import ONCE, Aws, refused
-from tests.fakes.client import ROOT
 
 pytest_plugins = ["tests.fakes.aws_proxy.fixtures"]
 
@@ -139,87 +131,3 @@ class TestFaults:
             400,
             "InvalidVpcID.NotFound",
         )
-
-
-class TestImages:
-    def test_ssm_parameter_names_an_existing_image(self, aws: Aws) -> None:
-        (image,) = aws.ec2.describe_images(ImageIds=[aws.image])["Images"]
-        assert image["Name"].startswith("Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 2026")
-        assert image["ImageOwnerAlias"] == "amazon"
-        elsewhere = aws.client("ssm", region_name="us-west-2").get_parameters(Names=["x", *_names()])
-        assert elsewhere["InvalidParameters"] == ["x"]
-        assert elsewhere["Parameters"][0]["Value"] != aws.image
-        with refused("ParameterNotFound"):
-            aws.client("ssm").get_parameter(Name="/aws/service/deeplearning/none")
-
-    def test_describe_images_filters_by_owner_and_name(self, aws: Aws) -> None:
-        pattern = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"
-        filters = [{"Name": "name", "Values": [pattern]}, {"Name": "state", "Values": ["available"]}]
-        result = aws.ec2.describe_images(Owners=["amazon"], Filters=filters)["Images"]
-        assert len(result) == 3
-        assert max(result, key=lambda image: image["CreationDate"])["ImageId"] == aws.image
-        # Anybody can give an image this name.
-        assert len(aws.ec2.describe_images(Filters=filters)["Images"]) == 4
-        ubuntu = aws.ec2.describe_images(Owners=["099720109477"])["Images"]
-        assert len(ubuntu) == 2
-
-    def test_describe_images_refuses_an_unknown_image(self, aws: Aws) -> None:
-        with refused("InvalidAMIID.NotFound", text="The image id '[ami-0123]' does not exist"):
-            aws.ec2.describe_images(ImageIds=["ami-0123"])
-
-
-def _names() -> list[str]:
-    return ["/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"]
-
-
-class TestOtherServices:
-    def test_service_quotas_are_returned_and_enforced(self, aws: Aws) -> None:
-        quotas = aws.client("service-quotas")
-        aws.cloud.settings(quotas={"L-DB2E81BA": 96})
-        result = quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-DB2E81BA")["Quota"]
-        assert (result["QuotaName"], result["Value"]) == ("Running On-Demand G and VT instances", 96.0)
-        for code in ("L-417A185B", "L-3819A6DF", "L-7212CCBC"):
-            assert quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"] > 96
-        with refused("NoSuchResourceException"):
-            quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-0")
-        with refused("VcpuLimitExceeded", text="limit of 96"):
-            aws.run(count=3)
-        assert len(aws.run(count=2)) == 2
-
-
-class TestCommandLine:
-    def test_aws_cli_launches_lists_and_terminates(self, aws: Aws) -> None:
-        folder = os.environ.get("GPUCTL_CLOUD_CLIENTS", "")
-        program = shutil.which(
-            "aws", path=os.pathsep.join(filter(None, [folder, os.environ.get("PATH", "")]))
-        )
-        if program is None:
-            pytest.skip("there is no `aws` on PATH or in $GPUCTL_CLOUD_CLIENTS")
-        net = aws.net()
-        launch = f"run-instances --image-id {aws.image} --instance-type g5.xlarge --subnet-id {net.subnet}"
-        tags = "ResourceType=instance,Tags=[{Key=gpuctl,Value=c}]"
-        made = _aws(aws, program, *launch.split(), "--count", "2", "--tag-specifications", tags)
-        ids = [entry["InstanceId"] for entry in made["Instances"]]
-        result = _aws(aws, program, "describe-instances", "--filters", "Name=tag:gpuctl,Values=c")
-        assert {entry["InstanceId"] for entry in result["Reservations"][0]["Instances"]} == set(ids)
-        ended = _aws(aws, program, "terminate-instances", "--instance-ids", *ids)
-        assert {entry["CurrentState"]["Name"] for entry in ended["TerminatingInstances"]} == {"shutting-down"}
-
-
-def _aws(aws: Aws, program: str, *words: str) -> Any:
-    command = [program, "ec2", *words, "--output", "json", "--endpoint-url", aws.cloud.url]
-    env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")} | aws.cloud.env
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_fake_ec2_exits_0_on_sigterm(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "tests.fakes.aws_proxy", "--home", str(tmp_path), "--die-with-stdin"]
-    process = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    ready = json.loads(process.stdout.readline())
-    assert ready["pid"] == process.pid
-    process.terminate()
-    assert process.wait(60) == 0
-    process.stdin.close()
-    process.stdout.close()

@@ -1,6 +1,5 @@
 """The fake EC2: launches, their client tokens, the capacity for them, and their permitted parameters."""
 
-import base64
 import json
 from typing import Any
 
@@ -89,15 +88,6 @@ class TestCapacity:
         assert len(aws.run(net, 3)) == 3
         assert aws.cloud.state()["most_instances"] == 3
 
-    def test_run_instances_enforces_on_demand_and_spot_quotas(self, aws: Aws, net: Net) -> None:
-        aws.cloud.settings(quota={"g5.12xlarge": 2})
-        with refused("VcpuLimitExceeded", text="limit of 96"):
-            aws.run(net, 3)
-        spot = {"InstanceMarketOptions": {"MarketType": "spot"}}
-        assert aws.run(net, 2) and aws.run(net, 2, **spot)
-        with refused("MaxSpotInstanceCountExceeded"):
-            aws.run(net, **spot)
-
     def test_run_instances_refuses_a_type_the_zone_lacks(self, aws: Aws, net: Net) -> None:
         assert "us-east-1a" in _offered(aws, "g5.12xlarge")
         aws.cloud.settings(capacity={"g5.12xlarge": {"us-east-1a": -1}})
@@ -108,11 +98,6 @@ class TestCapacity:
         with refused("Unsupported", text="choosing us-east-1c."):
             aws.run(net, InstanceType="p6-b200.48xlarge")
 
-    def test_run_instances_reports_missing_spot_capacity(self, aws: Aws, net: Net) -> None:
-        aws.cloud.settings(capacity={"*": {"*": 0}})
-        with refused("InsufficientInstanceCapacity", 500, "Spot"):
-            aws.run(net, InstanceMarketOptions={"MarketType": "spot"})
-
     def test_run_instances_refuses_a_full_subnet(self, aws: Aws, net: Net) -> None:
         tiny = Net(net.vpc, aws.subnet(net.vpc, "us-east-1a", "10.7.9.0/28"), net.group)
         with refused("InsufficientFreeAddressesInSubnet", text=tiny.subnet):
@@ -120,25 +105,6 @@ class TestCapacity:
         assert len(aws.run(tiny, 11)) == 11
         (shown,) = aws.ec2.describe_subnets(SubnetIds=[tiny.subnet])["Subnets"]
         assert shown["AvailableIpAddressCount"] == 0
-
-    @pytest.mark.parametrize(
-        ("message", "code"),
-        [
-            ("Server.InsufficientInstanceCapacity", "Server.InsufficientInstanceCapacity"),
-            ("boom", "Server.InternalError"),
-        ],
-    )
-    def test_late_failure_setting_terminates_a_pending_instance(
-        self, aws: Aws, net: Net, message: str, code: str
-    ) -> None:
-        aws.cloud.settings(late_failure={"us-east-1a": message})
-        (name,) = ids(aws.run(net, ClientToken="t"))
-        assert aws.state(name) == "pending"
-        until(lambda: aws.state(name) == "terminated")
-        result = aws.instance(name)
-        assert (result["StateReason"]["Code"], result["StateTransitionReason"]) == (code, code)
-        with refused("IdempotentInstanceTerminated"):
-            aws.run(net, ClientToken="t")
 
 
 def _offered(aws: Aws, name: str) -> set[str]:
@@ -196,52 +162,6 @@ class TestRequests:
         other = aws.ec2.create_security_group(VpcId=vpc, GroupName="o", Description="o")["GroupId"]
         with refused("InvalidParameter", text="belong to different networks"):
             aws.run(net, SecurityGroupIds=[other])
-
-    def test_describe_calls_show_what_run_instances_requested(self, aws: Aws, net: Net) -> None:
-        aws.ec2.create_placement_group(GroupName="tight", Strategy="cluster")
-        data = base64.b64encode(b"#cloud-config\n").decode()
-        (made,) = aws.run(
-            net,
-            UserData="#cloud-config\n",
-            EbsOptimized=True,
-            Placement={"GroupName": "tight"},
-            MetadataOptions={"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
-            BlockDeviceMappings=[
-                {
-                    "DeviceName": "/dev/sda1",
-                    "Ebs": {"VolumeSize": 200, "VolumeType": "gp3", "Encrypted": True, "Throughput": 250},
-                }
-            ],
-            TagSpecifications=[
-                {"ResourceType": kind, "Tags": [{"Key": "gpuctl", "Value": kind}]}
-                for kind in ("instance", "volume", "network-interface")
-            ],
-        )
-        result = aws.instance(made["InstanceId"])
-        assert (result["EbsOptimized"], result["Placement"]["GroupName"]) == (True, "tight")
-        assert result["MetadataOptions"]["HttpTokens"] == "required"
-        assert result["Tags"] == [{"Key": "gpuctl", "Value": "instance"}]
-        (volume,) = aws.ec2.describe_volumes(Filters=[{"Name": "tag:gpuctl", "Values": ["volume"]}])[
-            "Volumes"
-        ]
-        assert (volume["Size"], volume["VolumeType"], volume["Encrypted"]) == (200, "gp3", True)
-        assert (volume["Iops"], volume["Throughput"]) == (3000, 250)
-        assert volume["Attachments"][0]["DeleteOnTermination"] is True
-        (nic,) = aws.ec2.describe_network_interfaces(
-            Filters=[{"Name": "attachment.instance-id", "Values": [made["InstanceId"]]}]
-        )["NetworkInterfaces"]
-        assert nic["TagSet"] == [{"Key": "gpuctl", "Value": "network-interface"}]
-        (state,) = aws.cloud.state()["instances"]
-        assert state["request"]["UserData"] == data
-        assert (state["shape"], state["place"], state["tags"]) == (
-            "g5.12xlarge",
-            "us-east-1a",
-            {"gpuctl": "instance"},
-        )
-        assert {entry["kind"] for entry in aws.cloud.owned() if "kind" in entry} == {
-            "volume",
-            "network-interface",
-        }
 
     def test_run_instances_checks_efa_interfaces(self, aws: Aws, net: Net) -> None:
         nics = [_efa(net, card) for card in range(4)]

@@ -78,12 +78,6 @@ class TestDeletion:
         aws.ec2.disassociate_route_table(AssociationId=association)
         aws.ec2.delete_route_table(RouteTableId=table)
 
-    def test_route_table_is_deletable_after_its_subnet(self, aws: Aws, net: Net) -> None:
-        table = aws.ec2.create_route_table(VpcId=net.vpc)["RouteTable"]["RouteTableId"]
-        aws.ec2.associate_route_table(RouteTableId=table, SubnetId=net.subnet)
-        aws.ec2.delete_subnet(SubnetId=net.subnet)
-        aws.ec2.delete_route_table(RouteTableId=table)
-
     def test_placement_group_refuses_duplicates_and_deletion_in_use(self, aws: Aws, net: Net) -> None:
         aws.ec2.create_placement_group(GroupName="tight", Strategy="cluster")
         with refused("InvalidPlacementGroup.Duplicate", text="'tight'"):
@@ -129,13 +123,6 @@ def _rule(group: str) -> dict[str, Any]:
 
 
 class TestLimits:
-    def test_create_vpc_allows_five_vpcs_per_region(self, aws: Aws) -> None:
-        for index in range(4):
-            aws.ec2.create_vpc(CidrBlock=f"10.{index}.0.0/16")
-        with refused("VpcLimitExceeded"):
-            aws.ec2.create_vpc(CidrBlock="10.9.0.0/16")
-        assert aws.client("ec2", region_name="us-west-2").create_vpc(CidrBlock="10.9.0.0/16")
-
     def test_create_calls_refuse_duplicates(self, aws: Aws, net: Net) -> None:
         with refused("InvalidGroup.Duplicate", text="nodes"):
             aws.ec2.create_security_group(VpcId=net.vpc, GroupName="nodes", Description="n")

@@ -59,22 +59,6 @@ class TestNatGateways:
         with refused("NatGatewayNotFound"):
             aws.ec2.delete_nat_gateway(NatGatewayId=name)
 
-    def test_nat_gateway_is_forgotten_after_deletion(self, aws: Aws, net: Net, gateway: str) -> None:
-        name = make(aws, net)["NatGatewayId"]
-        aws.ec2.delete_nat_gateway(NatGatewayId=name)
-        in_state(aws, name, "deleted")
-        aws.cloud.settings(speed=1e6)
-        until(lambda: aws.ec2.describe_nat_gateways()["NatGateways"] == [])
-        with refused("NatGatewayNotFound"):
-            shown(aws, name)
-
-    def test_nat_gateway_client_token_creates_one(self, aws: Aws, net: Net, gateway: str) -> None:
-        item = address(aws)
-        names = [make(aws, net, AllocationId=item, ClientToken="t")["NatGatewayId"] for _ in range(2)]
-        assert names[0] == names[1]
-        with refused("IdempotentParameterMismatch"):
-            make(aws, net, ClientToken="t")
-
     def test_nat_gateway_blocks_deletion_of_what_it_uses(self, aws: Aws, net: Net, gateway: str) -> None:
         name = make(aws, net)["NatGatewayId"]
         (has,) = in_state(aws, name, "available")["NatGatewayAddresses"]
@@ -97,66 +81,6 @@ class TestNatGateways:
     def test_nat_gateway_without_internet_gateway_fails_late(self, aws: Aws, net: Net) -> None:
         failed = in_state(aws, make(aws, net)["NatGatewayId"], "failed")
         assert failed["FailureCode"] == "Gateway.NotAttached"
-
-    def test_nat_gateway_with_a_used_address_fails(self, aws: Aws, net: Net, gateway: str) -> None:
-        local = address(aws)
-        first, second = (make(aws, net, AllocationId=local)["NatGatewayId"] for _ in range(2))
-        in_state(aws, first, "available")
-        assert in_state(aws, second, "failed")["FailureCode"] == "Resource.AlreadyAssociated"
-
-    def test_nat_failure_setting_makes_a_nat_gateway_fail(self, aws: Aws, net: Net, gateway: str) -> None:
-        aws.cloud.settings(nat_failure="InternalError: Something went wrong.")
-        failed = in_state(aws, make(aws, net)["NatGatewayId"], "failed")
-        assert (failed["FailureCode"], failed["FailureMessage"]) == ("InternalError", "Something went wrong.")
-
-    def test_route_to_a_deleted_nat_gateway_becomes_a_blackhole(
-        self, aws: Aws, net: Net, gateway: str
-    ) -> None:
-        table = aws.ec2.create_route_table(VpcId=net.vpc)["RouteTable"]["RouteTableId"]
-        everywhere = {"RouteTableId": table, "DestinationCidrBlock": "0.0.0.0/0"}
-        with refused("InvalidNatGatewayID.NotFound"):
-            aws.ec2.create_route(**everywhere, NatGatewayId="nat-0123456789abcdef0")
-        name = make(aws, net)["NatGatewayId"]
-        aws.ec2.create_route(**everywhere, NatGatewayId=name)
-
-        def way() -> tuple[str, str]:
-            (result,) = aws.ec2.describe_route_tables(RouteTableIds=[table])["RouteTables"]
-            (out,) = [r for r in result["Routes"] if r["DestinationCidrBlock"] == "0.0.0.0/0"]
-            return out["NatGatewayId"], out["State"]
-
-        assert way() == (name, "active")
-        aws.ec2.delete_nat_gateway(NatGatewayId=name)
-        in_state(aws, name, "deleted")
-        assert way() == (name, "blackhole")
-        with refused("InvalidNatGatewayID.NotFound"):
-            aws.ec2.replace_route(**everywhere, NatGatewayId=name)
-
-    def test_owned_lists_tagged_addresses_nat_gateways_and_endpoints(
-        self, aws: Aws, net: Net, gateway: str
-    ) -> None:
-        def tags(kind: str) -> Any:
-            return [{"ResourceType": kind, "Tags": [{"Key": "gpuctl", "Value": "@network"}]}]
-
-        local = aws.ec2.allocate_address(TagSpecifications=tags("elastic-ip"))["AllocationId"]
-        name = make(aws, net, AllocationId=local, TagSpecifications=tags("natgateway"))["NatGatewayId"]
-        made = aws.ec2.create_vpc_endpoint(
-            VpcId=net.vpc, ServiceName="com.amazonaws.us-east-1.s3", TagSpecifications=tags("vpc-endpoint")
-        )
-        endpoint = made["VpcEndpoint"]["VpcEndpointId"]
-        assert {entry["id"] for entry in aws.cloud.owned()} == {local, name, endpoint}
-        ours: Any = [{"Name": "tag-key", "Values": ["gpuctl"]}]
-        assert [n["NatGatewayId"] for n in aws.ec2.describe_nat_gateways(Filter=ours)["NatGateways"]] == [
-            name
-        ]
-        aws.ec2.delete_nat_gateway(NatGatewayId=name)
-        in_state(aws, name, "deleted")
-        assert {entry["id"] for entry in aws.cloud.owned()} == {local, endpoint}
-
-    def test_allocate_address_enforces_the_limit(self, aws: Aws) -> None:
-        aws.cloud.settings(address_limit=1)
-        address(aws)
-        with refused("AddressLimitExceeded"):
-            address(aws)
 
 
 class TestEndpoints:

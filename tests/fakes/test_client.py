@@ -1,21 +1,12 @@
 """The client that tests steer a fake cloud with, against the shared control alone."""
 
-import json
 import sys
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import psutil
 import pytest
 from support import wait_for
 
-from tests.fakes.client import FakeCloud, run_fake
-from tests.fakes.control import Control, Dropped
-from tests.fakes.settings import Settings
+from tests.fakes.client import run_fake
 
 FAKE = """
 import json, os, sys, time
@@ -32,87 +23,6 @@ print(json.dumps({"url": "http://127.0.0.1:1", "pid": host.pid, "env": {"secrets
 sys.stdin.read()
 """
 """Ends without ending its host."""
-
-
-@contextmanager
-def served(control: Control) -> Iterator[str]:
-    """Serve only the control over HTTP."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, answer = control.handle(self.command, self.path, body)
-            data = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815
-
-        def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def control() -> Control:
-    return Control()
-
-
-@pytest.fixture
-def cloud(control: Control, tmp_path: Path) -> Iterator[FakeCloud]:
-    with served(control) as url:
-        yield FakeCloud(url=url, pid=0, env={}, log=tmp_path / "log")
-
-
-class TestClient:
-    def test_client_sets_faults_holds_and_settings(self, control, cloud):
-        assert cloud.settings(launch_s=7)["launch_s"] == 7
-        cloud.fault(operation="A", kind="hold_before")
-        with ThreadPoolExecutor(1) as pool:
-            held = pool.submit(lambda: control.before(control.begin("A", True)))
-            assert cloud.held(wait_s=10) == {"n": 1, "operation": "A", "phase": "before"}
-            assert cloud.release() == 1
-            with pytest.raises(Dropped):
-                held.result(10)
-        control.begin("B", False)
-        assert cloud.held(wait_s=0) is None
-        assert [call["operation"] for call in cloud.calls()] == ["A", "B"]
-        assert [call["n"] for call in cloud.calls("B")] == [2]
-        assert [call["n"] for call in cloud.calls(mutating=True)] == [1]
-        cloud.forget_calls()
-        assert cloud.calls() == []
-        cloud.fault(times=0)
-        cloud.clear_faults()
-        control.before(control.begin("C", True))
-        cloud.reset()
-        assert control.settings == Settings()
-
-    def test_client_lists_live_instances_and_owned_resources(self, control, cloud):
-        states = ("RUNNING", "TERMINATING", "TERMINATED", "shutting-down", "pending")
-        control.snapshot = lambda: {
-            "instances": [{"id": state, "state": state} for state in states],
-            "resources": [
-                {"id": "ours", "state": "AVAILABLE", "tags": {"gpuctl": "1"}},
-                {"id": "removed", "state": "TERMINATED", "tags": {"gpuctl": "1"}},
-                {"id": "no state", "state": None, "tags": {"gpuctl": "1"}},
-                {"id": "theirs", "state": "AVAILABLE", "tags": {}},
-            ],
-        }
-        assert [entry["id"] for entry in cloud.live_instances()] == ["RUNNING", "pending"]
-        owned = ["RUNNING", "TERMINATING", "shutting-down", "pending", "ours", "no state"]
-        assert [entry["id"] for entry in cloud.owned()] == owned
-
-    def test_client_raises_on_a_refused_request(self, cloud):
-        with pytest.raises(AssertionError, match="knd"):
-            cloud.fault(knd="error")
 
 
 class TestStart:

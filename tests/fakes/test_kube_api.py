@@ -74,31 +74,6 @@ def make_cluster(user: client.ApiClient, **options: Any) -> None:
     apply(user, ray_cluster("ours", **options))
 
 
-def test_ray_cluster_becomes_pods(api: KubeApi, user: client.ApiClient) -> None:
-    make_cluster(user)
-    core = client.CoreV1Api(user)
-    workers = core.list_namespaced_pod(
-        "ours", label_selector="ray.io/cluster=machines,ray.io/node-type=worker"
-    ).items
-    assert [worker.status.phase for worker in workers] == ["Running", "Running"]
-    assert {worker.spec.node_name for worker in workers} == {"gpu-0", "gpu-1"}
-    assert all(worker.metadata.name.startswith("machines-gpu-worker-") for worker in workers)
-    cluster = call(user, "GET", "/apis/ray.io/v1/namespaces/ours/rayclusters/machines")
-    assert (cluster["status"]["state"], cluster["status"]["readyWorkerReplicas"]) == ("ready", 2)
-
-
-def test_more_and_fewer_are_applied(api: KubeApi, user: client.ApiClient) -> None:
-    make_cluster(user, count=1)
-    (first,) = [
-        item["metadata"]["name"] for item in api.objects("pods", "ours") if "worker" in str(item["metadata"])
-    ]
-    apply(user, ray_cluster("ours", count=2))
-    names = {item["metadata"]["name"] for item in api.objects("pods", "ours")}
-    assert (len(names), first in names) == (3, True)
-    apply(user, ray_cluster("ours", count=0))
-    assert len(api.objects("pods", "ours")) == 1
-
-
 def test_what_cannot_run_says_why(api: KubeApi, user: client.ApiClient) -> None:
     make_cluster(user, count=3)
     core = client.CoreV1Api(user)
@@ -110,27 +85,6 @@ def test_what_cannot_run_says_why(api: KubeApi, user: client.ApiClient) -> None:
         "ours", field_selector=f"involvedObject.name={waiting[0].metadata.name}"
     )
     assert [item.reason for item in events.items] == ["FailedScheduling"]
-
-
-def test_image_that_is_not_there(api: KubeApi, user: client.ApiClient) -> None:
-    api.world.images["no/*"] = "missing"
-    make_cluster(user, image="no/such:1")
-    pods = client.CoreV1Api(user).list_namespaced_pod("ours").items
-    (reason,) = {
-        pod.status.container_statuses[0].state.waiting.reason for pod in pods if "head" in pod.metadata.name
-    }
-    assert reason == "ImagePullBackOff"
-
-
-def test_namespace_ends_with_all_in_it(api: KubeApi, user: client.ApiClient) -> None:
-    make_cluster(user)
-    api.world.hold_namespaces = True
-    client.CoreV1Api(user).delete_namespace("ours")
-    assert client.CoreV1Api(user).read_namespace("ours").status.phase == "Terminating"
-    api.world.hold_namespaces = False
-    with pytest.raises(client.ApiException, match="404"):
-        client.CoreV1Api(user).read_namespace("ours")
-    assert not [key for key in api.world.store.objects if key[1] == "ours"]
 
 
 @pytest.mark.parametrize(
@@ -180,22 +134,6 @@ def test_secret_that_lacks_is_named(api: KubeApi, user: client.ApiClient) -> Non
     assert reason == "CreateContainerConfigError"
 
 
-def test_permissions(api: KubeApi, user: client.ApiClient) -> None:
-    api.denied.add(("create", "rayclusters.ray.io"))
-    reviews = client.AuthorizationV1Api(user)
-    for resource, allowed in (("rayclusters", False), ("rayjobs", True)):
-        attributes = client.V1ResourceAttributes(
-            verb="create", group="ray.io", resource=resource, namespace="x"
-        )
-        review = client.V1SelfSubjectAccessReview(
-            spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
-        )
-        assert reviews.create_self_subject_access_review(review).status.allowed is allowed
-    apply(user, namespace("ours"))
-    with pytest.raises(Failed, match=r"cannot create resource .*rayclusters"):
-        apply(user, ray_cluster("ours"))
-
-
 def test_other_managers_fields_are_not_taken(user: client.ApiClient) -> None:
     make_cluster(user)
     with pytest.raises(Failed, match="conflict with"):
@@ -210,12 +148,6 @@ def test_connection_breaks_where_asked(api: KubeApi, user: client.ApiClient) -> 
             apply(user, namespace("ours"))
         names = [item["metadata"]["name"] for item in api.objects("namespaces")]
         assert ("ours" in names) is existing
-
-
-def test_versions_and_definitions(user: client.ApiClient) -> None:
-    assert client.VersionApi(user).get_code().git_version == "v1.33.1"
-    result = client.ApiextensionsV1Api(user).read_custom_resource_definition("rayclusters.ray.io")
-    assert result.spec.group == "ray.io"
 
 
 def test_without_kuberay_its_kinds_are_not_served(tmp_path: Path) -> None:

@@ -2,19 +2,16 @@
 
 import base64
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import oci
 import pytest
 from oci.core.models import CreateVcnDetails
 from oci.pagination import list_call_get_all_results as every
 
-from tests.fakes.oci.account import DOMAINS
 from tests.fakes.oci.models import model
 from tests.fakes.oci.router import _table
 
 pytest_plugins = ["tests.fakes.oci.fixtures"]
-AD = DOMAINS[0]
 
 VCNS = "/20160918/vcns"
 
@@ -208,37 +205,6 @@ def test_api_checks_its_own_answers_against_the_models(world, refused):
     assert "colour is not a field of Vcn" in refused(500, "FakeIsWrong", world.network.get_vcn, vcn.id)
 
 
-def test_request_id_starts_with_the_id_of_the_client(world):
-    answer = world.raw("GET", VCNS, headers={"opc-request-id": "MINE"})
-    assert answer.headers["opc-request-id"].split("/")[0] == "MINE"
-
-
-def test_identity_and_limits_describe_the_account(world, refused):
-    tenancy = world.cloud.account.tenancy
-    domains = every(world.identity.list_availability_domains, tenancy).data
-    assert [domain.name for domain in domains] == list(DOMAINS)
-    faults = world.identity.list_fault_domains(tenancy, AD).data
-    assert [fault.name for fault in faults] == [f"FAULT-DOMAIN-{n}" for n in (1, 2, 3)]
-    compartments = every(world.identity.list_compartments, tenancy).data
-    assert {compartment.name: compartment.lifecycle_state for compartment in compartments} == {
-        "gpu": "ACTIVE",
-        "network": "ACTIVE",
-        "old": "DELETED",
-    }
-    regions = world.identity.list_region_subscriptions(tenancy).data
-    assert [compartment.region_name for compartment in regions if compartment.is_home_region] == [
-        "eu-frankfurt-1"
-    ]
-
-    world.settings(quota={"VM.GPU.A10.2": 2})
-    world.launch(world.subnet(world.vcn()), shape="VM.GPU.A10.2")
-    ask = world.limits.get_resource_availability
-    result = ask("compute", "gpu-a10-count", tenancy, availability_domain=AD).data
-    assert (result.used, result.available) == (2, 2)
-    refused(400, "MissingParameter", ask, "compute", "gpu-a10-count", tenancy)
-    refused(404, "NotAuthorizedOrNotFound", ask, "compute", "gpu-x-count", tenancy, availability_domain=AD)
-
-
 def test_sdk_retries_send_a_retry_token(world):
     """Without one, its second attempt would make a second VCN."""
     strategy = oci.retry.RetryStrategyBuilder(
@@ -268,14 +234,3 @@ def test_page_token_of_another_operation_is_refused(world, refused):
     token = base64.urlsafe_b64encode(json.dumps(["ListSubnets", "", 1]).encode()).decode()
     result = refused(400, "InvalidParameter", world.network.list_vcns, world.compartment, page=token)
     assert "ListSubnets" in result
-
-
-def test_api_serves_64_clients_in_parallel(world):
-    """64 of them, each with its own connection."""
-    query = {"compartmentId": world.compartment}
-
-    def ask(_):
-        return world.raw("GET", "/20160918/instances", params=query).json()
-
-    with ThreadPoolExecutor(64) as pool:
-        assert list(pool.map(ask, range(128))) == [[]] * 128

@@ -1,6 +1,5 @@
 """Scheduled autoscaling of instance pools through the SDK, with a calendar that tests advance."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -77,12 +76,6 @@ class TestActing:
         assert pools.settled(pool).size == 0
         assert pools.live() == set()
 
-    def test_schedule_acts_without_any_request_after_it(self, pools, world):
-        pool, _ = pools.with_member()
-        pools.plan(pool, policy(once(HOUR_S)))
-        world.control.advance(HOUR_S + 120)
-        eventually(lambda: not pools.live())
-
     def test_schedule_acts_by_the_clock(self, pools, world):
         pool = pools.create().id
         time = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
@@ -110,26 +103,6 @@ class TestActing:
         eventually(lambda: pools.live() - {machine})
         world.control.advance(HOUR_S + 120)
         eventually(lambda: not pools.live())
-
-    def test_recurring_schedule_acts_again(self, pools, world):
-        pool = pools.create().id
-        pools.plan(pool, policy("0 0 * * * ?", size=1))
-        world.control.advance(HOUR_S)
-        pools.settled(pool)
-        eventually(lambda: len(pools.members(pool)) == 1)
-        pools.settled(pool)
-        pools.resize(pool, 0)
-        pools.settled(pool)
-        world.control.advance(HOUR_S)
-        eventually(lambda: pools.get(pool).size == 1)
-
-    def test_largest_size_wins_among_policies_of_one_time(self, pools, world):
-        pool = pools.with_members(2)
-        time = once(HOUR_S)
-        pools.plan(pool, policy(time, size=2), policy(time, size=0), policy(time, size=9, is_enabled=False))
-        machines = pools.live()
-        world.control.advance(HOUR_S + 120)
-        assert (pools.settled(pool).size, pools.live()) == (2, machines)
 
     @pytest.mark.parametrize("where", ["policy", "configuration"])
     def test_disabled_schedule_does_not_act(self, pools, world, where):
@@ -162,27 +135,6 @@ class TestActing:
 
 
 class TestConfigurations:
-    def test_configuration_is_shown_listed_and_updated(self, pools, world):
-        pool = pools.create().id
-        made = pools.plan(pool, policy(once(HOUR_S)))
-        (shown,) = every(pools.schedules.list_auto_scaling_configurations, world.compartment).data
-        assert (shown.id, shown.resource.id, shown.is_enabled) == (made.id, pool, True)
-        assert shown.freeform_tags == {"gpuctl": "1"}
-        assert made.policies[0].capacity.initial == 0
-        details = models.UpdateAutoScalingConfigurationDetails(is_enabled=False, display_name="t")
-        assert pools.schedules.update_auto_scaling_configuration(made.id, details).data.display_name == "t"
-        kinds = [entry["kind"] for entry in world.control.state()["resources"]]
-        assert "autoscalingconfiguration" in kinds and "autoscalingpolicy" not in kinds
-
-    def test_retry_token_makes_one_configuration(self, pools, world):
-        details = models.CreateAutoScalingConfigurationDetails(
-            compartment_id=world.compartment,
-            resource=models.InstancePoolResource(id=pools.create().id),
-            policies=[policy(once(HOUR_S))],
-        )
-        create = pools.schedules.create_auto_scaling_configuration
-        assert len({create(details, opc_retry_token="t").data.id for _ in range(2)}) == 1
-
     def test_pool_has_one_configuration(self, pools, refused):
         pool = pools.create().id
         made = pools.plan(pool, policy(once(HOUR_S)))
@@ -243,30 +195,8 @@ class TestConfigurations:
         answer = world.raw("POST", "/20181001/autoScalingConfigurations", json=body)
         assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParameter")
 
-    def test_government_region_has_no_autoscaling(self, pools, world, refused, monkeypatch):
-        pool = pools.create().id
-        monkeypatch.setattr(world.cloud, "account", replace(world.cloud.account, region="us-gov-ashburn-1"))
-        refused(404, "NotAuthorizedOrNotFound", pools.plan, pool, policy(once(HOUR_S)))
-        listing = pools.schedules.list_auto_scaling_configurations
-        refused(404, "NotAuthorizedOrNotFound", listing, world.compartment)
-
-    def test_permission_policy_refuses_lists(self, pools, world, refused):
-        world.settings(refused_by_policy=["ListAutoScaling*"])
-        listing = pools.schedules.list_auto_scaling_configurations
-        refused(404, "NotAuthorizedOrNotFound", listing, world.compartment)
-
 
 class TestPolicies:
-    def test_policy_is_added_and_shown(self, pools):
-        pool = pools.create().id
-        made = pools.plan(pool, policy(once(HOUR_S)))
-        added = pools.schedules.create_auto_scaling_policy(
-            made.id, policy(once(2 * HOUR_S), display_name="more")
-        )
-        assert (added.data.display_name, added.data.execution_schedule.timezone) == ("more", "UTC")
-        shown = pools.schedules.get_auto_scaling_configuration(made.id).data.policies
-        assert [entry.display_name for entry in shown] == ["end", "more"]
-
     def test_policy_of_another_configuration_is_not_found(self, pools, refused):
         first, second = (pools.plan(pools.create().id, policy(once(HOUR_S))) for _ in range(2))
         update = pools.schedules.update_auto_scaling_policy

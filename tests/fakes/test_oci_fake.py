@@ -1,15 +1,11 @@
 """The control plane as a process: its configuration files, the control interface, its hosts, the command line."""
 
 import asyncio
-import contextlib
 import json
-import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from base64 import b64encode
 from pathlib import Path
@@ -25,18 +21,6 @@ from tests.fakes.client import ROOT, start_fake
 
 AD = "Uocm:EU-FRANKFURT-1-AD-1"
 IMAGE = "Canonical-Ubuntu-24.04-2026.06.26-0"
-
-
-def _cli():
-    folder = os.environ.get("GPUCTL_CLOUD_CLIENTS")
-    for result in (
-        folder and Path(folder, "bin", "oci"),
-        folder and Path(folder, "oci"),
-        shutil.which("oci"),
-    ):
-        if result and Path(result).is_file():
-            return str(result)
-    return None
 
 
 @pytest.fixture(scope="module")
@@ -114,27 +98,6 @@ def test_fake_oci_takes_faults_and_settings_over_http(cloud, clients):
     assert clients.compute.list_instances(clients.tenancy).data == []
 
 
-@pytest.mark.parametrize(("kind", "made"), [("hold_before", 0), ("hold_after", 1)])
-def test_held_launch_is_dropped_when_released(cloud, clients, kind, made):
-    subnet = clients.subnet()
-    cloud.fault(operation="LaunchInstance", kind=kind)
-
-    def launch():
-        with contextlib.suppress(oci.exceptions.RequestException):
-            clients.launch(subnet)
-
-    client = threading.Thread(target=launch)
-    client.start()
-    held = cloud.held()
-    assert held
-    assert (held["operation"], held["phase"]) == ("LaunchInstance", kind.removeprefix("hold_"))
-    assert len(cloud.live_instances()) == made
-    assert cloud.release() == 1
-    client.join()
-    assert len(cloud.live_instances()) == made
-    assert cloud.calls("LaunchInstance")[0]["code"] == "Dropped"
-
-
 @pytest.mark.parametrize("end", ["SIGTERM", "SIGINT", "stdin"])
 def test_fake_oci_exits_0_on_signals_and_closed_stdin(tmp_path, end):
     process = subprocess.Popen(
@@ -205,35 +168,3 @@ def _until_refused(address, deadline):
             return
         time.sleep(0.01)
     raise AssertionError("the host is still there")
-
-
-@pytest.mark.skipif(_cli() is None, reason="no `oci` command line on PATH or in $GPUCTL_CLOUD_CLIENTS")
-def test_oci_cli_launches_lists_and_terminates(cloud, clients, tmp_path):
-    subnet = clients.subnet()
-    image = every(clients.compute.list_images, clients.tenancy, display_name=IMAGE).data[0]
-
-    def run(*words):
-        done = subprocess.run(
-            [_cli(), "--endpoint", cloud.url, *words],
-            env={
-                "PATH": os.environ["PATH"],
-                "HOME": str(tmp_path),
-                "OCI_CLI_CONFIG_FILE": cloud.env["OCI_CONFIG_FILE"],
-                "OCI_CLI_SUPPRESS_FILE_PERMISSIONS_WARNING": "True",
-            },
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout).get("data")
-
-    launched = run(
-        *("compute", "instance", "launch", "--compartment-id", clients.tenancy, "--availability-domain", AD),
-        *("--shape", "VM.GPU.A10.1", "--image-id", image.id, "--subnet-id", subnet.id),
-        *("--freeform-tags", '{"gpuctl": "1"}'),
-    )
-    listed = run("compute", "instance", "list", "--compartment-id", clients.tenancy, "--all")
-    assert [item["id"] for item in listed] == [launched["id"]]
-    run("compute", "instance", "terminate", "--force", "--instance-id", launched["id"])
-    assert cloud.live_instances() == []

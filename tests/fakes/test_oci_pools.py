@@ -12,9 +12,6 @@ pytest_plugins = ["tests.fakes.oci.fixtures"]
 AD = DOMAINS[0]
 SHAPE = "VM.GPU.A10.1"
 H100 = "BM.GPU.H100.8"
-SPOT = models.PreemptibleInstanceConfigDetails(
-    preemption_action=models.TerminatePreemptionAction(preserve_boot_volume=False)
-)
 
 
 def end_slowly(world):
@@ -122,18 +119,6 @@ def eventually(condition):
 
 
 class TestConfigurations:
-    def test_configuration_is_created_listed_and_deleted(self, pools, world, refused):
-        made = pools.configuration()
-        shown = pools.api.get_instance_configuration(made.id).data
-        assert shown.instance_details.launch_details.shape == SHAPE
-        for _ in range(3):
-            pools.configuration()
-        listed = every(pools.api.list_instance_configurations, world.compartment).data
-        assert (len(listed), listed[0].display_name, listed[0].freeform_tags) == (4, "c", {"a": "b"})
-        assert sum(r["kind"] == "instanceconfiguration" for r in world.control.state()["resources"]) == 4
-        pools.api.delete_instance_configuration(made.id)
-        refused(404, "NotAuthorizedOrNotFound", pools.api.get_instance_configuration, made.id)
-
     def test_configuration_of_a_pool_stays_until_the_pool_is_gone(self, pools, world, refused):
         pool = pools.create()
         end_slowly(world)
@@ -145,35 +130,8 @@ class TestConfigurations:
         pools.settled(pool.id, "TERMINATED")
         delete(pool.instance_configuration_id)
 
-    def test_retry_token_makes_no_second_resource(self, pools, world):
-        details = pools.details()
-        ids = {pools.api.create_instance_pool(details, opc_retry_token="t").data.id for _ in range(2)}
-        assert len(ids) == 1
-        assert len(every(pools.api.list_instance_pools, world.compartment).data) == 1
-
 
 class TestCreation:
-    def test_pool_without_machines_is_provisioning_then_running(self, pools, world):
-        world.settings(scaling_s=2)
-        made = pools.api.create_instance_pool(pools.details()).data
-        assert (made.lifecycle_state, made.size) == ("PROVISIONING", 0)
-        pools.settled(made.id)
-        assert pools.members(made.id) == []
-        listed = every(pools.api.list_instance_pools, world.compartment, display_name="p").data
-        assert [(pool.id, pool.availability_domains, pool.size) for pool in listed] == [(made.id, [AD], 0)]
-        assert every(pools.api.list_instance_pools, world.compartment, lifecycle_state="SCALING").data == []
-
-    def test_pool_launches_its_size_from_the_configuration(self, pools, world):
-        made = pools.create(4)
-        members = pools.members(made.id)
-        assert len(members) == len(pools.live()) == 4
-        assert {member.state for member in members} == {"Running"}
-        machine = world.compute.get_instance(members[0].id).data
-        assert machine.display_name.startswith("inst-") and machine.display_name.endswith("-p")
-        assert machine.freeform_tags == {"gpuctl": "1"}
-        assert machine.shape == SHAPE
-        assert {member.fault_domain for member in members} == {f"FAULT-DOMAIN-{n}" for n in (1, 2, 3)}
-
     @pytest.mark.parametrize(
         ("status", "code", "fields"),
         [
@@ -255,13 +213,6 @@ class TestAttaching:
         assert [member.id for member in pools.members(pool.id)] == [machine.id]
         assert pools.live() == {machine.id}
 
-    def test_retry_token_attaches_once(self, pools, world):
-        pool, machine = pools.create(), world.running(pools.subnet)
-        details = models.AttachInstancePoolInstanceDetails(instance_id=machine.id)
-        for _ in range(2):
-            pools.api.attach_instance_pool_instance(pool.id, details, opc_retry_token="t")
-        assert pools.settled(pool.id).size == 1
-
     def test_machine_that_does_not_run_is_refused(self, pools, world, refused):
         pool, machine = pools.create(), world.running(pools.subnet)
         refused(404, "NotAuthorizedOrNotFound", pools.attach, pool.id, "ocid1.instance.x")
@@ -290,27 +241,6 @@ class TestAttaching:
         assert pool in refused(409, "Conflict", pools.attach, pool, machine)
         assert pool in refused(409, "Conflict", pools.attach, pools.create().id, machine)
 
-    def test_preemptible_machine_is_refused_unless_a_setting_allows(self, pools, world, refused):
-        pool, machine = pools.create(), world.running(pools.subnet, preemptible_instance_config=SPOT)
-        assert "preemptible" in refused(400, "InvalidParameter", pools.attach, pool.id, machine.id)
-        world.settings(attach_refused={})
-        pools.attach(pool.id, machine.id)
-        assert pools.settled(pool.id).size == 1
-
-    def test_member_of_a_compute_cluster_is_refused_unless_a_setting_allows(self, pools, world, refused):
-        details = models.CreateComputeClusterDetails(compartment_id=world.compartment, availability_domain=AD)
-        cluster = world.compute.create_compute_cluster(details).data
-        machine = world.running(pools.subnet, shape=H100, compute_cluster_id=cluster.id)
-        pool = pools.create(instance_configuration_id=pools.configuration(shape=H100).id)
-        assert "compute clusters" in refused(400, "InvalidParameter", pools.attach, pool.id, machine.id)
-        world.settings(attach_refused={})
-        pools.attach(pool.id, machine.id)
-
-    def test_setting_refuses_a_shape(self, pools, world, refused):
-        pool, machine = pools.create(), world.running(pools.subnet)
-        world.settings(attach_refused={SHAPE: "no such shape here."})
-        assert "no such shape here." in refused(400, "InvalidParameter", pools.attach, pool.id, machine.id)
-
 
 class TestDetaching:
     def test_detached_machine_runs_and_the_pool_shrinks(self, pools, world, refused):
@@ -323,14 +253,6 @@ class TestDetaching:
         refused(404, "NotAuthorizedOrNotFound", pools.detach, pool, machine)
         pools.attach(pools.create().id, machine)
 
-    def test_detached_machine_is_terminated_if_the_call_says_so(self, pools, world):
-        pool, machine = pools.with_member()
-        pools.detach(pool, machine, is_auto_terminate=True)
-        world.until(lambda: world.compute.get_instance(machine).data, "TERMINATED")
-        assert pools.settled(pool).size == 0
-        volumes = [r for r in world.control.state()["resources"] if r["kind"] == "bootvolume"]
-        assert all(volume["state"] == "TERMINATING" for volume in volumes)
-
     def test_pool_replaces_a_detached_machine_unless_its_size_shrinks(self, pools):
         pool, machine = pools.with_member()
         pools.detach(pool, machine, is_decrement_size=False)
@@ -341,16 +263,6 @@ class TestDetaching:
 
 
 class TestReplacing:
-    def test_pool_replaces_a_machine_that_somebody_terminates(self, pools, world):
-        pool, machine = pools.with_member()
-        world.compute.terminate_instance(machine)
-        world.until(lambda: world.compute.get_instance(machine).data, "TERMINATED")
-        (replacement,) = eventually(lambda: pools.live())
-        assert pools.get(pool).lifecycle_state == "SCALING"
-        assert pools.settled(pool).size == 1
-        assert [member.id for member in pools.members(pool)] == [replacement]
-        assert world.compute.get_instance(replacement).data.display_name.startswith("inst-")
-
     def test_pool_replaces_a_machine_whose_launch_fails(self, pools, world):
         world.settings(late_failure={AD: "Host failed to boot."})
         pool = pools.api.create_instance_pool(pools.details(1)).data
@@ -358,14 +270,6 @@ class TestReplacing:
         world.settings(late_failure={})
         pools.settled(pool.id)
         assert [member.id for member in pools.members(pool.id)] == list(pools.live())
-
-    def test_machine_that_stops_stays_a_member(self, pools, world):
-        pool, machine = pools.with_member()
-        world.compute.instance_action(machine, "STOP")
-        world.until(lambda: world.compute.get_instance(machine).data, "STOPPED")
-        time.sleep(0.05)
-        assert [(member.id, member.state) for member in pools.members(pool)] == [(machine, "Stopped")]
-        assert pools.live() == {machine}
 
     def test_detached_machine_is_not_replaced_when_it_is_terminated(self, pools, world):
         pool, machine = pools.with_member()
@@ -390,35 +294,6 @@ class TestResizing:
         assert oldest.id not in pools.live()
         assert {member.id for member in pools.members(pool.id)} == pools.live()
 
-    def test_pool_terminates_machines_of_the_fullest_fault_domain(self, pools, world):
-        pool = pools.create()
-        faults = ("FAULT-DOMAIN-1", "FAULT-DOMAIN-2", "FAULT-DOMAIN-2")
-        machines = [world.running(pools.subnet, fault_domain=fault).id for fault in faults]
-        for machine in machines:
-            pools.attach(pool.id, machine)
-            pools.settled(pool.id)
-        pools.resize(pool.id, 2)
-        pools.settled(pool.id)
-        assert pools.live() == {machines[0], machines[2]}
-
-    def test_new_configuration_holds_for_new_machines_only(self, pools, world):
-        pool = pools.create(1)
-        configuration = pools.configuration(freeform_tags={"new": "1"})
-        details = models.UpdateInstancePoolDetails(
-            instance_configuration_id=configuration.id, size=2, display_name="q"
-        )
-        pools.api.update_instance_pool(pool.id, details)
-        pools.settled(pool.id)
-        machines = [world.compute.get_instance(member.id).data for member in pools.members(pool.id)]
-        assert [machine.freeform_tags for machine in machines] == [{"gpuctl": "1"}, {"new": "1"}]
-        assert machines[1].display_name.endswith("-q")
-
-    def test_update_refuses_an_impossible_pool(self, pools, refused):
-        pool = pools.create().id
-        refused(400, "InvalidParameter", pools.resize, pool, -1)
-        details = models.UpdateInstancePoolDetails(instance_configuration_id="ocid1.x")
-        refused(404, "NotAuthorizedOrNotFound", pools.api.update_instance_pool, pool, details)
-
 
 class TestTerminating:
     def test_pool_ends_its_machines_with_their_boot_volumes(self, pools, world, refused):
@@ -437,27 +312,3 @@ class TestTerminating:
         world.until_gone(lambda: pools.get(pool))
         kinds = {entry["kind"] for entry in world.control.state()["resources"]}
         assert not kinds & {"bootvolume", "instancepool", "vnic"}
-
-
-class TestFaults:
-    @pytest.mark.parametrize("operation", ["ListInstancePools", "CreateInstancePool", "AttachInstance*"])
-    def test_policy_refuses_operations_by_name(self, pools, world, refused, operation):
-        pool, machine = pools.create(), world.running(pools.subnet)
-        details = pools.details()
-        world.settings(refused_by_policy=[operation])
-        calls = {
-            "ListInstancePools": lambda: pools.api.list_instance_pools(world.compartment),
-            "CreateInstancePool": lambda: pools.api.create_instance_pool(details),
-            "AttachInstance*": lambda: pools.attach(pool.id, machine.id),
-        }
-        refused(404, "NotAuthorizedOrNotFound", calls[operation])
-
-    def test_fault_hits_the_nth_mutating_call(self, pools, world, refused):
-        pool, machine = pools.create(), world.running(pools.subnet)
-        world.control.add_faults([{"mutating": True, "nth": 2, "status": 500, "code": "Boom"}])
-        pools.attach(pool.id, machine.id)
-        pools.settled(pool.id)
-        refused(500, "Boom", pools.detach, pool.id, machine.id)
-        pools.detach(pool.id, machine.id)
-        names = [call["operation"] for call in world.control.calls()["calls"] if call["mutating"]]
-        assert names[-3:] == ["AttachInstancePoolInstance", *["DetachInstancePoolInstance"] * 2]

@@ -146,21 +146,3 @@ def test_bench_interrupted_shows_finished_layouts(cluster: Gpuctl) -> None:
     assert out.splitlines()[2].startswith("1x1 ")
     assert "2x1" not in out
     assert cluster.ok("train", "--nnodes", "1", "--json", "--", *JOB).json["status"] == "succeeded"
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
-        (["--", "--model", "mlp", "--lr", "much"], 2, "--lr: 'much'"),
-        (["--layouts", "3x1"], 2, "the cluster default has 2 nodes"),
-        (["--plot", "bench.txt"], 2, "one of .png"),
-        (["train.py"], 2, "There is no script train.py"),
-        (["--", "--help"], 0, ""),
-    ],
-)
-def test_bench_wrong_options_exit_2_with_one_sentence(
-    cluster: Gpuctl, words: list[str], status: int, message: str
-) -> None:
-    done = cluster("bench", *words)
-    assert done.status == status
-    assert message in done.err.splitlines()[-1] if message else "--model" in done.out

@@ -101,37 +101,6 @@ def test_docs_pages_show_plans_of_the_samples(gpuctl: CloudGpuctl) -> None:
     assert gpuctl.cloud.calls(mutating=True) == []
 
 
-def actions(document: Any) -> dict[str, str]:
-    return {item["kind"]: item["action"] for item in document["resources"]}
-
-
-def test_up_plan_uses_existing_resources(gpuctl: CloudGpuctl) -> None:
-    gpuctl.ok(*gpuctl.up_words)
-    shown = gpuctl.ok("status").out
-    assert "nothing ends these machines: a day costs $" in shown
-    second = gpuctl.ok(*gpuctl.up_words, "--cluster", "second", "--dry-run").json
-    network, group = {"oci": ("vcn", "nsg"), "aws": ("vpc", "security-group")}[gpuctl.kind.provider]
-    acted = actions(second)
-    assert (acted[network], acted["subnet"], acted[group], acted["instance"]) == (
-        "use",
-        "use",
-        "create",
-        "create",
-    )
-    assert not {"CreateVcn", "CreateVpc", "CreateSubnet"} & {item["operation"] for item in second["requests"]}
-    more = gpuctl.ok(*gpuctl.up_words, "--count", "3", "--dry-run").json
-    launch = {"oci": "LaunchInstance", "aws": "RunInstances"}[gpuctl.kind.provider]
-    assert [item["operation"] for item in more["requests"]] == [launch]
-    assert more["hourly_usd"] == pytest.approx(second["hourly_usd"] * 3 / 2)
-    same = gpuctl.ok(*gpuctl.up_words, "--dry-run")
-    assert (same.json["create"], same.json["requests"]) == ([], [])
-    assert set(actions(same.json).values()) == {"use"}
-    assert {network, "subnet", group} <= set(actions(same.json))
-    with_end = gpuctl.ok("up", *gpuctl.up_words[1:-1], "--cluster", "second", "--ttl", "4h")
-    assert "nothing ends" not in with_end.err
-    assert "nothing ends" not in gpuctl.ok("status", "--cluster", "second").out
-
-
 def test_up_dry_run_works_beside_cluster_of_other_provider(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok("up", "--provider", "local")
     done = gpuctl.ok(*gpuctl.up_words, "--dry-run")

@@ -383,13 +383,6 @@ def test_why_names_a_request_that_ray_cannot_serve(hosts: Gpuctl) -> None:
     assert "'GPU': 1.0" in sentence
 
 
-def test_ray_run_exits_2_when_a_rank_rejects_an_option(hosts: Gpuctl) -> None:
-    done = train(hosts, "--", "--batch-size", "1000000")
-    assert done.status == 2
-    assert done.json["exit_code"] == 2
-    assert "more than there are" in done.json["first_error"]["message"]
-
-
 def test_ray_run_restarts_from_checkpoint_after_killed_worker(hosts: Gpuctl) -> None:
     """The checkpoint consists of parts, which lie on different nodes."""
     process, run = start_train(hosts, "--max-restarts", "1", strategy="fsdp")

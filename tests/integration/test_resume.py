@@ -159,26 +159,6 @@ def test_resume_moves_checkpoints_and_survives_down(gpuctl: Gpuctl) -> None:
     assert "with what was brought here" in again.err
 
 
-def test_resume_needs_run_id_if_newer_run_is_unreachable(two_hosts: Gpuctl) -> None:
-    old = stopped_run(two_hosts, "--nnodes", "1")
-    give_ranks(two_hosts, 1, 0)
-    two_hosts.ok("train", "--nnodes", "1", "my.py", "5", "0", "mb=65")
-    newer = two_hosts.ok("runs", "--json").json["runs"][-1]["run"]
-    assert steps_on(two_hosts, "default-1", newer)
-    give_ranks(two_hosts, 0, 1)
-    kill_host(two_hosts.ok("status", "--json").json["machines"][1])
-    for words in ((), ("--dry-run",)):
-        refused = two_hosts("train", "--resume", *words)
-        assert refused.status == 1
-        assert (
-            f"Run {newer} may have left newer checkpoints on default-1, which does not answer" in refused.err
-        )
-        assert f"gpuctl train --resume-from {old}\n" in refused.err
-    left = steps_on(two_hosts, "default-0", old)
-    done = two_hosts.ok("train", "--resume-from", old, "--json", "my.py", str(left[-1] + 1), "0")
-    assert begun(two_hosts, done.json["run"]) == left[-1]
-
-
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_resume_interrupted_removes_copied_checkpoints(two_hosts: Gpuctl, elsewhere: bool) -> None:
     two_hosts.script("my.py", SCRIPT)
@@ -429,31 +409,6 @@ def test_max_restarts_limits_restarts_and_shows_last_error(two_hosts: Gpuctl) ->
     output = [line for line in done.err.splitlines() if line.startswith("restart ")]
     assert [line.split(":")[0] for line in output] == ["restart 1 of 2", "restart 2 of 2"]
     assert all("starts from the beginning on 2 nodes" in line for line in output)
-
-
-@pytest.mark.parametrize(
-    ("status", "runs", "why"),
-    [
-        (2, 1, "is not restarted: exit status 2 stands for wrong options"),
-        (3, 2, "failed in the same way, and no newer checkpoint was written since"),
-    ],
-)
-def test_max_restarts_does_not_repeat_same_failure(
-    two_hosts: Gpuctl, status: int, runs: int, why: str
-) -> None:
-    fails = f"import os, sys, time\nif os.environ['RANK'] == '1': sys.exit({status})\ntime.sleep(60)\n"
-    two_hosts.script("fails.py", fails)
-    done = two_hosts("train", "--max-restarts", "4", "--json", "fails.py")
-    assert (done.status, done.json["exit_code"]) == (1, status)
-    assert len(two_hosts.ok("runs", "--json").json["runs"]) == runs
-    assert [line for line in done.err.splitlines() if why in line]
-
-
-def test_train_without_max_restarts_does_not_mention_restarts(two_hosts: Gpuctl) -> None:
-    two_hosts.script("fails.py", "import sys; sys.exit(2)\n")
-    done = two_hosts("train", "--json", "fails.py")
-    assert (done.status, done.json["exit_code"]) == (1, 2)
-    assert "restarted" not in done.err
 
 
 def test_max_restarts_continues_without_lost_node(two_hosts: Gpuctl) -> None:

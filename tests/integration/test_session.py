@@ -75,20 +75,6 @@ def test_up_train_results_and_down_complete_a_session(gpuctl: Gpuctl) -> None:
     assert gpuctl.ok("down").status == 0, "nothing to remove is success"
 
 
-def test_up_again_adds_machines_and_refuses_fewer(gpuctl: Gpuctl) -> None:
-    first = gpuctl.ok("up", "--provider", "local", "--count", "2", "--json").json["machines"]
-    again = gpuctl.ok("up", "--provider", "local", "--count", "2", "--json")
-    assert again.json["machines"] == first
-    assert "nothing changed" in again.err
-    more = gpuctl.ok("up", "--count", "3", "--json").json["machines"]
-    assert more[:2] == first
-    assert more[2]["rank"] == 2
-    fewer = gpuctl("up", "--count", "1")
-    assert fewer.status == 2
-    assert "gpuctl down" in fewer.err
-    assert len(gpuctl.ok("status", "--json").json["machines"]) == 3
-
-
 def test_up_refuses_wrong_interpreter_and_next_up_fixes_it(gpuctl: Gpuctl) -> None:
     for path in ("/nowhere/python", "/bin/true", "/etc/passwd"):
         wrong = gpuctl("up", "--provider", "local", "--python", path)
@@ -117,16 +103,6 @@ def test_up_rebuilds_lost_inventory_before_connecting(gpuctl: Gpuctl) -> None:
     assert "nothing changed" not in again.err
 
 
-def test_cluster_option_overrides_cluster_of_spec(gpuctl: Gpuctl) -> None:
-    gpuctl.script("spec.yaml", "provider: local\ncluster: other\n")
-    for words, name in (
-        (("up", "-f", "spec.yaml"), "other"),
-        (("up", "-f", "spec.yaml", "--cluster", "default"), "default"),
-        (("--cluster", "mine", "up", "-f", "spec.yaml"), "mine"),
-    ):
-        assert gpuctl.ok(*words, "--dry-run", "--json").json["cluster"] == name
-
-
 def test_failed_first_up_leaves_no_cluster_folder(gpuctl: Gpuctl) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
@@ -144,34 +120,3 @@ def test_failed_first_up_leaves_no_cluster_folder(gpuctl: Gpuctl) -> None:
         assert output in failed.err
         assert list(clusters.iterdir()) == []
     assert gpuctl.ok("status", "--all", "--json").json["clusters"] == []
-
-
-def test_dry_run_of_up_creates_nothing(gpuctl: Gpuctl) -> None:
-    plan = gpuctl.ok("up", "--provider", "local", "--count", "2", "--dry-run", "--json").json
-    assert [machine["name"] for machine in plan["create"]] == ["default-0", "default-1"]
-    starts = [item["body"]["name"] for item in plan["requests"] if item["operation"] == "StartSshServer"]
-    assert starts == ["default-0", "default-1"]
-    assert (plan["hourly_usd"], plan["total_usd"], plan["until_s"]) == (0, 0, None)
-    assert not (gpuctl.home / "clusters").exists()
-
-
-def test_up_replaces_killed_host_that_status_shows_as_gone(two_hosts: Gpuctl) -> None:
-    import psutil
-
-    machines = two_hosts.ok("status", "--json").json["machines"]
-    assert [machine["state"] for machine in machines] == ["running", "running"]
-    [server] = [
-        connection.pid
-        for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == machines[1]["port"]
-    ]
-    psutil.Process(server).kill()
-    psutil.wait_procs([psutil.Process(server)] if psutil.pid_exists(server) else [], timeout=60)
-    states = [machine["state"] for machine in two_hosts.ok("status", "--json").json["machines"]]
-    assert states == ["running", "gone"]
-    now = two_hosts.ok("up", "--json").json["machines"]
-    assert now[0] == machines[0]
-    assert now[1]["id"] != machines[1]["id"]
-    assert [
-        outcome["exit_code"] for outcome in two_hosts.ok("exec", "--json", "--", "true").json["nodes"]
-    ] == [0, 0]
