@@ -9,7 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from inventories.machine import Machine
+from support import a_machine
+
 from remote.sessions.session import Node
 from remote.shared import frames
 
@@ -30,16 +31,7 @@ class NodeHere(Node):
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.machine = Machine(
-            name="gpu-0",
-            rank=0,
-            state="running",
-            host="127.0.0.1",
-            user="me",
-            private_ip="127.0.0.1",
-            gpus=0,
-            id="0",
-        )
+        self.machine = a_machine()
 
     @contextmanager
     def stream(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]

@@ -1,5 +1,7 @@
 """Sample machines and a sample run on Ray, as input for tests."""
 
+from support import a_machine, a_run
+
 from inventories.machine import Machine
 from inventories.runs.run import Run, RunNode
 
@@ -8,10 +10,7 @@ IDS = {"c-0": "1afe", "c-1": "07c2"}
 
 
 def machine(rank: int, private_ip: str) -> Machine:
-    return Machine(
-        name=f"c-{rank}", rank=rank, state="running", host="203.0.113.9", user="ubuntu", private_ip=private_ip,
-        gpus=0, id="i",
-    )  # fmt: skip
+    return a_machine(name=f"c-{rank}", rank=rank, host="203.0.113.9", user="ubuntu", private_ip=private_ip)
 
 
 def run_of(*nproc: int) -> Run:
@@ -21,7 +20,12 @@ def run_of(*nproc: int) -> Run:
         )
         for rank, count in enumerate(nproc)
     )
-    return Run(
-        run="R", cluster="c", mode="ray", script="built-in", args=("--epochs", "1"), nodes=nodes,
-        master_addr="10.0.0.1", master_port=20001, started_at="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
+    return a_run(
+        run="R",
+        cluster="c",
+        mode="ray",
+        script="built-in",
+        args=("--epochs", "1"),
+        nodes=nodes,
+        started_at="2026-01-01T00:00:00+00:00",
+    )

@@ -20,6 +20,7 @@ from forks import Forks
 from gpuctl.global_options import Options
 from gpuctl.output import Output
 from inventories.disk.store import Store
+from inventories.machine import Inventory, Machine
 from inventories.runs.run import Result, Run, RunNode, Seconds, TrainSummary
 
 BIN = Path(sys.executable).parent
@@ -148,6 +149,19 @@ def a_run(**fields: Any) -> Run:
         started_at="2026-11-21T05:46:25+00:00",
     )
     return replace(usual, **fields)
+
+
+def a_machine(**fields: Any) -> Machine:
+    """Return the record of a running machine, with these fields changed; its id is its name."""
+    name, host = fields.get("name", "gpu-0"), fields.get("host", "127.0.0.1")
+    usual = {"rank": 0, "state": "running", "user": "me", "private_ip": host, "gpus": 0, "id": name}
+    return Machine(**{"name": name, "host": host} | usual | fields)
+
+
+def an_inventory(*machines: Machine, **fields: Any) -> Inventory:
+    """Return the inventory of a cluster of these machines, with these fields changed."""
+    usual = {"cluster": "default", "provider": "hosts", "created_at": "2026-11-21T05:46:25+00:00"}
+    return Inventory(**usual | {"machines": machines} | fields)
 
 
 def a_result(**fields: Any) -> Result:

@@ -145,7 +145,6 @@ class TestConfigurations:
         made = pools.plan(pool, policy(once(HOUR_S)))
         pools.api.terminate_instance_pool(pool)
         assert pools.schedules.get_auto_scaling_configuration(made.id).data.id == made.id
-        pools.settled(pool, "TERMINATED")
         world.until_gone(lambda: pools.schedules.get_auto_scaling_configuration(made.id))
         assert every(pools.schedules.list_auto_scaling_configurations, world.compartment).data == []
 

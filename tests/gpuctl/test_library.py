@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import click
 import pytest
-from support import begin_run
+from support import a_machine, an_inventory, begin_run
 
 import gpuctl
 from gpuctl.command_line import cli
@@ -38,7 +38,7 @@ from gpuctl.workflow.clusters.clean.clean import Survey
 from gpuctl.workflow.machines.thread_output import thread_output
 from inventories.codec import plain
 from inventories.disk.store import Store
-from inventories.machine import Inventory, Machine
+from inventories.machine import Inventory
 
 ROOT = Path(__file__).parents[2]
 NAMES = """
@@ -68,23 +68,17 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def work(store: Store) -> Inventory:
     """Create a cluster of two unreachable machines."""
     machines = tuple(
-        Machine(
+        a_machine(
             name=f"work-{rank}",
             rank=rank,
-            state="running",
-            host="127.0.0.1",
             port=1 + rank,
-            user="me",
-            private_ip="127.0.0.1",
             gpus=1,
             id=str(rank),
             transport="ssh" if rank == 0 else "elsewhere",
         )
         for rank in range(2)
     )
-    inventory = Inventory(
-        cluster="work", provider="hosts", created_at="2026-11-21T05:46:25+00:00", machines=machines
-    )
+    inventory = an_inventory(cluster="work", machines=machines)
     store.cluster("work").save(inventory)
     return inventory
 

@@ -5,12 +5,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from support import a_run
 
 from gpuctl.app import App
 from gpuctl.commands.train import report
 from inventories.disk.store import Store
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import Result, Run, RunNode, Seconds, TrainSummary
+from inventories.runs.run import Result, RunNode, Seconds, TrainSummary
 
 
 @pytest.fixture
@@ -20,10 +21,7 @@ def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     part = RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/r")
     folder.save_run(
-        Run(
-            run=folder.id, cluster="default", mode="torchrun", script="my.py", args=(), nodes=(part,),
-            master_addr="h", master_port=1, started_at="2026-11-21T05:46:25+00:00",
-        )
+        a_run(run=folder.id, nodes=(part,))
     )  # fmt: skip
     folder.checkpoints_path.mkdir()
     (folder.checkpoints_path / "step-1.pt").write_bytes(b"x")

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import yaml
 from clouds import KINDS, CloudGpuctl, Kind, cloud_gpuctl
-from support import wait_for
+from support import a_machine, wait_for
 
 from gpuctl.app import App
 from gpuctl.workflow.machines.reach import Boot, Reached, reach
@@ -250,15 +250,11 @@ def net(tmp_path: Path) -> Iterator[Net]:
 @pytest.fixture
 def machine(net: Net) -> Machine:
     (host,) = net.hosts
-    return Machine(
+    return a_machine(
         name=host.name,
-        rank=0,
-        state="running",
         host=host.address,
         user=host.user,
-        private_ip=host.address,
         gpus=None,
-        id=host.name,
         key_file=host.key_file,
         python=sys.executable,
         host_key=host.host_key,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Gpuctl, wait_for
+from support import Gpuctl, a_machine, wait_for
 
 from gpuctl.app import App
 from gpuctl.workflow.machines.reach import Boot, Reached, reach
@@ -65,15 +65,12 @@ def place(host: Host, program: str, text: str) -> None:
 
 
 def machine_of(host: Host, rank: int, gpus: int | None) -> Machine:
-    return Machine(
+    return a_machine(
         name=host.name,
         rank=rank,
-        state="running",
         host=host.address,
         user=host.user,
-        private_ip=host.address,
         gpus=gpus,
-        id=host.name,
         key_file=host.key_file,
         python=sys.executable,
         host_key=host.host_key,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from clouds import IMPORTS
 from forks import forks_of
-from support import Gpuctl, clean_env, interrupt, wait_for
+from support import Gpuctl, a_machine, clean_env, interrupt, wait_for
 from vm_support import ALLREDUCE, ENDLESS, end_of, resumed_by, run_on
 
 from inventories.disk.store import Store
@@ -119,15 +119,12 @@ def idle_pod(cluster: Cluster, place: str, name: str = "idle", **spec: Any) -> M
     metadata = {"name": name, "namespace": place}
     document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
     cluster.client.create(document | {"spec": {"containers": [container], **spec}})
-    return Machine(
+    return a_machine(
         name="default-0",
-        rank=0,
-        state="running",
         host="",
         user="ray",
         transport="pod",
         context="test",
-        private_ip="",
         gpus=None,
         id=f"{place}/{name}",
     )

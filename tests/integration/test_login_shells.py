@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import a_machine
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
@@ -28,10 +29,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 @pytest.fixture
 def machine(host: Host) -> Iterator[Machine]:
-    yield Machine(
-        name="box", rank=0, state="running", host=host.address, user=host.user, private_ip=host.address, gpus=None,
-        id="box", key_file=host.key_file,
-    )  # fmt: skip
+    yield a_machine(name="box", host=host.address, user=host.user, gpus=None, key_file=host.key_file)
     host.root(f": > {BASHRC}; usermod -s /bin/bash {host.user}")
 
 

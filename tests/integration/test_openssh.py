@@ -15,10 +15,9 @@ from pathlib import Path
 import paramiko
 import psutil
 import pytest
-from support import Gpuctl, wait_for
+from support import Gpuctl, a_machine, wait_for
 
 from inventories.disk.store import ClusterFolder
-from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, HostKeyRejected
 from remote.sessions.connect import connect
 from remote.transport.host_keys import pin
@@ -189,10 +188,7 @@ def test_pin_accepts_and_refuses_host_keys_like_openssh(server: Server, tmp_path
 
 def _we_log_in(server: Server, folder: Path, known: str) -> bool:
     (folder / "known").write_text(known)
-    machine = Machine(
-        name="box", rank=0, state="running", host="127.0.0.1", port=server.port, user=getpass.getuser(),
-        private_ip="127.0.0.1", gpus=None, id="box", key_file=server.key,
-    )  # fmt: skip
+    machine = a_machine(name="box", port=server.port, user=getpass.getuser(), gpus=None, key_file=server.key)
     try:
         pinned = ClusterFolder(folder / "pinned")
         pinned.make()
@@ -274,10 +270,7 @@ def test_failed_connection_leaves_no_socket(server: Server, tmp_path: Path) -> N
     def connect_with(key: Path, host_key: str) -> None:
         known = tmp_path / "known_hosts"
         known.write_text(f"[127.0.0.1]:{server.port} {host_key}\n")
-        machine = Machine(
-            name="box", rank=0, state="running", host="127.0.0.1", port=server.port, user=getpass.getuser(),
-            private_ip="127.0.0.1", gpus=None, id="box", key_file=key,
-        )  # fmt: skip
+        machine = a_machine(name="box", port=server.port, user=getpass.getuser(), gpus=None, key_file=key)
         connect(machine, ClusterFolder(tmp_path))
 
     other = make_key(tmp_path / "other")
@@ -293,10 +286,14 @@ def test_failed_connection_leaves_no_socket(server: Server, tmp_path: Path) -> N
 
 
 def test_fabric_connections_trust_the_pinned_key_alone(server: Server, tmp_path: Path) -> None:
-    machine = Machine(
-        name="box", rank=0, state="running", host="127.0.0.1", port=server.port, user=getpass.getuser(),
-        private_ip="127.0.0.1", gpus=None, id="box", key_file=server.key, host_key=server.host_key,
-    )  # fmt: skip
+    machine = a_machine(
+        name="box",
+        port=server.port,
+        user=getpass.getuser(),
+        gpus=None,
+        key_file=server.key,
+        host_key=server.host_key,
+    )
     cluster = ClusterFolder(tmp_path / "pinned")
     cluster.make()
     cluster.known_hosts_path.write_text(render([machine]))

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Gpuctl
+from support import Gpuctl, a_machine
 
 from inventories.disk.store import ClusterFolder
-from inventories.machine import Machine
 from remote.checks.probe import probe
 from remote.sessions.connect import connect
 from remote.sessions.session import Node
@@ -144,10 +143,9 @@ def connections(net: Any) -> Iterator[dict[str, Node]]:
     with ExitStack() as stack:
         nodes = {}
         for rank, host in enumerate(net.hosts):
-            machine = Machine(
-                name=host.name, rank=rank, state="running", host=host.address, user=host.user,
-                private_ip=host.address, gpus=0, id=host.name, key_file=host.key_file,
-            )  # fmt: skip
+            machine = a_machine(
+                name=host.name, rank=rank, host=host.address, user=host.user, key_file=host.key_file
+            )
             nodes[host.name] = connect(machine, ClusterFolder(known_hosts.parent))
             stack.callback(nodes[host.name].close)
         yield nodes

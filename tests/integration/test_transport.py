@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from clouds import IMPORTS
 from forks import forks_of
-from support import Gpuctl, clean_env, wait_for
+from support import Gpuctl, a_machine, an_inventory, clean_env, wait_for
 from vm_support import ALLREDUCE, STEPS, log_of, runs_of, wait_for_ranks
 
 from inventories.disk.store import Store
-from inventories.machine import Inventory, Machine
 from tests.fakes.kube.api import Pod, kube_api
 from tests.fakes.namespace_transport import enter_argv
 from tests.fakes.vms import Net, lacking, vms
@@ -42,26 +41,20 @@ def gpuctl(net: Net, tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyP
     cluster = Store(tmp_path / "home").cluster("default")
     cluster.make()
     machines = tuple(
-        Machine(
+        a_machine(
             name=host.name,
             rank=rank,
-            state="running",
             host=host.address,
             user=host.user,
             transport=transport,
             context="test",
-            private_ip=host.address,
             gpus=None,
             id=str(host.pid) if transport == "namespace" else f"ours/{host.name}",
             python=sys.executable,
         )
         for rank, host in enumerate(net.hosts)
     )
-    cluster.save(
-        Inventory(
-            cluster="default", provider="hosts", created_at="2026-11-01T00:00:00+00:00", machines=machines
-        )
-    )
+    cluster.save(an_inventory(created_at="2026-11-01T00:00:00+00:00", machines=machines))
     project = tmp_path / "project"
     project.mkdir()
     with kube_api(pods) as api:

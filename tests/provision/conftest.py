@@ -10,9 +10,10 @@ from typing import Any
 
 import psutil
 import pytest
+from support import an_inventory
 
 from inventories.disk.store import ClusterFolder, Store
-from inventories.machine import Inventory, Machine
+from inventories.machine import Machine
 from inventories.specs.spec import Spec
 from provision.local.provider import LocalProvider
 
@@ -31,13 +32,7 @@ class Cluster:
         current = self.folder.load() if self.folder.exists() else None
         machines = self.provider.create(self.provider.plan(request, current), self.folder.journal)
         self.folder.save(
-            Inventory(
-                cluster=self.folder.name,
-                provider="local",
-                hourly_usd=0.0,
-                created_at="2026-11-21T06:00:00Z",
-                machines=machines,
-            )
+            an_inventory(cluster=self.folder.name, provider="local", hourly_usd=0.0, machines=machines)
         )
         return machines
 

@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from support import an_inventory
 
 from inventories.disk.store import Store
 from inventories.errors import InvalidInput
@@ -100,9 +101,7 @@ def test_plan_without_hosts_file_keeps_the_clusters_machines(provider, folder, h
         provider.plan(Spec(provider="hosts"), None)
     machines = provider.create(provider.plan(Spec(hosts=hosts_file), None), folder.journal)
     assert provider.find() == ()
-    inventory = Inventory(
-        cluster="default", provider="hosts", created_at="2026-11-21T06:00:00Z", machines=machines
-    )
+    inventory = an_inventory(machines=machines)
     folder.save(inventory)
     assert [machine.name for machine in provider.find()] == ["here", "away"]
     assert len(provider.plan(Spec(provider="hosts"), inventory).keep) == 2
@@ -123,9 +122,7 @@ def test_destroy_ends_no_host(provider, hosts_file, folder):
 
 
 def cluster_of(plan) -> Inventory:
-    return Inventory(
-        cluster="default", provider="hosts", created_at="2026-11-21T06:00:00Z", machines=plan.keep
-    )
+    return an_inventory(machines=plan.keep)
 
 
 def test_plan_refuses_to_shrink_the_cluster(provider, hosts_file):

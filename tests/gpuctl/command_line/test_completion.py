@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support import a_machine, an_inventory
 from terminal import ROOT
 
 from gpuctl.command_line import root_help
 from gpuctl.command_line.cli import group
 from gpuctl.commands.completion import script_for
 from inventories.disk.store import Store
-from inventories.machine import Inventory, Machine
+from inventories.machine import Inventory
 
 
 def complete(line: str, home: Path) -> tuple[list[str], str]:
@@ -83,22 +84,10 @@ def test_completion_offers_runs_latest_first(tmp_path: Path) -> None:
 
 def test_completion_offers_nodes_of_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for cluster in ("default", "red"):
-        machine = Machine(
-            name=f"{cluster}-0",
-            rank=0,
-            state="running",
-            host="127.0.0.1",
-            user="me",
-            private_ip="127.0.0.1",
-            gpus=0,
-            id="i",
-        )
+        machine = a_machine(name=f"{cluster}-0")
         Store(tmp_path).cluster(cluster).save(
-            Inventory(
-                cluster=cluster,
-                provider="hosts",
-                created_at="2026-11-21T05:46:25+00:00",
-                machines=(machine, replace(machine, name=f"{cluster}-1", rank=1, port=23)),
+            an_inventory(
+                cluster=cluster, machines=(machine, replace(machine, name=f"{cluster}-1", rank=1, port=23))
             )
         )
     offered, modules = complete("gpuctl ssh ", tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support import a_run
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.output_files import check_picture, new_figure, write_file
@@ -22,7 +23,6 @@ from inventories.runs.run import (
     NodeEnding,
     RankResult,
     Result,
-    Run,
     Seconds,
     Share,
     StepMs,
@@ -121,15 +121,11 @@ def test_csv_text_tells_a_hang_by_its_sentence_and_steps_as_whole_numbers() -> N
 
 
 def test_csv_text_has_a_column_of_script_arguments(tmp_path: Path) -> None:
-    run = Run(
+    run = a_run(
         run="r",
-        cluster="default",
-        mode="torchrun",
         script="train.py",
         args=("--lr", "0.1", "--name", "a b"),
         nodes=(),
-        master_addr="127.0.0.1",
-        master_port=1,
         started_at=RESULT.started_at,
     )
     (tmp_path / "r").mkdir()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import a_run
 
 from gpuctl.run_results.advice import notes_on
 from gpuctl.run_results.evidence import Evidence
@@ -23,16 +24,10 @@ NODES = (
     RunNode(name="node-0", rank=0, nproc=2, first_rank=0, run_dir="/r"),
     RunNode(name="node-1", rank=1, nproc=1, first_rank=2, run_dir="/r", clock_offset_s=50.0),
 )
-RUN = Run(
-    run="20261121-054625-3fa9",
-    cluster="default",
-    mode="torchrun",
+RUN = a_run(
     script="train.py",
     args=("--lr", "0.1"),
     nodes=NODES,
-    master_addr="127.0.0.1",
-    master_port=1,
-    started_at="2026-11-21T05:46:25+00:00",
     seconds={"connect": 0.5, "prepare": 1.0},
     hourly_usd=36.0,
 )

@@ -27,7 +27,6 @@ from inventories.runs.run import (
     FirstError,
     RankResult,
     Result,
-    Run,
     RunStatus,
     Seconds,
     Share,
@@ -194,15 +193,13 @@ def test_run_table_title_has_shortened_script_arguments() -> None:
 
 def kept(result: Result, folder: Path, *args: str) -> Result:
     """Return the result, with a record of its launch in this folder."""
-    run = Run(
+    run = a_run(
         run=result.run,
         cluster=result.cluster,
         mode=result.mode,
         script=result.script,
         args=args,
         nodes=(),
-        master_addr="127.0.0.1",
-        master_port=1,
         started_at=result.started_at,
     )
     (folder / run.run).mkdir(parents=True)

@@ -5,10 +5,11 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from support import a_machine, a_run, an_inventory
 
 from inventories.disk.store import ClusterFolder, Journal, RunFolder, Store
 from inventories.errors import CorruptFile, InvalidInput, Locked, NewerFormat, NotFound
-from inventories.machine import Inventory, Machine
+from inventories.machine import Inventory
 from inventories.runs.run import Result, Run, RunNode, Seconds, TrainSummary
 
 NOW = datetime(2026, 11, 21, 5, 46, 25, tzinfo=UTC)
@@ -20,13 +21,10 @@ def store(tmp_path) -> Store:
 
 
 def inventory(name: str = "demo") -> Inventory:
-    machine = Machine(
-        name="demo-0", rank=0, state="running", host="127.0.0.1", port=2201, user="me", private_ip="127.0.0.1",
-        gpus=0, id="1234", key_file=Path("/home/me/.gpuctl/clusters/demo/keys/id_ed25519"),
-    )  # fmt: skip
-    return Inventory(
-        cluster=name, provider="local", hourly_usd=0.0, created_at="2026-11-21T05:46:25Z", machines=(machine,)
+    machine = a_machine(
+        name="demo-0", port=2201, id="1234", key_file=Path("/home/me/.gpuctl/clusters/demo/keys/id_ed25519")
     )
+    return an_inventory(cluster=name, provider="local", hourly_usd=0.0, machines=(machine,))
 
 
 def launch(store: Store, cluster: str = "demo", now: datetime = NOW) -> RunFolder:
@@ -37,10 +35,15 @@ def launch(store: Store, cluster: str = "demo", now: datetime = NOW) -> RunFolde
 
 def run(run_id: str, cluster: str = "demo") -> Run:
     node = RunNode(name="demo-0", rank=0, nproc=2, first_rank=0, run_dir="/tmp/r")
-    return Run(
-        run=run_id, cluster=cluster, mode="torchrun", script="train.py", args=("--lr", "0.1"), nodes=(node,),
-        master_addr="127.0.0.1", master_port=29500, started_at="2026-11-21T05:46:25Z", seconds={"connect": 0.2},
-    )  # fmt: skip
+    return a_run(
+        run=run_id,
+        cluster=cluster,
+        script="train.py",
+        args=("--lr", "0.1"),
+        nodes=(node,),
+        started_at="2026-11-21T05:46:25Z",
+        seconds={"connect": 0.2},
+    )
 
 
 def result(run_id: str) -> Result:

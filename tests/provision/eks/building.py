@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from support import an_inventory
+
 from inventories.disk.store import ClusterFolder, Store
-from inventories.machine import Inventory, Machine
+from inventories.machine import Machine
 from inventories.specs.spec import Spec
 from provision.eks.cloud import EksCloud
 from provision.eks.service import provider
@@ -77,13 +79,12 @@ class User:
         plan = self.plan(count, **spec)
         machines = self.provider.create(plan, self.folder.journal, self.said.append)
         self.folder.save(
-            Inventory(
+            an_inventory(
                 cluster=self.name,
                 provider="eks",
                 region=plan.region,
                 shape=plan.spec.shape,
                 hourly_usd=plan.hourly_usd,
-                created_at="2026-11-21T09:00:00Z",
                 machines=machines,
             )
         )

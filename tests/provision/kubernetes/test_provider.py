@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support import a_machine, an_inventory
 
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import InvalidInput
-from inventories.machine import Inventory, Machine
+from inventories.machine import Machine
 from inventories.specs.spec import Spec
 from provision.errors import (
     BadCredentials,
@@ -64,14 +65,7 @@ def up(folder: ClusterFolder, spec: Spec = SPEC, said: list[str] | None = None) 
     item = provider(folder)
     plan: Plan = item.plan(spec, current)
     machines = item.create(plan, folder.journal, (said if said is not None else []).append)
-    folder.save(
-        Inventory(
-            cluster=folder.name,
-            provider="kubernetes",
-            created_at="2026-11-01T00:00:00+00:00",
-            machines=machines,
-        )
-    )
+    folder.save(an_inventory(cluster=folder.name, provider="kubernetes", machines=machines))
     return machines
 
 
@@ -458,9 +452,7 @@ def test_pod_gets_no_rank_that_another_is_labelled_with() -> None:
     saved, new = ({"metadata": {"name": name}, "spec": {}, "status": ready} for name in ("kept", "new"))
     labelled = {"metadata": {"name": "labelled", "labels": {RANK: "1"}}, "spec": {}, "status": {}}
     machines = [
-        Machine(
-            name=f"default-{rank}", rank=rank, state="running", host=host, user="ray", private_ip="", gpus=0, id=host
-        )
+        a_machine(name=f"default-{rank}", rank=rank, host=host, user="ray", private_ip="", id=host)
         for rank, host in enumerate(("kept", "lost", "lost too"))
     ]  # fmt: skip
     assert replacements(machines, [saved, labelled, new]) == {2: new}

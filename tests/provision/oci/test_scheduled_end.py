@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import an_inventory
 
 from inventories.disk.store import ClusterFolder, Store
-from inventories.machine import Inventory, Machine
+from inventories.machine import Machine
 from inventories.specs.spec import Spec
 from provision.errors import ProvisionError, RefusedPlan
 from provision.oci import requests
@@ -61,15 +62,7 @@ class Scene:
         output: list[str] = []
         machines = self.provider.create(plan, self.folder.journal, output.append)
         self.said = output
-        self.folder.save(
-            Inventory(
-                cluster="default",
-                provider="oci",
-                region=plan.region,
-                created_at="2026-11-21T06:00:00+00:00",
-                machines=machines,
-            )
-        )
+        self.folder.save(an_inventory(provider="oci", region=plan.region, machines=machines))
         return machines
 
     def guards(self) -> dict[str, EndGuard]:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from support import an_inventory
+
 from inventories.disk.store import ClusterFolder, Store
-from inventories.machine import Inventory, Machine
+from inventories.machine import Machine
 from inventories.specs.spec import Spec
 from provision.oke.service import provider
 from provision.provider import Leftover, Plan
@@ -76,13 +78,12 @@ class User:
         plan = self.plan(count, **spec)
         machines = self.provider.create(plan, self.folder.journal, self.said.append)
         self.folder.save(
-            Inventory(
+            an_inventory(
                 cluster=self.name,
                 provider="oke",
                 region=plan.region,
                 shape=plan.spec.shape,
                 hourly_usd=plan.hourly_usd,
-                created_at="2026-11-21T09:00:00Z",
                 machines=machines,
             )
         )

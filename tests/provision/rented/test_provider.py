@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from stub_cloud import ACCOUNT, CONSISTENCY_S, REGION, ZONES, StubClouds, World
+from support import an_inventory
 
 from inventories import codec
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import InvalidInput, InventoryError
-from inventories.machine import Inventory, Machine
+from inventories.machine import Machine
 from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.specs.spec import Spec
 from provision.errors import BadCredentials, LeftBehind, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
@@ -78,13 +79,7 @@ class Scene:
         self.folder.make()
         self.folder.journal.append("up", provider="oci")
         machines = self.provider.create(plan, self.folder.journal)
-        inventory = Inventory(
-            cluster="default",
-            provider="oci",
-            region=plan.region,
-            created_at="2026-11-21T06:00:00+00:00",
-            machines=machines,
-        )
+        inventory = an_inventory(provider="oci", region=plan.region, machines=machines)
         self.folder.save(inventory)
         return machines
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from node_facts import NO_GPU, facts
+from support import a_machine
 
-from inventories.machine import Machine
 from inventories.text import listed
 from provision.oci.images.marketplace import CLUSTER_IMAGE
 from remote.checks import preflight
@@ -18,9 +18,7 @@ from remote.errors import PreflightFailed
 from remote.facts import EfaSoftware, Facts, RdmaDevice
 from remote.findings import Finding, named, sentence
 
-MASTER = Machine(
-    name="a", rank=0, state="running", host="203.0.113.1", user="u", private_ip="10.0.0.1", gpus=0, id="i"
-)
+MASTER = a_machine(name="a", host="203.0.113.1", private_ip="10.0.0.1")
 A10 = {"index": 0, "name": "NVIDIA A10", "memory_mb": 23028, "driver": "570.1"}
 
 

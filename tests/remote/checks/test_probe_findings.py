@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 from node_facts import facts
+from support import a_machine
 
-from inventories.machine import Machine
 from remote.checks.probe import Attempt, Health, PortUse, ProbeAnswer, StaleProcess
 from remote.checks.probe_findings import probed
 from remote.checks.probe_summary import unreachable
@@ -14,9 +14,7 @@ from remote.findings import Finding
 RENDEZVOUS = 20001
 NOBODY = ": no peer can meet it by that name"
 ADDRESSES = {f"g-{n}": f"10.0.0.{n + 1}" for n in range(20)}
-MASTER = Machine(
-    name="g-0", rank=0, state="running", host="203.0.113.1", user="u", private_ip="10.0.0.1", gpus=0, id="i"
-)
+MASTER = a_machine(name="g-0", host="203.0.113.1", private_ip="10.0.0.1")
 
 
 def health(**changed: object) -> Health:

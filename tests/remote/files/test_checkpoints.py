@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from node_here import ROOT, NodeHere, node_part
+from support import a_run
 
 from inventories.disk.store import Store
-from inventories.runs.run import Run, RunNode
+from inventories.runs.run import RunNode
 from remote.errors import BadAnswer, NodeFailed, SyncRefused
 from remote.files import checkpoints
 from remote.files.receive import FileReceiver
@@ -262,10 +263,11 @@ def test_checkpoints_command_reports_each_requested_run(tmp_path: Path) -> None:
     assert [item and item["newest"] for item in result] == ["step-000007.pt", None, None]
 
 
-SCRIPTS = Run(
-    run=RUN, cluster="default", mode="torchrun", script="my.py", args=(), master_addr="", master_port=1,
-    started_at="", nodes=(RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run"),),
-)  # fmt: skip
+SCRIPTS = a_run(
+    run=RUN,
+    started_at="",
+    nodes=(RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run"),),
+)
 
 
 def test_bring_refuses_a_part_of_script_checkpoints(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 from node_facts import NO_GPU, facts
+from support import a_machine
 
 from inventories.disk.store import ClusterFolder
-from inventories.machine import Machine
 from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 from remote.errors import BadAnswer
 from remote.facts import Driver
@@ -257,9 +257,7 @@ def test_working_driver_is_kept_when_another_is_requested() -> None:
         assert decision.another_version(plan, state) is None
 
 
-HERE = Machine(
-    name="gpu-0", rank=0, state="running", host="192.0.2.1", user="ubuntu", private_ip="192.0.2.1", gpus=2, id="a"
-)  # fmt: skip
+HERE = a_machine(host="192.0.2.1", user="ubuntu", gpus=2)
 
 
 class Installing:

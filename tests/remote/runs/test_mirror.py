@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from node_here import NodeHere
-from support import wait_for
+from support import a_run, wait_for
 
 from inventories.disk.store import RunFolder, Store
 from inventories.runs.run import Checkpoints, Run, RunNode
@@ -82,11 +82,11 @@ def test_news_returns_none_when_listing_fails(tmp_path: Path) -> None:
     assert News(tmp_path, whole=True, ranks=1).poll() is None
 
 
-RUN = Run(
-    run="20261121-054625-3fa9", cluster="default", mode="torchrun", script="built-in", args=(), master_addr="",
-    master_port=1, started_at="",
+RUN = a_run(
+    script="built-in",
+    started_at="",
     nodes=(RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run"),),
-)  # fmt: skip
+)
 SCRIPTS = Run(**{**RUN.__dict__, "script": "my.py"})
 
 

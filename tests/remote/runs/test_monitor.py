@@ -10,11 +10,11 @@ from threading import Event, Thread
 from types import ModuleType
 
 import pytest
-from support import wait_for
+from support import a_machine, a_run, wait_for
 
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
-from inventories.runs.run import Run, RunNode
+from inventories.runs.run import RunNode
 from remote.errors import ConnectionLost, Unreachable
 from remote.runs.monitor import RunMonitor
 from remote.runs.observer import Observer
@@ -125,9 +125,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ways]:
     made.let_in.set()
 
 
-MACHINE = Machine(
-    name="n-0", rank=0, state="running", host="h", user="me", private_ip="h", gpus=0, id="0", transport="ways"
-)
+MACHINE = a_machine(name="n-0", host="h", transport="ways")
 
 
 @pytest.fixture
@@ -135,10 +133,7 @@ def monitor(tmp_path: Path, ways: Ways) -> Callable[..., RunMonitor]:
     store = Store(tmp_path)
     folder = store.new_run(datetime.now(UTC))
     part = RunNode(name="n-0", rank=0, nproc=1, first_rank=0, run_dir="/r")
-    run = Run(
-        run=folder.id, cluster="n", mode="torchrun", script="x", args=(), nodes=(part,), master_addr="h",
-        master_port=1, started_at="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
+    run = a_run(run=folder.id, cluster="n", script="x", nodes=(part,), started_at="2026-01-01T00:00:00+00:00")
     machines, cluster = {"n-0": MACHINE}, store.cluster("n")
 
     def make(*, given: bool = False) -> RunMonitor:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import a_run
 
 from inventories.disk.store import RunFolder, Store
 from inventories.runs.outputs import NodeOutputs, WrittenFile
-from inventories.runs.run import Run, RunNode, RunOptions
+from inventories.runs.run import RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.runs.outputs import (
     NAMED_BYTES,
@@ -143,10 +144,7 @@ def test_patterns_that_match_nothing_are_known_where_all_files_are(
     folder: RunFolder, patterns: tuple[str, ...], header: dict[str, Any], unmatched: tuple[str, ...]
 ) -> None:
     options = RunOptions(bring=patterns, project="/p/sub", root="/p")
-    run = Run(
-        run="r", cluster="c", mode="torchrun", script="a.py", args=(), nodes=(NODE,), master_addr="", master_port=1,
-        started_at="", options=options,
-    )  # fmt: skip
+    run = a_run(run="r", cluster="c", script="a.py", nodes=(NODE,), started_at="", options=options)
     assert matched_nothing(folder, run) == (), "the node has said nothing yet"
     bring(folder, [["a.pt", 3, 7], ["sub/out/b", 3, 7]], **header)
     assert matched_nothing(folder, run) == unmatched

@@ -1,21 +1,16 @@
 """Test the state of all ranks, from a run's rank records."""
 
-from inventories.runs.run import RankRecord, Run, RunNode
+from support import a_run
+
+from inventories.runs.run import RankRecord, RunNode
 from remote.runs.rank_states import SHOWN_AFTER_S, RankStates
 
-RUN = Run(
-    run="20261121-054625-3fa9",
-    cluster="default",
-    mode="torchrun",
+RUN = a_run(
     script="train.py",
-    args=(),
     nodes=(
         RunNode(name="n-0", rank=0, nproc=2, first_rank=0, run_dir="/r"),
         RunNode(name="n-1", rank=1, nproc=1, first_rank=2, run_dir="/r"),
     ),
-    master_addr="127.0.0.1",
-    master_port=1,
-    started_at="2026-11-21T05:46:25+00:00",
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import a_run
 
 from inventories.disk.store import RunFolder, Store
 from inventories.runs.run import Run, RunNode, RunOptions
@@ -235,10 +236,7 @@ def test_replica_keeps_checkpoints_from_two_commands_at_once(tmp_path: Path) -> 
 def folder_of_two(tmp_path: Path) -> tuple[RunFolder, Run]:
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     nodes = tuple(RunNode(name=f"n-{r}", rank=r, nproc=1, first_rank=r, run_dir="/r") for r in (0, 1))
-    run = Run(
-        run=folder.id, cluster="n", mode="torchrun", script="x", args=(), nodes=nodes, master_addr="h",
-        master_port=1, started_at="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
+    run = a_run(run=folder.id, cluster="n", script="x", nodes=nodes, started_at="2026-01-01T00:00:00+00:00")
     return folder, run
 
 

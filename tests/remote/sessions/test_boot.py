@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import a_machine
 
 from inventories.disk.store import ClusterFolder
-from inventories.machine import Machine
 from remote.errors import Unreachable
 from remote.sessions.connect import CONNECT_TIMEOUT_S
 from remote.sessions.wait_for_boot import connect_booting, span
@@ -24,17 +24,7 @@ def listener() -> Iterator[socket.socket]:
 def connect(tmp_path: Path, port: int, deadline_s: float, said: list[str]) -> None:
     cluster = ClusterFolder(tmp_path)
     cluster.known_hosts_path.touch()
-    machine = Machine(
-        name="a-0",
-        rank=0,
-        state="running",
-        host="127.0.0.1",
-        port=port,
-        user="ubuntu",
-        private_ip="127.0.0.1",
-        gpus=None,
-        id="a",
-    )
+    machine = a_machine(name="a-0", port=port, user="ubuntu", gpus=None)
     connect_booting(machine, cluster, deadline_s=deadline_s, say=said.append).close()
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import a_machine
 
 from inventories.machine import Machine
 from remote.errors import HostKeyRejected
@@ -30,17 +31,7 @@ def other(tmp_path: Path) -> str:
 @pytest.fixture
 def box() -> Machine:
     """Return an unreachable machine, so that reading its host key fails."""
-    return Machine(
-        name="box",
-        rank=0,
-        state="unknown",
-        host="box.invalid",
-        port=22,
-        user="u",
-        private_ip="",
-        gpus=None,
-        id="box",
-    )
+    return a_machine(name="box", state="unknown", host="box.invalid", private_ip="", gpus=None)
 
 
 def test_known_hosts_find_skips_unreadable_lines(key: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from support import wait_for
+from support import a_machine, wait_for
 
 from inventories import clocks
 from inventories.disk.store import ClusterFolder, Store
@@ -26,10 +26,17 @@ from tests.fakes.kube.api import TOKEN, KubeApi, Pod, kube_api
 
 
 def machine(pod: str, *, context: str = "test", python: str | None = sys.executable) -> Machine:
-    return Machine(
-        name="default-0", rank=0, state="running", host="worker", user="ray", transport="pod", context=context,
-        private_ip="10.0.0.1", gpus=None, id=pod, python=python,
-    )  # fmt: skip
+    return a_machine(
+        name="default-0",
+        host="worker",
+        user="ray",
+        transport="pod",
+        context=context,
+        private_ip="10.0.0.1",
+        gpus=None,
+        id=pod,
+        python=python,
+    )
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import wait_for
+from support import a_machine, wait_for
 
-from inventories.machine import Machine
 from inventories.user_programs import without_secrets
 from remote.errors import Unreachable
 from remote.sessions.login_shell import typed_ssh
@@ -110,9 +109,13 @@ def test_command_is_shown_without_its_secrets(command: str, text: str) -> None:
 
 
 def test_typed_ssh_has_no_secret_of_a_proxy_command() -> None:
-    machine = Machine(
-        name="box", rank=0, state="unknown", host="192.0.2.1", port=22, user="u", private_ip="", gpus=None, id="box",
+    machine = a_machine(
+        name="box",
+        state="unknown",
+        host="192.0.2.1",
+        private_ip="",
+        gpus=None,
         proxy_command="sshpass -p hidden ssh -W 192.0.2.1:22 gate",
-    )  # fmt: skip
+    )
     assert "hidden" not in typed_ssh(machine, "true")
     assert typed_ssh(replace(machine, ssh_alias="gpu"), "true") == "ssh gpu true"

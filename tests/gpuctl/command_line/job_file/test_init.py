@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import a_machine
 
 from gpuctl.command_line import cli
 from gpuctl.command_line.job_file.look import Data
@@ -49,10 +50,7 @@ def written(proposal: Proposal) -> Job:
 
 
 def machine(rank: int) -> Machine:
-    return Machine(
-        name=f"m-{rank}", rank=rank, state="running", host="127.0.0.1", port=1 + rank, user="me",
-        private_ip="127.0.0.1", gpus=1, id=str(rank),
-    )  # fmt: skip
+    return a_machine(name=f"m-{rank}", rank=rank, port=1 + rank, gpus=1, id=str(rank))
 
 
 @pytest.mark.parametrize(

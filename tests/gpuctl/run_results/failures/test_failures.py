@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import a_run
 
 from gpuctl.run_results.evidence import Evidence
 from gpuctl.run_results.failures.failures import SUSPICION, Failure, failed_first, first_failure, headline
@@ -42,12 +43,8 @@ TERMINATED = "Traceback (most recent call last):\n  ...\ntorch...SignalException
 
 
 def run(*offsets: float, nproc: int = 1) -> Run:
-    return Run(
-        run="20261121-054625-3fa9",
-        cluster="default",
-        mode="torchrun",
+    return a_run(
         script="train.py",
-        args=(),
         nodes=tuple(
             RunNode(
                 name=f"node-{n}",
@@ -59,9 +56,6 @@ def run(*offsets: float, nproc: int = 1) -> Run:
             )
             for n, offset in enumerate(offsets)
         ),
-        master_addr="127.0.0.1",
-        master_port=1,
-        started_at="2026-11-21T05:46:25+00:00",
     )
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import a_machine, a_run
 
 from gpuctl.command_line import cli
 from gpuctl.json_documents import CleanItem
 from gpuctl.workflow.clusters.clean.this_computer import remove_here
 from inventories.disk.store import RunFolder, Store
-from inventories.machine import Inventory, Machine
-from inventories.runs.run import NodeRecord, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
+from inventories.machine import Inventory
+from inventories.runs.run import NodeRecord, Result, RunNode, RunOptions, Seconds, TrainSummary
 from remote.runs.run_files import save_node_record
 
 NOW = datetime.now(UTC)
@@ -33,15 +34,11 @@ def made(
     began = NOW - timedelta(days=days)
     folder = store.new_run(began)
     node = RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/nowhere")
-    run = Run(
+    run = a_run(
         run=folder.id,
         cluster="c",
-        mode="torchrun",
         script=script,
-        args=(),
         nodes=(node,),
-        master_addr="127.0.0.1",
-        master_port=1,
         started_at=began.isoformat(),
         options=RunOptions(project="/project"),
     )
@@ -140,16 +137,7 @@ def test_clean_keeps_runs_whose_machines_were_not_checked(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = made(store, days=40)
-    machine = Machine(
-        name="gpu-0",
-        rank=0,
-        state="running",
-        host="127.0.0.1",
-        user="me",
-        private_ip="127.0.0.1",
-        gpus=0,
-        id="0",
-    )
+    machine = a_machine()
     cluster = store.cluster("c")
     cluster.save(Inventory(cluster="c", provider="local", created_at="", machines=(machine,)))
     reason = "gpu-0, which may have more of it, was not looked at"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import a_machine
 
 from gpuctl.command_line import cli
 from gpuctl.global_options import Options
@@ -24,9 +25,7 @@ from provision.rented.state import CloudState
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 BEGAN = "2026-11-22T10:00:00+00:00"
-MACHINE = Machine(
-    name="n-0", rank=0, state="running", host="127.0.0.1", user="u", private_ip="127.0.0.1", gpus=1, id="0"
-)
+MACHINE = a_machine(name="n-0", gpus=1)
 
 
 def machines(*states: MachineState) -> list[Machine]:

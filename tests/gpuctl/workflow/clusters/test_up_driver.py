@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support import a_machine
 
 from gpuctl.workflow.machines.reach import Reached, gpu_hint, gpu_problems, never_ready
 from inventories.disk.store import ClusterFolder
@@ -10,10 +11,7 @@ from inventories.machine import Inventory, Machine
 
 
 def machine(rank: int) -> Machine:
-    return Machine(
-        name=f"gpu-{rank}", rank=rank, state="running", host="192.0.2.1", user="ubuntu", private_ip="192.0.2.1",
-        gpus=1, id=f"id-{rank}",
-    )  # fmt: skip
+    return a_machine(name=f"gpu-{rank}", rank=rank, host="192.0.2.1", user="ubuntu", gpus=1, id=f"id-{rank}")
 
 
 MACHINES = (machine(0), machine(1), machine(2))

@@ -5,13 +5,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from support import a_machine
 
 from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.workflow.clusters import up_plan
 from gpuctl.workflow.machines.setup import NO_SETUP, Setup
 from inventories.codec import plain
-from inventories.machine import Machine
 from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.specs.setup_steps import SetupStep
 from inventories.specs.spec import Spec
@@ -44,9 +44,7 @@ PLAN = Plan(
     driver=DriverPlan(source="install", version="580"),
 )
 SPOT = PlanPrice(machines_usd=4.6, disks_usd=0.04, varies=True, most_machines_usd=11.34)
-RETAINED = Machine(
-    name="a10-0", rank=0, state="running", host="192.0.2.1", user="ubuntu", private_ip="10.0.0.2", gpus=2, id="i-0"
-)  # fmt: skip
+RETAINED = a_machine(name="a10-0", host="192.0.2.1", user="ubuntu", private_ip="10.0.0.2", gpus=2)
 
 
 @pytest.fixture(autouse=True)

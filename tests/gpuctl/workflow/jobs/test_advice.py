@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from node_facts import facts as a_fact
-from support import Gpuctl, a_result, a_run
+from support import Gpuctl, a_machine, a_result, a_run, an_inventory
 
 from gpuctl.app import App
 from gpuctl.command_line import cli
@@ -122,22 +122,21 @@ A10 = {"name": "NVIDIA A10", "memory_mb": 23_028}
 
 
 def machine(rank: int, shape: str | None) -> Machine:
-    return Machine(
-        name=f"node-{rank}", rank=rank, state="running", host=f"h{rank}", user="u", private_ip=f"10.0.0.{rank}",
-        gpus=None, id=f"i-{rank}", shape=shape,
-    )  # fmt: skip
+    return a_machine(
+        name=f"node-{rank}",
+        rank=rank,
+        host=f"h{rank}",
+        private_ip=f"10.0.0.{rank}",
+        gpus=None,
+        id=f"i-{rank}",
+        shape=shape,
+    )
 
 
 def inventory_of(count: int, cluster: str = "work", hourly_usd: float | None = None) -> Inventory:
     """Return a cluster with this number of machines of no known shape."""
     machines = tuple(machine(rank, None) for rank in range(count))
-    return Inventory(
-        cluster=cluster,
-        provider="hosts",
-        created_at="2026-11-21T05:46:25+00:00",
-        machines=machines,
-        hourly_usd=hourly_usd,
-    )
+    return an_inventory(cluster=cluster, machines=machines, hourly_usd=hourly_usd)
 
 
 def chosen(

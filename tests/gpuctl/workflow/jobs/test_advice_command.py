@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from clouds import KINDS
+from support import a_machine, an_inventory
 
 from gpuctl.command_line import cli
 from gpuctl.workflow.jobs.advice_command import command_on, ttl_s
 from gpuctl.workflow.machines.reach import BOOT_TIMEOUT_S
 from gpuctl.workflow.runs.request.request import check_built_in, value_of
 from gpuctl.workflow.runs.strategy.billing import VIRTUAL_MACHINE_S, min_billed_s, setup_s
-from inventories.machine import Inventory, Machine
 from provision.pricing.catalog import SHAPES
 from tests.fakes.client import FakeCloud, start_fake
 
@@ -129,14 +129,9 @@ def test_line_installs_and_pushes_what_a_tokenizer_needs(
 @pytest.mark.parametrize(("count", "nnodes"), [(2, ""), (1, " --nnodes 1")])
 def test_line_for_a_cluster_pushes_to_it_and_trains_on_it(home: Path, count: int, nnodes: str) -> None:
     machines = tuple(
-        Machine(
-            name=f"n{rank}", rank=rank, state="running", host="h", user="u", private_ip="p", gpus=1, id="i"
-        )
-        for rank in range(2)
+        a_machine(name=f"n{rank}", rank=rank, host="h", private_ip="p", gpus=1) for rank in range(2)
     )
-    inventory = Inventory(
-        cluster="work", provider="hosts", created_at="2026-11-21T05:46:25+00:00", machines=machines
-    )
+    inventory = an_inventory(cluster="work", machines=machines)
     words = (*MODEL, "--data-dir", f"{home}/books.txt", "--strategy", "ddp")
     assert command_on(inventory, {"count": count, "words": words}, {f"{home}/books.txt"}) == (
         f"gpuctl push --cluster work --yes {home}/books.txt && gpuctl train --cluster work{nnodes} -- "

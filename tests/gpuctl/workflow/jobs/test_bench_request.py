@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from support import a_machine
 
 from gpuctl.command_line import cli
 from gpuctl.environment_variables import variable
@@ -12,16 +13,13 @@ from gpuctl.scaling.measurements import parse_layouts
 from gpuctl.workflow.jobs.bench import Bench
 from gpuctl.workflow.jobs.bench_request import BenchRequest, bucket_mb, check, check_gpus, nodes_of
 from gpuctl.workflow.runs.request.request import TrainRequest
-from inventories.machine import Inventory, Machine
+from inventories.machine import Inventory
 from inventories.runs.run import RunStatus
 
 
 def inventory(count: int) -> Inventory:
     machines = tuple(
-        Machine(
-            name=f"g-{rank}", rank=rank, state="running", host="10.0.0.1", user="u", private_ip="10.0.0.1", gpus=None,
-            id=str(rank),
-        )
+        a_machine(name=f"g-{rank}", rank=rank, host="10.0.0.1", gpus=None, id=str(rank))
         for rank in range(count)
     )  # fmt: skip
     return Inventory(cluster="c", provider="hosts", created_at="2026-11-21T05:46:25+00:00", machines=machines)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support import a_machine, an_inventory
 
 from gpuctl.workflow.jobs.elastic import ElasticScaler, NewCheckpoint
 from gpuctl.workflow.runs.request.request import TrainRequest
@@ -14,16 +15,11 @@ from inventories.machine import Inventory, Machine
 
 
 def machine(number: int, host: str = "127.0.0.1") -> Machine:
-    return Machine(
-        name=f"gpu-{number}", rank=number, state="running", host=host, port=2200 + number, user="me",
-        private_ip=host, gpus=0, id=f"gpu-{number}",
-    )  # fmt: skip
+    return a_machine(name=f"gpu-{number}", rank=number, host=host, port=2200 + number)
 
 
 def inventory(*machines: Machine) -> Inventory:
-    return Inventory(
-        cluster="default", provider="local", created_at="2026-11-22T05:46:25+00:00", machines=machines
-    )
+    return an_inventory(provider="local", machines=machines)
 
 
 FOUR = inventory(*(machine(number) for number in (3, 2, 1, 0)))

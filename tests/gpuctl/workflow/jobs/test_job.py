@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from support import a_run
 
 from gpuctl.run_results.failures.failures import what_failed
 from gpuctl.workflow.jobs.job import (
@@ -27,7 +28,6 @@ from inventories.runs.run import (
     NodeRecord,
     RankResult,
     Result,
-    Run,
     RunNode,
     RunStatus,
     Seconds,
@@ -38,10 +38,7 @@ NODES = tuple(
     RunNode(name=f"gpu-{rank}", rank=rank, nproc=1, first_rank=rank, run_dir="/home/me/run")
     for rank in range(3)
 )
-RUN = Run(
-    run="20261121-054625-3fa9", cluster="default", mode="torchrun", script="my.py", args=(), nodes=NODES,
-    master_addr="10.0.0.1", master_port=29500, started_at="2026-11-21T05:46:25+00:00",
-)  # fmt: skip
+RUN = a_run(nodes=NODES)
 NEXT = replace(RUN, run="20261121-060000-0000", resumed_from=RUN.run)
 SOME = Checkpoints(files=2, bytes=10, newest="step-000040.pt", written_ns=1)
 

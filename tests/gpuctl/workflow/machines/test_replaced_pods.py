@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import an_inventory
 
 from gpuctl.app import App
 from gpuctl.global_options import Options
@@ -13,7 +14,7 @@ from gpuctl.output import Output
 from gpuctl.workflow.machines.replaced_pods import ReplacedPods
 from gpuctl.workflow.machines.setup_state import unprepared
 from inventories.disk.store import ClusterFolder, Store
-from inventories.machine import Inventory, Machine
+from inventories.machine import Machine
 from inventories.specs.spec import Spec
 from provision.errors import Denied
 from provision.kubernetes.provider import KubernetesProvider
@@ -39,14 +40,7 @@ def folder(api: KubeApi, tmp_path: Path) -> ClusterFolder:
     plan = provider.plan(Spec(provider="kubernetes", shape="c5.large", count=2), None)
     folder.journal.append("up")
     machines = provider.create(plan, folder.journal)
-    folder.save(
-        Inventory(
-            cluster="default",
-            provider="kubernetes",
-            created_at="2026-11-22T05:46:25+00:00",
-            machines=machines,
-        )
-    )
+    folder.save(an_inventory(provider="kubernetes", machines=machines))
     return folder
 
 

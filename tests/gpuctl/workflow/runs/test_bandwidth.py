@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support import a_run
 
 from gpuctl.workflow.runs.bandwidth import floor_of, rows_of
 from inventories.runs.run import Run, RunNode
@@ -20,10 +21,7 @@ def run_of(nodes: int, nproc: int) -> Run:
     parts = tuple(
         RunNode(name=f"g-{n}", rank=n, nproc=nproc, first_rank=n * nproc, run_dir="/r") for n in range(nodes)
     )
-    return Run(
-        run="R", cluster="c", mode="torchrun", script="built-in", args=(), nodes=parts,
-        master_addr="10.0.0.1", master_port=20001, started_at="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
+    return a_run(run="R", cluster="c", script="built-in", nodes=parts, started_at="2026-01-01T00:00:00+00:00")
 
 
 @pytest.mark.parametrize(

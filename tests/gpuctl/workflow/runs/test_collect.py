@@ -4,13 +4,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from support import a_machine, a_run, an_inventory
+
 from gpuctl.run_results.read_run import checkpoints_left
 from gpuctl.workflow.runs.collect import failed_as_before
 from gpuctl.workflow.runs.runs import machines_of
 from inventories.disk.store import Store
-from inventories.machine import Inventory, Machine
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import FirstError, Result, Run, RunNode, Seconds, TrainSummary
+from inventories.runs.run import FirstError, Result, RunNode, Seconds, TrainSummary
 from remote.runs.run_files import mirrored_path
 
 LOST = Result(
@@ -60,10 +61,7 @@ def test_failed_as_before_keeps_stopped_and_succeeded_results() -> None:
 def test_checkpoints_left_are_those_of_the_end(tmp_path: Path) -> None:
     folder = Store(tmp_path).new_run(datetime(2026, 11, 21, tzinfo=UTC))
     node = RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run")
-    run = Run(
-        run=folder.id, cluster="default", mode="torchrun", script="my.py", args=(), nodes=(node,),
-        master_addr="127.0.0.1", master_port=20001, started_at="2026-11-21T05:46:25+00:00",
-    )  # fmt: skip
+    run = a_run(run=folder.id, nodes=(node,))
     assert checkpoints_left(folder, run) == {}
     folder.checkpoints_path.mkdir()
     (folder.checkpoints_path / "a.pt").write_text("12345")
@@ -75,25 +73,12 @@ def test_checkpoints_left_are_those_of_the_end(tmp_path: Path) -> None:
 
 def test_another_pod_of_that_name_is_not_the_runs_machine(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    pod = Machine(
-        name="c-0",
-        rank=0,
-        host="pod-b",
-        user="ray",
-        transport="pod",
-        id="space/pod-b",
-        state="running",
-        private_ip="10.0.0.2",
-        gpus=0,
+    pod = a_machine(
+        name="c-0", host="pod-b", user="ray", transport="pod", id="space/pod-b", private_ip="10.0.0.2"
     )
-    inventory = Inventory(
-        cluster="c", provider="kubernetes", created_at="2026-11-21T05:46:25+00:00", machines=(pod,)
-    )
+    inventory = an_inventory(cluster="c", provider="kubernetes", machines=(pod,))
     store.cluster("c").save(inventory)
     part = RunNode(name="c-0", rank=0, nproc=1, first_rank=0, run_dir="/r", machine_id="space/pod-b")
-    run = Run(
-        run="20261121-054625-000000", cluster="c", mode="torchrun", script="my.py", args=(), nodes=(part,),
-        master_addr="127.0.0.1", master_port=20001, started_at="2026-11-21T05:46:25+00:00",
-    )  # fmt: skip
+    run = a_run(run="20261121-054625-000000", cluster="c", nodes=(part,))
     assert machines_of(store, run) == {"c-0": pod}
     assert machines_of(store, replace(run, nodes=(replace(part, machine_id="space/pod-a"),))) == {}

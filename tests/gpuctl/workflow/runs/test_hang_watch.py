@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from support import a_run
 
 from gpuctl.run_results.hangs.compare import compare
 from gpuctl.run_results.hangs.recorded import last_hang, ranks_of
@@ -19,7 +20,7 @@ from gpuctl.workflow.runs.hang_watch import Answer, HangWatch, keep_stacks, save
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
 from inventories.runs.hang import Hang, RankStacks
-from inventories.runs.run import NodeRecord, Run, RunNode
+from inventories.runs.run import NodeRecord, RunNode
 from remote.errors import BadAnswer
 from remote.runs.rank_activity import HangReport, RankActivity
 from remote.runs.run_files import RunFiles, save_node_record
@@ -52,10 +53,7 @@ def folder(tmp_path: Path) -> RunFolder:
         RunNode(name=name, rank=at, nproc=1, first_rank=at, run_dir="/r") for at, name in enumerate("ab")
     )
     made.save_run(
-        Run(
-            run=made.id, cluster="n", mode="torchrun", script="x", args=(), nodes=parts, master_addr="h",
-            master_port=1, started_at="2026-01-01T00:00:00+00:00",
-        )
+        a_run(run=made.id, cluster="n", script="x", nodes=parts, started_at="2026-01-01T00:00:00+00:00")
     )  # fmt: skip
     return made
 

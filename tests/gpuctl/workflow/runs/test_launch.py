@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from node_facts import facts
 from node_here import NodeHere
-from support import a_run
+from support import a_machine, a_run, an_inventory
 
 from gpuctl.errors import Failed
 from gpuctl.workflow.jobs.train_plan import _quoted
 from gpuctl.workflow.runs.launch import Launch, plan_run, see_through
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import Store
-from inventories.machine import Inventory, Machine
 from remote.launchers.rank_command import built_in
 from remote.runs.observer import Observer
 
@@ -72,15 +71,10 @@ def test_record_of_a_run_has_the_one_shape_of_its_machines(
     cluster: str | None, shapes: tuple[str | None, ...], recorded: str | None
 ) -> None:
     machines = tuple(
-        Machine(
-            name=f"n-{rank}", rank=rank, state="running", host="h", user="u", private_ip="10.0.0.1", gpus=1,
-            id=f"i-{rank}", shape=shape,
-        )
+        a_machine(name=f"n-{rank}", rank=rank, host="h", private_ip="10.0.0.1", gpus=1, id=f"i-{rank}", shape=shape)
         for rank, shape in enumerate(shapes)
     )  # fmt: skip
-    inventory = Inventory(
-        cluster="c", provider="oci", shape=cluster, created_at="2026-11-21T05:46:25+00:00", machines=machines
-    )
+    inventory = an_inventory(cluster="c", provider="oci", shape=cluster, machines=machines)
     known = {machine.name: facts() for machine in machines}
     began = datetime(2026, 11, 21, tzinfo=UTC)
     run = plan_run("r", inventory, TrainRequest(), built_in(()), machines, known, began, {})

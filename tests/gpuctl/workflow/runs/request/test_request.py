@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import pytest
+from support import a_machine, an_inventory
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.workflow.jobs.check import compared
@@ -13,7 +14,6 @@ from gpuctl.workflow.runs.request.request import TrainRequest, check_together, h
 from gpuctl.workflow.runs.strategy.ask import ask
 from gpuctl.workflow.runs.strategy.division import division_of
 from gpuctl.workflow.runs.strategy.fitting import max_that_fit
-from inventories.machine import Inventory, Machine
 from train.ask import QUESTIONS
 
 
@@ -90,16 +90,8 @@ def test_check_together_refuses_contradicting_devices(device: Literal["cpu", "au
 def test_expected_gpus_come_from_shape_or_inventory(
     provider: str, shape: str | None, had: int | None, expected: int
 ) -> None:
-    machine = Machine(
-        name="a", rank=0, state="running", host="h", user="u", private_ip="10.0.0.1", gpus=had, id="i"
-    )
-    inventory = Inventory(
-        cluster="c",
-        provider=provider,
-        shape=shape,
-        created_at="2026-01-01T00:00:00+00:00",
-        machines=(machine,),
-    )
+    machine = a_machine(name="a", host="h", private_ip="10.0.0.1", gpus=had)
+    inventory = an_inventory(cluster="c", provider=provider, shape=shape, machines=(machine,))
     gpus = expected_gpus(inventory)
     assert (dict(gpus.gpus), gpus.local) == ({"a": expected}, provider == "local")
     assert expected_gpus(inventory, on_cpu=True).gpus == {}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import a_machine
 
 from gpuctl.workflow.runs.request.request import TrainRequest
 from gpuctl.workflow.runs.request.what_to_install import ToInstall, read_packages
@@ -13,9 +14,7 @@ from remote.files.tree import tree_of
 from remote.launchers.rank_command import built_in_tree
 
 PROJECT = '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "mine"\ndependencies = ["torch"]\n'
-MACHINE = Machine(
-    name="n-0", rank=0, state="running", host="h", user="u", private_ip="10.0.0.1", gpus=0, id="i"
-)
+MACHINE = a_machine(name="n-0", host="h", private_ip="10.0.0.1")
 LOCAL = {**vars(MACHINE), "python": "/own/python"}
 
 

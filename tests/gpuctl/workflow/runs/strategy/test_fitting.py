@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from support import a_machine
 
 from gpuctl.errors import StrategyDoesNotFit, Usage
 from gpuctl.workflow.runs.request.request import TrainRequest
@@ -16,10 +17,7 @@ WHY = "3 ranks can't be divided by pp 2: start a multiple of 2, or change --pp a
 
 def machines(count: int) -> list[Machine]:
     return [
-        Machine(
-            name=f"gpu-{rank}", rank=rank, state="running", host="127.0.0.1", port=22, user="me",
-            private_ip="127.0.0.1", gpus=0, id=f"gpu-{rank}",
-        ) for rank in range(count)
+        a_machine(name=f"gpu-{rank}", rank=rank) for rank in range(count)
     ]  # fmt: skip
 
 
