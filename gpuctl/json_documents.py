@@ -107,6 +107,21 @@ class UpPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IdleStatus:
+    """The use of a cluster that ends after a time without it (`up --idle`)."""
+
+    after_s: float
+    """That time."""
+    signals: Mapping[str, bool | None]
+    """Signal (run, queue, login, gpu, cpu, transfer) → whether it shows use. `None`: not known: it counts as no use.
+    """
+    ends_at: str | None
+    """End of the machines without further use, ISO 8601, UTC. `None`: not known."""
+    kept_until: str | None
+    """Time until which `gpuctl keep` puts the end off. `None`: it does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterStatus(ClusterInfo):
     """The document of `status --json`: a cluster as its provider reports it now."""
 
@@ -117,6 +132,8 @@ class ClusterStatus(ClusterInfo):
     """Time at which an armed mechanism ends the bill of its machines. `None`: nothing does, or it is not known."""
     ends: "tuple[EndGuard, ...] | None"
     """Mechanisms that act at the end of the cluster's time. `None`: not known."""
+    idle: IdleStatus | None = field(default=None, metadata=codec.OMITTED)
+    """Its use, if it ends after a time without use. `None`: it does not."""
     cost_usd: float | None
     """Since each machine was made, by list price."""
     runs: tuple[str, ...]
@@ -207,6 +224,14 @@ class ReapFailure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnknownUse:
+    """A cluster with a machine that did not report its use."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReapResult:
     """The document of `reap --json`."""
 
@@ -217,6 +242,8 @@ class ReapResult:
     leftovers: "tuple[Leftover, ...]"
     failed: tuple[ReapFailure, ...] = ()
     not_looked_at: tuple[ReapFailure, ...] = ()
+    not_asked: tuple[UnknownUse, ...] = ()
+    """Clusters of which `--idle` does not know whether they are in use."""
     seconds: float
 
 

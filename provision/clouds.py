@@ -154,6 +154,8 @@ class CloudDescription:
     """Mechanisms that act at the end of the cluster's time. Empty: the cluster has no time limit."""
     least_billed_s: Callable[[str], float]
     """Shortest time that a machine of a shape is billed for."""
+    power_off_ends_bill: bool = False
+    """Whether the bill of a machine ends if its own system powers it off."""
     bills_stopped: Callable[[str], bool] = lambda shape: False  # noqa: ARG005 - whatever the shape
     """Whether a stopped machine of a shape is billed as a running one."""
     ending_requests: Callable[[Sequence[str]], tuple[PlannedRequest, ...]]

@@ -59,6 +59,8 @@ class Plan:
     """Clause on the end of the cluster's time, and on the bill after it. Empty: no time limit."""
     ends: tuple[PlannedEnd, ...] = ()
     """Mechanisms that act at the end of the cluster's time."""
+    idle: str = ""
+    """Clause on the end after a time without use, and on the bill. Empty: the cluster has no `--idle`."""
     ttl_ends_bill: bool = True
     """Whether such a mechanism would end the bill of the machines, given a time limit."""
     least_billed_s: float = 0.0
@@ -92,6 +94,11 @@ class Plan:
         """Return the cost in that time, or in the shortest billed time."""
         hourly_usd = self.price.hourly_usd
         return None if hourly_usd is None else round(hourly_usd * max(seconds, self.least_billed_s) / 3600, 4)
+
+    @property
+    def ends_unused(self) -> bool:
+        """Return whether a time without use ends the machines and their bill."""
+        return any(end.guard == "idle" and end.ends_bill for end in self.ends)
 
     @property
     def changes(self) -> bool:

@@ -73,6 +73,8 @@ class CloudCluster:
     """Bastion for machines without a public address, `user@host[:port]`."""
     ttl_s: float | None = None
     """The option's value."""
+    idle_s: float | None = field(default=None, metadata=codec.OMITTED)
+    """The option's value: time without use after which the machines end."""
     max_cost_usd: float | None = None
     """Limit of the cost of all machines together within the cluster's time."""
     expires_at: str | None = None

@@ -70,6 +70,14 @@ KEPT = {
         "provision/rented/test_provider.py",
         "test_up_refuses_changed_options_while_machines_live",
     ),
+    ("clouds.md", "Unused machines"): (
+        "integration/test_idle.py",
+        "test_unused_cluster_ends_as_one_in_the_clouds_record",
+    ),
+    ("clouds.md", "Unused machines on OCI"): (
+        "integration/test_idle.py",
+        "test_reap_ends_unused_machines_of_oci_and_none_that_it_cannot_ask",
+    ),
     ("clouds.md", "Cost limits"): ("integration/test_clouds.py", "test_up_enforces_max_cost_and_records_ttl"),
     ("clouds.md", "Find what is left"): (
         "integration/test_clouds.py",

@@ -11,6 +11,7 @@ SECTIONS = (
             ("up", "Create the cluster's machines and prepare them. Safe to repeat."),
             ("status", "Show the machines, their real state, price and age."),
             ("clusters", "List every cluster: state, machines, price, cost so far, age, runs."),
+            ("keep", "Keep the machines of an unused cluster for a time (up --idle)."),
             ("down", "Remove everything of the cluster."),
             ("clean", "Free disks, here and on the nodes: old runs, environments, wheels, code."),
             (

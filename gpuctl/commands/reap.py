@@ -30,6 +30,11 @@ from gpuctl.errors import Usage
     is_flag=True,
     help="Only clusters whose --ttl is over, and networks that no cluster uses any more.",
 )
+@click.option(
+    "--idle",
+    is_flag=True,
+    help="Only clusters without use for the time of their --idle, as their machines report; with --expired both.",
+)
 @click.option("--dry-run", is_flag=True, help="Only list, with age and price.")
 def command(
     app: App,
@@ -40,6 +45,7 @@ def command(
     profile: str | None,
     compartment: str | None,
     expired: bool,
+    idle: bool,
     dry_run: bool,
 ) -> int:
     """Find every cluster of gpuctl in your cloud accounts by its tags, and remove it.
@@ -49,6 +55,10 @@ def command(
     gpuctl reap --provider aws --all-regions   ask, then remove all of it
     gpuctl reap default --region us-east-1     only clusters of this name or id
     gpuctl reap --expired --yes                for cron: clusters whose --ttl is over
+    gpuctl reap --idle --yes                   for cron: clusters that nobody uses
+
+    --idle asks the machines by SSH, with the keys of this computer's clusters. A cluster with a machine that does not
+    answer stays.
 
     With --provider local it ends hosts on this computer that outlived the files of their cluster.
 
@@ -69,14 +79,15 @@ def command(
         profile=profile,
         compartment=compartment,
     )
-    which = Selection(names=_names(app, names), one_each=app.cluster_named, expired=expired)
+    which = Selection(names=_names(app, names), one_each=app.cluster_named, expired=expired, idle=idle)
     if "local" in providers:
         document = reap_local(app, which, dry_run=dry_run)
     else:
         document = reap_all(app, scope, which, dry_run=dry_run)
     if app.options.json:
         app.output.json(document)
-    return 4 if document.leftovers or document.failed or document.not_looked_at else 0
+    problems = (document.leftovers, document.failed, document.not_looked_at, document.not_asked)
+    return 4 if any(problems) else 0
 
 
 def _names(app: App, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ class UpOptions(TypedDict, total=False):
     public_ip: bool
     bastion: str | None
     ttl: str | None
+    idle: str | None
     max_cost: float | None
     hosts: File | None
     python: str | None

@@ -66,6 +66,10 @@ def _ends(cluster: ClusterSummary, now: datetime) -> str | Text:
     """Return the time at which its machines end."""
     if not cluster.billed or cluster.problem or not cluster.machines or _ended(cluster):
         return text.UNKNOWN
+    if cluster.expires_at is None and any(
+        end.guard == "idle" and end.ends_bill for end in cluster.ends or ()
+    ):
+        return "without use"
     if cluster.expires_at is None:
         return Text("never", "yellow")
     left_s = (datetime.fromisoformat(cluster.expires_at) - now).total_seconds()

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.json_documents import ClusterStatus, ClusterSummary, ReapRow, RunInfo
+from gpuctl.json_documents import ClusterStatus, ClusterSummary, IdleStatus, ReapRow, RunInfo
 from gpuctl.run_results.saved_results import args_of, is_other_layout
 from gpuctl.run_results.variants import differences
 from gpuctl.tables.layout import FittedTable, table_of
@@ -232,6 +232,8 @@ def machines_table(cluster: ClusterStatus | ClusterSummary) -> RenderableType:
         endless = text.nothing_ends(day_usd, f" (gpuctl down --cluster {cluster.cluster} ends them)")
         notes.append(Text(endless, "bold yellow"))
     notes += [Text(_guard_note(guard), "" if guard.armed else "yellow") for guard in cluster.ends or ()]
+    if isinstance(cluster, ClusterStatus) and cluster.idle is not None:
+        notes.append(_idle_note(cluster.idle))
     notes += [unfinished_note(run, cluster.unheard.get(run) or ()) for run in cluster.runs]
     return Group(head, "", table, *notes)
 
@@ -241,7 +243,10 @@ def _is_endless(cluster: ClusterStatus | ClusterSummary) -> bool:
     if isinstance(cluster, ClusterSummary) and cluster.problem:
         return False
     billed = cluster.hourly_usd != 0 and any(machine.state != "gone" for machine in cluster.machines or ())
-    unknown = any(guard.ends_bill and guard.armed is None for guard in cluster.ends or ())
+    unknown = any(
+        guard.ends_bill and (guard.armed is None or (guard.armed and guard.guard == "idle"))
+        for guard in cluster.ends or ()
+    )
     return billed and cluster.expires_at is None and not unknown
 
 
@@ -250,7 +255,20 @@ def _guard_note(guard: EndGuard) -> str:
     state = {True: "armed", False: "not armed", None: "not known whether it is armed"}[guard.armed]
     bill = "ends the bill" if guard.ends_bill else "does not end the bill"
     problem = f" ({guard.problem})" if guard.problem else ""
+    if guard.guard == "idle":
+        when = f" at {guard.at} without further use" if guard.at else ""
+        return f"idle{when}: {state}{problem}, {bill}"
     return f"{guard.guard} at {guard.at or 'an unknown time'}: {state}{problem}, {bill}"
+
+
+def _idle_note(idle: IdleStatus) -> Text:
+    """Return a line on the use of a cluster that ends without it."""
+    in_use = [name for name, used in idle.signals.items() if used]
+    unknown = [name for name, used in idle.signals.items() if used is None]
+    parts = [f"in use: {', '.join(in_use)}" if in_use else "no use now"]
+    parts += [f"not known: {', '.join(unknown)}"] * bool(unknown)
+    parts += [f"gpuctl keep puts the end off until {idle.kept_until}"] * bool(idle.kept_until)
+    return Text("; ".join(parts))
 
 
 def unfinished_note(run: str, silent: Sequence[str]) -> Text:

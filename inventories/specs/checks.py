@@ -16,6 +16,7 @@ from inventories.text import shown
 MAX_COUNT = 1000
 MAX_DISK_GB = 1_000_000
 MAX_STOP_GRACE_S = 24 * 3600.0
+MAX_KEEP_S = 24 * 3600.0
 MIN_TTL_S = 600.0
 """With a shorter time, machines end before they have booted."""
 
@@ -91,6 +92,26 @@ def check_ttl_s(text: object) -> float:
     if seconds < MIN_TTL_S:
         raise InvalidInput(
             f"A --ttl of {text} ends before the machines have booted: give {MIN_TTL_S / 60:.0f}m or more."
+        )
+    return seconds
+
+
+def check_idle_s(text: object) -> float:
+    """Return the seconds without use after which machines end, long enough to boot."""
+    seconds = parse_duration_s(text, "--idle")
+    if seconds < MIN_TTL_S:
+        raise InvalidInput(
+            f"An --idle of {text} ends machines while they are set up: give {MIN_TTL_S / 60:.0f}m or more."
+        )
+    return seconds
+
+
+def check_keep_s(text: object) -> float:
+    """Return the seconds for which unused machines stay."""
+    seconds = parse_duration_s(text, "keep")
+    if seconds > MAX_KEEP_S:
+        raise InvalidInput(
+            f"A keep of {text} is too long: give at most {MAX_KEEP_S / 3600:.0f}h, and repeat it later."
         )
     return seconds
 

@@ -11,6 +11,7 @@ from inventories.specs.checks import (
     check_count,
     check_disk_gb,
     check_flag,
+    check_idle_s,
     check_max_cost_usd,
     check_min_count,
     check_path,
@@ -142,6 +143,14 @@ class Spec:
         help="End the machines and their bill after this long, 10m or more, such as 4h. (clouds)",
         meaning="Time after which the cloud ends the machines, `10m` or more, such as `4h` or `1h30m`. Default: "
         "never.",
+    )
+    idle_s: float | None = option(
+        "--idle", keyword="idle", key="idle", read=check_idle_s, kind=str, annotation="str | None", metavar="TIME",
+        providers="clouds",
+        help="End the machines after this long without use (a run, a login, busy GPUs or CPUs, a transfer), 10m or "
+        "more, such as 30m. (clouds)",
+        meaning="Time without use after which the machines end, `10m` or more, such as `30m`. Use is a run, a login, "
+        "busy GPUs or CPUs, or a transfer. Default: never.",
     )
     max_cost_usd: float | None = option(
         "--max-cost", keyword="max_cost", key="max_cost_usd", read=check_max_cost_usd, metavar="USD",

@@ -76,6 +76,7 @@ DESCRIPTION = CloudDescription(
     address_hourly_usd=ADDRESS_HOURLY_USD,
     default_driver=DriverPlan(source="image"),
     end_guards=_end_guards,
+    power_off_ends_bill=True,
     # Linux, by the second from the state `running` on:
     # https://github.com/awsdocs/amazon-ec2-user-guide/blob/master/doc_source/ec2-instance-lifecycle.md
     least_billed_s=lambda shape: 60.0,  # noqa: ARG005 - the same for all types

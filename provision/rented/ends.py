@@ -3,12 +3,15 @@
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from provision.clouds import describe
+from provision.pricing.spending import reap_command, ttl_text
 from provision.records import CloudCluster, EndGuard, GuardName, PlannedEnd, ScheduledEnd, read_time
 
 SCHEDULE: GuardName = "cloud schedule"
 POWER_OFF: GuardName = "machine power-off"
+IDLE: GuardName = "idle"
 LATEST = timedelta(minutes=1)
 """Longest time that a schedule may act after the end of the cluster's time: schedules know whole minutes."""
 LONGEST_END = timedelta(minutes=30)
@@ -25,6 +28,43 @@ def power_off_at(cluster: CloudCluster) -> str | None:
     """Return the time at which machines of the cluster power off, ISO 8601, UTC. `None`: never."""
     ends = describe(cluster.target.provider).end_guards(cluster)
     return next((end.at for end in ends if end.guard == POWER_OFF), None)
+
+
+def planned_ends(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:
+    """Return the mechanisms that act at the end of the cluster's time, or after a time without use."""
+    return (*describe(cluster.target.provider).end_guards(cluster), *idle_ends(cluster))
+
+
+def idle_ends(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:
+    """Return the mechanism that acts after a time without use. Empty: the cluster has no `--idle`."""
+    if cluster.idle_s is None:
+        return ()
+    ends = describe(cluster.target.provider).power_off_ends_bill
+    return (PlannedEnd(guard=IDLE, at=None, ends_bill=ends),)
+
+
+def idle_clause(cluster: CloudCluster) -> str:
+    """Return a clause on the end after a time without use, and on the bill. Empty: the cluster has no `--idle`."""
+    for end in idle_ends(cluster):
+        after = f"after {ttl_text(cluster.idle_s or 0.0)} without use"
+        if end.ends_bill:
+            return f"{after} the machines shut down, which ends their bill"
+        command = reap_command(cluster.target, "--idle")
+        return (
+            f"{after} `{command}` ends the machines and their bill: run it from cron on a computer with the files of "
+            "this cluster, as the machines can't do that themselves"
+        )
+    return ""
+
+
+def idle_settings(cluster: CloudCluster) -> dict[str, Any] | None:
+    """Return the settings of the watch on the machines. `None`: the cluster has no `--idle`.
+
+    A machine whose power-off ends no bill stays on, so that `gpuctl reap --idle` can ask it.
+    """
+    for end in idle_ends(cluster):
+        return {"cluster": cluster.id, "idle_s": cluster.idle_s, "power_off": end.ends_bill}
+    return None
 
 
 def not_scheduled(

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from inventories.disk.store import ClusterFolder, Journal
@@ -24,7 +24,7 @@ from provision.records import (
     Zone,
 )
 from provision.rented.base import RentedProvider
-from provision.rented.ends import ends_bill, guards, is_late, not_scheduled
+from provision.rented.ends import ends_bill, guards, idle_ends, is_late, not_scheduled
 from provision.rented.interface import Cloud, Ensure, SchedulesEnd, connect, sdk
 from provision.rented.launch.launch_in_zones import ensure_running
 from provision.rented.launch.single_launch import LaunchContext
@@ -141,11 +141,14 @@ class CloudProvider(RentedProvider[Cloud]):
     def ends(self) -> tuple[EndGuard, ...]:
         """Return the mechanisms that end the cluster's machines: see `provision.provider.EndingProvider`."""
         cluster, cloud = self._recorded()
-        if cluster is None or cloud is None or cluster.expires_at is None:
+        if cluster is None or cloud is None or (cluster.expires_at is None and cluster.idle_s is None):
             return ()
         listed = [machine for machine in cloud.instances(cluster.id) if machine.state != "ended"]
         if not listed:
             return ()
+        idle = tuple(EndGuard(**asdict(end), armed=None) for end in idle_ends(cluster))
+        if cluster.expires_at is None:
+            return idle
         planned = describe(self.name).end_guards(cluster)
         schedules: tuple[ScheduledEnd, ...] = ()
         unreadable = ""
@@ -156,7 +159,7 @@ class CloudProvider(RentedProvider[Cloud]):
                 unreadable = str(error)
         alive = [machine.id for machine in listed if machine.alive]
         late = [machine.id for machine in listed] if is_late(cluster, datetime.now(UTC)) else []
-        return guards(planned, cluster, schedules, alive, late=late, unreadable=unreadable)
+        return (*guards(planned, cluster, schedules, alive, late=late, unreadable=unreadable), *idle)
 
     def strays(self) -> tuple[str, ...]:
         """Return the ids of machines of the cluster that no rank has: an instance pool of OCI made them."""

@@ -20,6 +20,7 @@ ANSWERING = {
     "describe": "storage.sending",
     "send": "storage.sending",
     "occupancy": "checks.occupancy",
+    "idle": "checks.idle",
     "usage": "runs.usage",
     "why": "hangs.why",
     "checkpoints": "storage.checkpoints",

@@ -28,6 +28,13 @@ RUNS = "runs"
 UV = "uv"
 WHEELS = "wheels"
 
+# Files of the watch that ends a machine after a time without use: `provision.rented.launch.idle_watch`.
+IDLE_STATE = "/run/gpuctl-idle/state.json"
+IDLE_PEERS = "idle-peers.json"
+"""In NODE_FOLDER: addresses of the cluster's other machines."""
+IDLE_KEEP = "idle-keep.json"
+"""In NODE_FOLDER: the time before which the machine does not end."""
+
 # Files and folders of a run.
 LOGS = "logs"
 METRICS = "metrics"

@@ -1,5 +1,6 @@
 """Apply user-data as an instance's first boot does: the part of cloud-init that decides who can log in."""
 
+import base64
 import gzip
 import zlib
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ class FirstBoot:
     authorized_keys: tuple[str, ...]
     host_key: str | None
     """Private; `None`: the instance makes its own."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Path and text of each file that it writes."""
     problem: str | None = None
     """Why the user-data was ignored, as far as it was."""
 
@@ -50,6 +53,7 @@ def read_user_data(
         user=user,
         authorized_keys=tuple(key for key in keys if key not in unusable),
         host_key=host_keys.get("ed25519_private") if isinstance(host_keys, dict) else None,
+        files=tuple((str(entry["path"]), _content(entry)) for entry in _as_list(config.get("write_files"))),
         problem=problem,
     )
 
@@ -67,6 +71,13 @@ def _cloud_config(user_data: bytes) -> tuple[dict[str, Any], str | None]:
     if not isinstance(config, dict):
         return {}, "The user-data is no mapping."
     return config, None
+
+
+def _content(entry: dict[str, str]) -> str:
+    if entry.get("encoding") == "gz+b64":
+        return gzip.decompress(base64.b64decode(entry["content"])).decode()
+    assert "encoding" not in entry, entry["encoding"]
+    return entry["content"]
 
 
 def _is_public_key(text: str) -> bool:

@@ -17,9 +17,12 @@ from pathlib import Path
 from tests.fakes.apt_mirror import serve
 from tests.fakes.cloud_init import IMAGE_USER, read_user_data
 from tests.fakes.vms import FIRST, MOST, Host, Options, make_host, new_login
+from tests.fakes.vms.image import File
 from tests.fakes.vms.network import LAPTOP, bridge
 
 POLL_S = 0.2
+POWER_OFF_ASKED = "/var/power-off-asked"
+"""A file that a host makes in place of a power-off, by a `systemctl` of its profile."""
 REBOOT_ASKED = "/var/reboot-asked"
 REBOOT = f"#!/bin/sh\\ntouch {REBOOT_ASKED}\\n"
 """In place of the host's own program, which its kernel refuses it: this machine's would be meant."""
@@ -61,6 +64,8 @@ class VmHosts:
         self._consoles: dict[str, Path] = {}
         self._ending: list[threading.Thread] = []
         self._next = FIRST
+        self.on_power_off: Callable[[str], None] = self.stop
+        """Called with an instance's id when its own system powers it off."""
         self._running = ExitStack()
         self._switch = self._running.enter_context(bridge(self._home))
         self._mirror = (
@@ -109,13 +114,22 @@ class VmHosts:
         )
         folder = self._home / instance_id
         login = new_login(folder, authorized_keys=boot.authorized_keys, host_key=boot.host_key)
-        host = make_host(folder, name, address, options, self._switch, login, key_file=None)
+        host = make_host(
+            folder,
+            name,
+            address,
+            options,
+            self._switch,
+            login,
+            key_file=None,
+            more=tuple(File(path=path, text=text) for path, text in boot.files),
+        )
         instance = _Instance(host=host)
         with self._lock:
             assert instance_id not in self._instances, f"instance {instance_id} has a host"
             self._instances[instance_id] = instance
             self._consoles[instance_id] = folder / "console.log"
-        _in_background(lambda: self._run(instance))
+        _in_background(lambda: self._run(instance_id, instance))
         return host
 
     def said(self, instance_id: str) -> str:
@@ -153,14 +167,18 @@ class VmHosts:
         self.stop_all()
         self._running.close()
 
-    def _run(self, instance: _Instance) -> None:
+    def _run(self, instance_id: str, instance: _Instance) -> None:
         with instance.lock:
             if instance.over.is_set():
                 return
             instance.host.power_on()
             instance.host.wait_for_boot()
         request = Path(f"{instance.host.place.upper}{REBOOT_ASKED}")
+        off = Path(f"{instance.host.place.upper}{POWER_OFF_ASKED}")
         while not instance.over.wait(POLL_S):
+            if off.exists():
+                self.on_power_off(instance_id)
+                return
             if request.exists():
                 with instance.lock:
                     if instance.over.is_set():

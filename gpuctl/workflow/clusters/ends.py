@@ -10,7 +10,7 @@ from inventories.machine import Machine
 from provision.pricing.spending import reap_command
 from provision.provider import DAY_S, EndingProvider, Provider
 from provision.records import EndGuard
-from provision.rented.ends import POWER_OFF
+from provision.rented.ends import IDLE, POWER_OFF
 from provision.rented.state import CloudState
 
 END_TIMERS = "end timers"
@@ -38,8 +38,8 @@ def ends_of(folder: ClusterFolder, provider: Provider, machines: Iterable[Machin
 
 
 def is_relied_on(guard: EndGuard) -> bool:
-    """Return whether the guard ends the bill: it is armed, or it is a timer that no `up` has read yet."""
-    return guard.ends_bill and (guard.armed or (guard.armed is None and guard.guard == POWER_OFF))
+    """Return whether the guard ends the bill: it is armed, or it is on machines that were not asked yet."""
+    return guard.ends_bill and (guard.armed or (guard.armed is None and guard.guard in (IDLE, POWER_OFF)))
 
 
 def warning(folder: ClusterFolder, ends: Iterable[EndGuard], hourly_usd: float | None) -> str:
@@ -50,6 +50,7 @@ def warning(folder: ClusterFolder, ends: Iterable[EndGuard], hourly_usd: float |
     record = CloudState(folder).load()
     if record is None or record.expires_at is None:
         return ""
+    ends = [guard for guard in ends if guard.guard != IDLE]
     if any(guard.ends_bill and guard.armed is not False for guard in ends):
         return ""
     reasons = [guard.problem for guard in ends if guard.ends_bill and guard.problem]

@@ -3,14 +3,15 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from gpuctl.app import App
 from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.global_options import DEFAULT_CLUSTER
-from gpuctl.json_documents import ReapFailure, ReapResult, ReapRow
+from gpuctl.json_documents import ReapFailure, ReapResult, ReapRow, UnknownUse
 from gpuctl.text import dollars
+from gpuctl.workflow.clusters.unused import find_unused
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.text import did_you_mean, plural
@@ -37,6 +38,10 @@ class Selection:
     """Each name means one cluster, not all of that name."""
     expired: bool = False
     """Only clusters whose --ttl is over."""
+    idle: bool = False
+    """Only clusters without use for the time of their --idle; with `expired` both."""
+    unused: frozenset[str] = frozenset()
+    """Ids of these clusters."""
 
     def wants_network(self, region: RegionContents) -> bool:
         """Return whether to remove the shared network, unless a cluster stays.
@@ -44,12 +49,15 @@ class Selection:
         Also with `expired` if no cluster exists: the network has no time limit of its own, and may cost money for
         ever.
         """
-        return bool(region.network) and not self.names and not (self.expired and region.clusters)
+        limited = self.expired or self.idle
+        return bool(region.network) and not self.names and not (limited and region.clusters)
 
     def wants(self, cluster: FoundCluster, now: datetime) -> bool:
         """Return whether to remove the cluster."""
         named = not self.names or cluster.name in self.names or cluster.id in self.names
-        return named and (not self.expired or cluster.expired(now))
+        if not self.expired and not self.idle:
+            return named
+        return named and ((self.expired and cluster.expired(now)) or cluster.id in self.unused)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +91,14 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
         sdks = " ".join(cloud.sdk for cloud in descriptions() if cloud.sdk)
         raise Usage(f"No cloud's SDK is installed beside gpuctl: `pip install {sdks}`.")
     result = scan(scope, _prices(app))
+    problems: dict[str, str] = {}
+    if selection.idle:
+        clusters = [cluster for region in result.scanned for cluster in region.contents.clusters]
+        asked = find_unused(clusters, _folders_of(app, {cluster.id for cluster in clusters}))
+        selection, problems = replace(selection, unused=asked.ids), dict(asked.problems)
+        for cluster in clusters:
+            if cluster.id in problems:
+                app.output.error(f"{cluster.name} stays: {problems[cluster.id]}")
     rows = [
         row_of(cluster, now, chosen=selection.wants(cluster, now))
         for region in result.scanned
@@ -105,7 +121,7 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
     if chosen and not dry_run:
         _ask(app, chosen)
         for place in chosen:
-            _remove(app, place, outcome)
+            _remove(app, place, outcome, selection)
         if not outcome.leftovers and not outcome.failed:
             app.output.say(f"{plural(len(outcome.removed), 'cluster')} removed; results stay")
     return ReapResult(
@@ -115,6 +131,7 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
         leftovers=tuple(outcome.leftovers),
         failed=tuple(outcome.failed),
         not_looked_at=tuple(_failure(place.target, place.error) for place in result.problems),
+        not_asked=tuple(UnknownUse(id=cluster_id, reason=reason) for cluster_id, reason in problems.items()),
         seconds=round(time.monotonic() - began, 3),
     )
 
@@ -230,8 +247,11 @@ def _ask(app: App, chosen: Sequence[Chosen]) -> None:
         raise Declined("Cancelled: nothing was removed.")
 
 
-def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
-    """Remove exactly what was shown of a place; report errors, and add them to `outcome`."""
+def _remove(app: App, chosen: Chosen, outcome: Outcome, selection: Selection) -> None:
+    """Remove exactly what was shown of a place; report errors, and add them to `outcome`.
+
+    A cluster that was chosen as unused is asked again under its lock, and stays if it is in use now.
+    """
     target = chosen.cloud.target
 
     def fail(error: Exception) -> None:
@@ -249,7 +269,13 @@ def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
                 busy.add(cluster_id)
                 fail(error)
         clusters = [cluster for cluster in chosen.clusters if cluster.id not in busy]
-        if busy and not clusters:
+        unused = [c for c in clusters if c.id in selection.unused and not c.expired(datetime.now(UTC))]
+        still_unused = find_unused(unused, folders).ids
+        for cluster in unused:
+            if cluster.id not in still_unused:
+                clusters.remove(cluster)
+                say(f"{cluster.name} stays: it may be in use again")
+        if not clusters and (busy or unused):
             return
         # The network's locks are next to every cluster's folder.
         files = CloudState(app.store.cluster(DEFAULT_CLUSTER))

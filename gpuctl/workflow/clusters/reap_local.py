@@ -24,7 +24,9 @@ def reap_local(app: App, selection: Selection, *, dry_run: bool) -> ReapResult:
     began = time.monotonic()
     clusters = orphans.find()
     names = selection.names
-    chosen = [] if selection.expired else [c for c in clusters if not names or c.name in names]
+    chosen = (
+        [] if selection.expired or selection.idle else [c for c in clusters if not names or c.name in names]
+    )
     now = datetime.now(UTC)
     rows = [row_of(_as_found(cluster), now, chosen=cluster in chosen) for cluster in clusters]
     if rows and not app.options.json:

@@ -5,11 +5,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuctl.app import App
-from gpuctl.json_documents import ClusterStatus
+from gpuctl.json_documents import ClusterStatus, IdleStatus
 from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on
 from gpuctl.workflow.clusters.limits import start_cut_off
 from gpuctl.workflow.machines.connect import load_inventory
+from gpuctl.workflow.machines.idle import look
 from gpuctl.workflow.machines.setup_state import unprepared_note
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
@@ -100,7 +101,8 @@ def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
             f"{names}: stopped, so the disk alone is billed, until `gpuctl down --cluster {folder.name}` removes it"
         )
     guards = guards_of(folder, inventory, app.output.say)
-    return describe(folder, inventory, open_runs(app, folder.name), datetime.now(UTC), guards)
+    idle, guards = look(folder, inventory.provider, inventory.machines, guards)
+    return describe(folder, inventory, open_runs(app, folder.name), datetime.now(UTC), guards, idle)
 
 
 def guards_of(
@@ -183,6 +185,7 @@ def describe(
     runs: Sequence[OpenRun],
     now: datetime,
     guards: tuple[EndGuard, ...] | None,
+    idle: IdleStatus | None = None,
 ) -> ClusterStatus:
     """Return a cluster as `status --json` shows it; `runs` are its unfinished ones."""
     age_s = (now - datetime.fromisoformat(inventory.created_at)).total_seconds()
@@ -197,6 +200,7 @@ def describe(
         age_s=round(age_s),
         expires_at=expires_at,
         ends=guards,
+        idle=idle,
         cost_usd=cost_of(inventory, expires_at, now),
         runs=tuple(run.id for run in runs),
         unheard={run.id: run.silent for run in runs if run.silent},
@@ -253,5 +257,6 @@ def ending_of(folder: ClusterFolder, provider: str, guards: Sequence[EndGuard] |
     record = CloudState(folder).load() if provider in RENTED else None
     if record is None:
         return None
-    ended = any(map(is_relied_on, guards)) if guards else ends.ends_bill(record)
+    timed = [guard for guard in guards or () if guard.guard != ends.IDLE]
+    ended = any(map(is_relied_on, timed)) if timed else ends.ends_bill(record)
     return record.expires_at if ended else None

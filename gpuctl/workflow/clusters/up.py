@@ -14,6 +14,7 @@ from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on, record_end_timers, warning
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import update_firewalls
+from gpuctl.workflow.machines.idle import look
 from gpuctl.workflow.machines.inventory_files import HostKeys, pin_all, pin_host_keys, save_inventory
 from gpuctl.workflow.machines.reach import (
     BOOT_TIMEOUT_S,
@@ -37,7 +38,7 @@ from provision.clouds import RENTED
 from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
 from provision.provider import Plan, Provider
 from provision.records import EndGuard
-from provision.rented.ends import POWER_OFF
+from provision.rented.ends import IDLE, POWER_OFF
 from provision.rented.launch.user_data import EXPIRE_UNIT
 from provision.rented.planning.caller_address import AddressUnknown
 
@@ -104,7 +105,7 @@ def up(
             raise
     seconds = round(passed_s() - began, 3)
     inventory, done, trouble = made
-    ends = _ends(app, folder, provider, inventory)
+    ends = _ends(app, folder, provider, inventory, ask_machines=wait)
     result = UpResult(
         cluster=inventory.cluster,
         provider=inventory.provider,
@@ -123,11 +124,16 @@ def up(
 
 
 def _ends(
-    app: App, folder: ClusterFolder, provider: Provider, inventory: Inventory
+    app: App, folder: ClusterFolder, provider: Provider, inventory: Inventory, *, ask_machines: bool
 ) -> tuple[EndGuard, ...] | None:
-    """Return the mechanisms that end the machines, and warn if no mechanism ends their bill. `None`: not known."""
+    """Return the mechanisms that end the machines, and warn if no mechanism ends their bill. `None`: not known.
+
+    `ask_machines`: also connect to machines that end after a time without use, and name them to each other.
+    """
     try:
         ends = ends_of(folder, provider, inventory.machines)
+        if ask_machines:
+            ends = look(folder, provider.name, inventory.machines, ends)[1] or ()
     except ProvisionError as error:
         app.output.say(f"note: the end of the machines' time could not be looked at: {error}")
         return None
@@ -136,7 +142,8 @@ def _ends(
         app.output.say(f"warning: {text}", "bold")
     for guard in ends:
         unknown = guard.armed is None and guard.ends_bill and not is_relied_on(guard)
-        if unknown or (guard.armed is False and not guard.ends_bill):
+        on_machines = guard.guard == IDLE or not guard.ends_bill
+        if unknown or (guard.armed is False and on_machines) or (guard.guard == IDLE and guard.problem):
             app.output.say(f"note: {guard.guard}: {guard.problem}")
     return ends
 

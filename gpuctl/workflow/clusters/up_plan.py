@@ -90,6 +90,10 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
             yield "SSH", f"from {cidrs}{port}{note}", ""
     if plan.free:
         return
+    if plan.idle:
+        yield "idle", plan.idle, ""
+    if plan.until_s is None and plan.ends_unused:
+        return
     if plan.until_s is None:
         yield "ends", _nothing_ends(plan), "yellow"
     elif not plan.ttl_ends_bill:
@@ -183,6 +187,10 @@ def standing_notes(plan: Plan) -> Iterator[str]:
     if plan.free or not plan.create:
         return
     yield from (f"{label}: {text}" for label, text, _ in _boots_from(plan))
+    if plan.idle:
+        yield plan.idle
+    if plan.until_s is None and plan.ends_unused:
+        return
     if plan.until_s is None:
         yield _nothing_ends(plan)
     elif not plan.ttl_ends_bill:
@@ -212,14 +220,15 @@ def costs(plan: Plan) -> str:
 def price(plan: Plan) -> str:
     """`$8.02 an hour, $32.09 until they end`: of all machines, in a clause."""
     hourly_usd = plan.hourly_usd
+    endless = "they end without use" if plan.ends_unused else "nothing ends them"
     prefix = ""
     if hourly_usd is None:
         hourly_usd, prefix = plan.price.most_hourly_usd, "at most "
     if hourly_usd is None:
-        return "price not known" + (", and nothing ends them" if plan.until_s is None else "")
+        return "price not known" + (f", and {endless}" if plan.until_s is None else "")
     if plan.until_s is None:
         a_day = dollars(hourly_usd * 24)
-        return f"{prefix}{dollars(hourly_usd)} an hour, {a_day} a day, and nothing ends them"
+        return f"{prefix}{dollars(hourly_usd)} an hour, {a_day} a day, and {endless}"
     total = dollars(hourly_usd * max(plan.until_s, plan.least_billed_s) / 3600)
     until = "until they end" if plan.ttl_ends_bill else f"for {span(plan.until_s)}, and nothing ends them"
     return f"{prefix}{dollars(hourly_usd)} an hour, {total} {until}"

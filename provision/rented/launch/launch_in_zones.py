@@ -21,7 +21,7 @@ from provision.errors import (
     TokenSpent,
 )
 from provision.records import Infrastructure, Instance, NewMachine, Zone
-from provision.rented.ends import power_off_at
+from provision.rented.ends import idle_settings, power_off_at
 from provision.rented.find_or_create import TOKEN_LIFE_S
 from provision.rented.interface import SchedulesEnd
 from provision.rented.launch.single_launch import (
@@ -186,6 +186,7 @@ class _Launching:
                     host_public_key=key.public,
                     ssh_port=self._cluster.ssh_port,
                     expires_at=power_off_at(self._cluster),
+                    idle=idle_settings(self._cluster),
                     peer_cidr=infrastructure.ids.get("peer_cidr"),
                     boot_commands=self._offer.boot_commands,
                 ),

@@ -1,10 +1,14 @@
-"""cloud-init's text for a new machine: login, firewall, host key, end.
+"""cloud-init's text for a new machine: login, firewall, host key, end, watch for use.
 
 Pure: the same input gives the same bytes, as a cloud refuses a repeated request whose user-data differs. Its only
 secret is the machine's own host key, which all users of the machine can read anyway.
 """
 
+import base64
+import gzip
+import importlib.resources
 import ipaddress
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -13,10 +17,17 @@ import yaml
 
 EXPIRE_UNIT = "gpuctl-expire"
 """The systemd timer and service on the machine that end it."""
+IDLE_UNIT = "gpuctl-idle"
+"""The systemd service on the machine that ends it after a time without use."""
 MAX_BYTES = 16 * 1024
 """AWS's limit, before base64; OCI takes more."""
 
 _UNITS = "/etc/systemd/system"
+_WATCH = "/usr/local/lib/gpuctl/idle_watch.py"
+_WATCH_SETTINGS = "/etc/gpuctl-idle.json"
+_SSHD = "/etc/ssh/sshd_config"
+_ASK_CLIENTS = ("ClientAliveInterval 60", "ClientAliveCountMax 1000")
+"""sshd asks each quiet client once a minute, so the watch sees which logins are alive. None is closed for 16 h."""
 _RULES = "/etc/iptables/rules.v4"
 
 
@@ -28,6 +39,7 @@ def user_data(
     host_public_key: str,
     ssh_port: int,
     expires_at: str | None,
+    idle: Mapping[str, Any] | None = None,
     peer_cidr: str | None = None,
     boot_commands: Sequence[str] = (),
 ) -> str:
@@ -40,25 +52,32 @@ def user_data(
         host_public_key: Its public half.
         ssh_port: Port of sshd.
         expires_at: Time of the power-off, ISO 8601. `None`: never.
+        idle: Settings of the watch that ends the machine after a time without use, as `idle_watch.DEFAULTS` names
+            them. `None`: no watch.
         peer_cidr: IPv4 range of the cluster's machines, which the machine's own firewall admits. `None`: no change.
         boot_commands: Shell text that the image needs, run last.
     """
     files: list[dict[str, str]] = []
     commands: list[list[str] | str] = []
+    units: list[str] = []
     if expires_at is not None:
         end = datetime.fromisoformat(expires_at).astimezone(UTC)
         files += [_file(f"{_UNITS}/{name}", text) for name, text in expire_units(end).items()]
-        commands += [
-            ["systemctl", "daemon-reload"],
-            ["systemctl", "enable", "--now", f"{EXPIRE_UNIT}.timer"],
-        ]
+        units.append(f"{EXPIRE_UNIT}.timer")
+    if idle is not None:
+        files += _idle_files({**idle, "user": user, "ssh_port": ssh_port})
+        units.append(f"{IDLE_UNIT}.service")
+    if units:
+        commands.append(["systemctl", "daemon-reload"])
+        commands += [["systemctl", "enable", "--now", unit] for unit in units]
     if peer_cidr is not None:
         cidr = ipaddress.IPv4Network(peer_cidr, strict=False)
         source = f"--zone=trusted --add-source={cidr}"
         commands.append(_open(firewalld=source, ufw=f"allow from {cidr}", rule=f"-s {cidr} -j ACCEPT"))
-    if ssh_port != 22:
-        files.append(_file("/etc/ssh/sshd_config.d/10-gpuctl.conf", f"Port {ssh_port}\n"))
-        commands.append(_move_ssh(ssh_port))
+    sshd = [f"Port {ssh_port}"] * (ssh_port != 22) + list(_ASK_CLIENTS if idle is not None else ())
+    if sshd:
+        files.append(_file(f"{_SSHD}.d/10-gpuctl.conf", "".join(f"{line}\n" for line in sshd)))
+        commands.append(_let_ssh_in(ssh_port) + _configure_ssh(sshd, restart=ssh_port != 22))
     commands += boot_commands
     document: dict[str, Any] = {
         "user": user,
@@ -114,21 +133,60 @@ WantedBy=timers.target
     return {f"{EXPIRE_UNIT}.service": service, f"{EXPIRE_UNIT}.timer": timer}
 
 
-def _move_ssh(port: int) -> str:
-    """Return shell text that moves sshd to `port`, with the machine's own firewall and SELinux.
+def _idle_files(settings: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the watch for use, with its settings and its service."""
+    # The image's python3, or the one of Oracle Linux 8's own tools.
+    python = "$$(command -v python3 || echo /usr/libexec/platform-python)"
+    service = f"""\
+[Unit]
+Description=End this machine after {settings["idle_s"] / 60:g} minutes without use
 
-    If systemd listens for sshd (Ubuntu from 24.04), its socket is restarted; if sshd_config includes no other files
-    (OpenSSH before 8.2), the port is written into it.
-    """
+[Service]
+ExecStart=/bin/sh -c 'exec "{python}" -I {_WATCH} {_WATCH_SETTINGS}'
+Restart=always
+RestartSec=10
+
+[Install]
+WantedBy=multi-user.target
+"""
+    program = importlib.resources.files("provision.rented.launch").joinpath("idle_watch.py").read_bytes()
+    packed = {"encoding": "gz+b64"} | _file(
+        _WATCH, base64.b64encode(gzip.compress(program, 9, mtime=0)).decode()
+    )
+    return [
+        packed,
+        _file(_WATCH_SETTINGS, json.dumps(settings) + "\n"),
+        _file(f"{_UNITS}/{IDLE_UNIT}.service", service),
+    ]
+
+
+def _let_ssh_in(port: int) -> str:
+    """Return shell text that opens the machine's own firewall and SELinux for sshd at `port`. Empty: both have it."""
+    if port == 22:
+        return ""
     let_in = _open(
         firewalld=f"--add-port={port}/tcp",
         ufw=f"allow {port}/tcp",
         rule=f"-p tcp -m tcp --dport {port} -j ACCEPT",
     )
+    return (
+        f"if command -v semanage >/dev/null; then semanage port -a -t ssh_port_t -p tcp {port}; fi\n{let_in}"
+    )
+
+
+def _configure_ssh(lines: Sequence[str], *, restart: bool) -> str:
+    """Return shell text that has sshd use `lines`. Without `restart`, sshd only reads its files again.
+
+    If systemd listens for sshd (Ubuntu from 24.04), its socket is restarted; if sshd_config includes no other files
+    (OpenSSH before 8.2), the lines are written into it.
+    """
+    text = r"\n".join(lines)
+    include = f"grep -qi '^ *include' {_SSHD} || sed -i '1i {text}' {_SSHD}\n"
+    if not restart:
+        reload = "systemctl try-reload-or-restart"
+        return f"{include}{reload} ssh.service || {reload} sshd.service\n"
     return f"""\
-grep -qi '^ *include' /etc/ssh/sshd_config || sed -i '1i Port {port}' /etc/ssh/sshd_config
-if command -v semanage >/dev/null; then semanage port -a -t ssh_port_t -p tcp {port}; fi
-{let_in}systemctl daemon-reload
+{include}systemctl daemon-reload
 if systemctl is-active --quiet ssh.socket; then
   systemctl stop ssh.service
   systemctl restart ssh.socket

@@ -20,7 +20,7 @@ from provision.records import (
     Preview,
     ResourceAction,
 )
-from provision.rented.ends import ends_bill
+from provision.rented.ends import ends_bill, idle_clause, planned_ends
 
 
 def base_plan(
@@ -63,7 +63,8 @@ def base_plan(
         ssh_port=cluster.ssh_port,
         until_s=until_s(cluster, lives=lives),
         ending=cloud.ending_clause(cluster, offer) if cluster.expires_at else "",
-        ends=cloud.end_guards(cluster),
+        ends=planned_ends(cluster),
+        idle=idle_clause(cluster),
         ttl_ends_bill=ends_bill(cluster),
         least_billed_s=cloud.least_billed_s(cluster.shape),
         notes=notes,

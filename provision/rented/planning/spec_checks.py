@@ -14,7 +14,17 @@ from provision.records import BootImage, CloudCluster, Instance, Offer, Resource
 from provision.rented import tags
 from provision.unsupported_options import OPTIONS
 
-MACHINE_FIELDS = ("shape", "image", "disk_gb", "spot", "ssh_port", "subnet_id", "public_ip", "ttl_s")
+MACHINE_FIELDS = (
+    "shape",
+    "image",
+    "disk_gb",
+    "spot",
+    "ssh_port",
+    "subnet_id",
+    "public_ip",
+    "ttl_s",
+    "idle_s",
+)
 """Fields of CloudCluster that can't change while machines live."""
 SHARED_FIELDS = {field.name for field in fields(CloudCluster)} & {field.name for field in fields(Spec)}
 """Fields of the request that the cluster keeps."""

@@ -13,6 +13,7 @@ from tests.fakes.aws_proxy.state import snapshot
 from tests.fakes.aws_proxy.world import World, extra_names, extra_settings
 from tests.fakes.control import Control, Dropped, Injected
 from tests.fakes.hosts import HostsLike
+from tests.fakes.vm_hosts import VmHosts
 
 REGION = "us-east-1"
 
@@ -26,6 +27,8 @@ class Fake:
         self.control.snapshot = lambda: snapshot(self.world)
         self.control.on_reset = self.world.reset
         self.control.on_advance = self._follow_calendar
+        if isinstance(hosts, VmHosts):
+            hosts.on_power_off = self._power_off
         shapes.add_volta()
         # The first call takes moto a second.
         self.world.moto.ask(REGION, "DescribeVpcs")
@@ -83,6 +86,9 @@ class Fake:
             if self.world.hosts:
                 self.world.hosts.ssh_port = self.control.settings.ssh_port
             return status, answer | extra_settings(self.world)
+
+    def _power_off(self, name: str) -> None:
+        self._end_by_itself("shutdown", {"ids": [name]})
 
     def _end_by_itself(self, how: str, body: dict[str, Any]) -> tuple[int, Any]:
         """`interrupt`: the cloud takes instances back; `shutdown`: their own systems shut down."""

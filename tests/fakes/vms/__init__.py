@@ -18,7 +18,7 @@ from typing import Any
 from tests.fakes.vms.boot import Place
 from tests.fakes.vms.files import ground, write_image
 from tests.fakes.vms.host import Host, power_off
-from tests.fakes.vms.image import Login, image
+from tests.fakes.vms.image import File, Login, image
 from tests.fakes.vms.lacking import lacking, lacking_clock
 from tests.fakes.vms.network import LAPTOP, Outsider, Switch, bridge, plugged_in
 from tests.fakes.vms.options import FIREWALLS, Firewall, Options
@@ -130,14 +130,18 @@ def make_host(
     login: Login,
     *,
     key_file: Path | None,
+    more: Sequence[File] = (),
 ) -> Host:
-    """Create a host that is off, with its files in `folder`, which may hold its keys already."""
+    """Create a host that is off, with its files in `folder`, which may hold its keys already.
+
+    `more`: further files of the host.
+    """
     if options.clock_skew_s and (sentence := lacking_clock()):
         raise RuntimeError(sentence)
     for part in ("root", "work"):
         (folder / part).mkdir(parents=True)
     files, links = image(options, name=name, address=address, login=login, ground=ground())
-    write_image(folder / "upper", files, links)
+    write_image(folder / "upper", (*files, *more), links)
     index = int(address.rpartition(".")[2]) - FIRST
     return Host(
         name=name,

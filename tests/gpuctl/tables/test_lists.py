@@ -14,7 +14,7 @@ from support import a_run
 from terminal import Terminal
 
 from gpuctl.global_options import Options
-from gpuctl.json_documents import ClusterStatus, ClusterSummary, ReapRow, RunInfo
+from gpuctl.json_documents import ClusterStatus, ClusterSummary, IdleStatus, ReapRow, RunInfo
 from gpuctl.output import Output
 from gpuctl.tables.lists import comparison_table, found_table, machines_table, run_table, runs_table
 from gpuctl.tables.run import draw_run
@@ -706,10 +706,27 @@ def test_machines_table_warns_of_daily_cost_without_end_time() -> None:
         replace(endless, hourly_usd=0.0),
         replace(endless, machines=(replace(MACHINE, state="gone"),)),
         ClusterSummary(
-            **vars(endless), state="unknown", shape=None, billed=True, problem="its provider can't be asked"
+            **{name: value for name, value in vars(endless).items() if name != "idle"},
+            state="unknown",
+            shape=None,
+            billed=True,
+            problem="its provider can't be asked",
         ),
+        replace(endless, ends=(EndGuard(guard="idle", at=None, ends_bill=True, armed=True),)),
     ):
         assert "nothing ends" not in drawn(machines_table(quiet))
+
+
+def test_machines_table_shows_use_and_the_end_without_use() -> None:
+    at = "2026-11-22T01:00:00+00:00"
+    signals = {"run": False, "queue": False, "login": True, "gpu": None, "cpu": False, "transfer": False}
+    idle = IdleStatus(after_s=1800, signals=signals, ends_at=at, kept_until=None)
+    guard = EndGuard(guard="idle", at=at, ends_bill=True, armed=True)
+    text = " ".join(drawn(machines_table(replace(CLUSTER, ends=(guard,), idle=idle))).split())
+    assert f"idle at {at} without further use: armed, ends the bill in use: login; not known: gpu" in text
+    kept = replace(idle, signals=dict.fromkeys(signals, False), kept_until=at)
+    text = " ".join(drawn(machines_table(replace(CLUSTER, ends=(guard,), idle=kept))).split())
+    assert f"no use now; gpuctl keep puts the end off until {at}" in text
 
 
 def test_machines_table_lists_the_guards_of_the_end() -> None:

@@ -1,5 +1,8 @@
 """The text that cloud-init gets: as YAML, as systemd's units, and as commands that are run here."""
 
+import base64
+import gzip
+import json
 import os
 import shlex
 import shutil
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from provision.rented.launch import idle_watch
 from provision.rented.launch.user_data import MAX_BYTES, expire_units, user_data
 from provision.ssh_keys import make_key
 
@@ -46,10 +50,60 @@ def test_user_data_sets_login_user_and_host_keys(key):
     assert key[0] in "\n".join(line.strip() for line in made.splitlines()) + "\n", "readable, not escaped"
 
 
-@pytest.mark.parametrize("typed", [{}, {"ssh_port": 2222, "expires_at": END}])
-def test_user_data_is_deterministic_and_small(key, typed):
+IDLE = {"cluster": "0f" * 8, "idle_s": 1800.0, "power_off": True}
+ALL = {"ssh_port": 2222, "expires_at": END, "idle": IDLE, "peer_cidr": "10.78.0.0/17"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "share"), [({}, 0.25), ({"ssh_port": 2222, "expires_at": END}, 0.25), (ALL, 0.75)]
+)
+def test_user_data_is_deterministic_and_small(key, typed, share):
     assert text(key, **typed) == text(key, **typed)
-    assert len(text(key, **typed).encode()) < MAX_BYTES / 4
+    assert len(text(key, **typed).encode()) < MAX_BYTES * share
+
+
+def test_user_data_with_idle_writes_the_watch_its_settings_and_its_service(key):
+    document = yaml.safe_load(text(key, idle=IDLE))
+    files = {file["path"]: file for file in document["write_files"]}
+    watch = files["/usr/local/lib/gpuctl/idle_watch.py"]
+    assert watch["encoding"] == "gz+b64"
+    assert gzip.decompress(base64.b64decode(watch["content"])) == Path(idle_watch.__file__).read_bytes()
+    settings = json.loads(files["/etc/gpuctl-idle.json"]["content"])
+    assert settings == IDLE | {"user": "ubuntu", "ssh_port": 22}
+    service = files["/etc/systemd/system/gpuctl-idle.service"]["content"]
+    assert "\nRestart=always\n" in service
+    sshd = files["/etc/ssh/sshd_config.d/10-gpuctl.conf"]["content"]
+    assert sshd == "ClientAliveInterval 60\nClientAliveCountMax 1000\n"
+    *units, script = document["runcmd"]
+    assert units == [["systemctl", "daemon-reload"], ["systemctl", "enable", "--now", "gpuctl-idle.service"]]
+    assert "reload" in script
+    assert "restart ssh.socket" not in script
+
+
+@pytest.mark.parametrize("includes", [True, False])
+def test_idle_script_has_sshd_read_its_settings_without_a_restart(tmp_path, key, includes):
+    config = tmp_path / "sshd_config"
+    config.write_text("Include /etc/ssh/sshd_config.d/*.conf\n" if includes else "Protocol 2\n")
+    stub(tmp_path / "bin", "systemctl", '[ "$2" != ssh.service ]')
+    assert run(tmp_path, yaml.safe_load(text(key, idle=IDLE))["runcmd"][-1]) == [
+        "systemctl try-reload-or-restart ssh.service",
+        "systemctl try-reload-or-restart sshd.service",
+    ]
+    lines = [] if includes else ["ClientAliveInterval 60", "ClientAliveCountMax 1000"]
+    assert config.read_text().splitlines()[:-1] == lines
+
+
+def test_idle_service_runs_the_watch_with_the_machines_python(tmp_path, key):
+    (service,) = (
+        f for f in yaml.safe_load(text(key, idle=IDLE))["write_files"] if "idle.service" in f["path"]
+    )
+    (line,) = (row for row in service["content"].splitlines() if row.startswith("ExecStart="))
+    argv = shlex.split(line.removeprefix("ExecStart=").replace("$$", "$").replace("%%", "%"))
+    stub(tmp_path / "bin", "python3")
+    subprocess.run(argv, env={"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}, check=True, timeout=20)
+    assert (tmp_path / "calls").read_text() == (
+        "python3 -I /usr/local/lib/gpuctl/idle_watch.py /etc/gpuctl-idle.json\n"
+    )
 
 
 def test_user_data_with_ttl_installs_an_expiry_timer(key):

@@ -1,0 +1,102 @@
+"""The end of machines after a time without use: their watches, asked all at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeAlias
+
+from gpuctl.json_documents import IdleStatus
+from inventories.disk.store import ClusterFolder
+from inventories.machine import Machine
+from provision.clouds import RENTED
+from provision.records import EndGuard
+from provision.rented.ends import IDLE
+from provision.rented.state import CloudState
+
+if TYPE_CHECKING:
+    from remote.checks.idle import IdleState
+    from remote.fanout import Outcome
+
+    Answers: TypeAlias = Sequence[Outcome[IdleState]]
+
+
+def idle_s_of(folder: ClusterFolder, provider: str) -> float | None:
+    """Return the time without use after which the cluster's machines end. `None`: they do not."""
+    record = CloudState(folder).load() if provider in RENTED else None
+    return record.idle_s if record else None
+
+
+def ask_machines(
+    folder: ClusterFolder, machines: Sequence[Machine], keep_s: float | None = None
+) -> "Answers":
+    """Return each machine's state of its watch, or the error. Names all machines to each other.
+
+    `keep_s`: time in which they do not end. `None`: unchanged.
+    """
+    from remote.checks.idle import ask
+    from remote.fanout import fan_out
+    from remote.sessions.connect import connect
+
+    def of(machine: Machine) -> "IdleState":
+        peers = [other.private_ip for other in machines if other.private_ip != machine.private_ip]
+        with connect(machine, folder) as node:
+            return ask(node, peers, keep_s)
+
+    return fan_out(of, {machine.name: machine for machine in machines})
+
+
+def idle_status(after_s: float, answers: "Answers", now: datetime) -> IdleStatus:
+    """Return the cluster's state: in use where a machine is, and its end as that of the last machine."""
+    states = [outcome.value for outcome in answers if outcome.value is not None and outcome.value.running]
+    known = bool(states) and len(states) == len(answers)
+    kept = [state.keep_s for state in states if state.keep_s]
+    return IdleStatus(
+        after_s=after_s,
+        signals=_signals([state.signals for state in states], complete=known),
+        ends_at=_time(now, max(state.ends_in_s for state in states)) if known else None,
+        kept_until=_time(now, max(kept)) if kept else None,
+    )
+
+
+def with_answers(guard: EndGuard, answers: "Answers", status: IdleStatus) -> EndGuard:
+    """Return the guard `idle` with its state on the machines."""
+    dead = [outcome.node for outcome in answers if outcome.value is not None and not outcome.value.running]
+    silent = [f"{outcome.node} ({outcome.error})" for outcome in answers if outcome.error is not None]
+    if dead:
+        return replace(guard, armed=False, problem=f"the watch for use does not run on {', '.join(dead)}")
+    if silent or not answers:
+        return replace(guard, armed=None, problem=f"no answer of {', '.join(silent) or 'a machine'}")
+    return replace(guard, armed=True, at=status.ends_at)
+
+
+def look(
+    folder: ClusterFolder, provider: str, machines: Sequence[Machine], guards: tuple[EndGuard, ...] | None
+) -> tuple[IdleStatus | None, tuple[EndGuard, ...] | None]:
+    """Return the cluster's idle state, and the guards with it. `None`: the cluster has no `--idle`."""
+    after_s = idle_s_of(folder, provider)
+    alive = [machine for machine in machines if machine.state not in ("gone", "stopped") and machine.host]
+    if after_s is None or not alive:
+        return None, guards
+    answers = ask_machines(folder, alive)
+    status = idle_status(after_s, answers, datetime.now(UTC))
+    if guards is not None:
+        guards = tuple(with_answers(each, answers, status) if each.guard == IDLE else each for each in guards)
+    return status, guards
+
+
+def _signals(all_signals: Sequence[Mapping[str, bool | None]], *, complete: bool) -> dict[str, bool | None]:
+    """Return each signal of the cluster. `None`: no machine shows it, and one does not know."""
+    from remote.checks.idle import SIGNALS
+
+    return {
+        name: True
+        if any(each[name] for each in all_signals)
+        else None
+        if not complete or any(each[name] is None for each in all_signals)
+        else False
+        for name in SIGNALS
+    }
+
+
+def _time(now: datetime, in_s: float) -> str:
+    return (now + timedelta(seconds=in_s)).isoformat(timespec="seconds")

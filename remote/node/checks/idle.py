@@ -1,0 +1,29 @@
+"""The watch that ends this machine after a time without use: its state, and what the client tells it."""
+
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict
+
+from remote.node import process
+from remote.node.home_folder import NODE_HOME
+from remote.shared import frames
+from remote.shared.constants import IDLE_KEEP, IDLE_PEERS, IDLE_STATE
+from remote.shared.files import read_json, write_json
+
+
+def command_idle(request: Dict[str, Any], output: BinaryIO) -> None:
+    """Answer `idle` with the watch's state (empty: no watch has run since the boot), and the time since the boot.
+
+    `peers`: addresses of the cluster's other machines, which get to know of use here. `keep_s`: time from now on in
+    which the machine does not end (`None`: as before).
+    """
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    watch = read_json(Path(IDLE_STATE))
+    if watch:
+        NODE_HOME.mkdir(mode=0o700, exist_ok=True)
+        write_json(NODE_HOME / IDLE_PEERS, {"peers": request["peers"]})
+        if request["keep_s"] is not None:
+            until_s = now_s + request["keep_s"]
+            write_json(NODE_HOME / IDLE_KEEP, {"until_s": until_s, "boot_id": process.boot_id()})
+            watch.update(keep_until_s=until_s, ends_at_s=max(watch["ends_at_s"], until_s), over=False)
+    frames.write(output, {"t": frames.STATE, "now_s": now_s, "watch": watch})
