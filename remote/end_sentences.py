@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 
 from inventories.runs.end_reasons import Cause, Ended, EndFacts, Reason
-from inventories.runs.run import LeftProcess, NodeEnding
+from inventories.runs.records import LeftProcess, NodeEnding
 from inventories.text import listed
 from remote.findings import number_ranges
 

@@ -11,7 +11,8 @@ from gpuctl.run_results.metric_names import Line
 from gpuctl.run_results.rank_metrics import RankMetrics
 from inventories.runs.hang import Hang
 from inventories.runs.outputs import NodeOutputs, RunFile
-from inventories.runs.run import Checkpoints, NodeRecord, RankRecord, Run
+from inventories.runs.records import NodeRecord, RankRecord
+from inventories.runs.run import Checkpoints, Run
 from inventories.runs.search import Search
 
 if TYPE_CHECKING:

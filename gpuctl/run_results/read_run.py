@@ -19,7 +19,8 @@ from inventories.disk.store import RunFolder
 from inventories.errors import CorruptFile
 from inventories.runs.hang import Hang
 from inventories.runs.outputs import FileKind, RunFile
-from inventories.runs.run import Checkpoints, NodeRecord, Run
+from inventories.runs.records import NodeRecord
+from inventories.runs.run import Checkpoints, Run
 from inventories.runs.search import Search, TrialsFile
 from remote.files.checkpoints import in_folder
 from remote.runs.outputs import read_outputs

@@ -16,7 +16,8 @@ from inventories.disk.cluster_files import ClusterFiles
 from inventories.disk.store import RunFolder
 from inventories.machine import Machine
 from inventories.runs.end_reasons import Ended, Reason
-from inventories.runs.run import NodeEnding, NodeRecord, RankRecord, Run
+from inventories.runs.records import NodeEnding, NodeRecord, RankRecord
+from inventories.runs.run import Run
 from remote.end_sentences import ended_lines, interrupt_text, sentence, waiting_text
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, MachineGone, NodeFailed, RemoteError
 from remote.files import checkpoints

@@ -9,7 +9,8 @@ from inventories.disk.cluster_files import ClusterFiles
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
 from inventories.runs.end_reasons import STOPS, Ended, Reason
-from inventories.runs.run import NodeRecord, Run, RunNode
+from inventories.runs.records import NodeRecord
+from inventories.runs.run import Run, RunNode
 from remote.errors import BadAnswer, NodeFailed, RemoteError
 from remote.fanout import fan_out
 from remote.sessions.answers import reading

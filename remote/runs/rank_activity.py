@@ -8,7 +8,8 @@ from inventories.codec import from_json
 from inventories.disk.cluster_files import ClusterFiles
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
-from inventories.runs.run import RankRecord, Run, RunNode
+from inventories.runs.records import RankRecord
+from inventories.runs.run import Run, RunNode
 from remote.errors import BadAnswer
 from remote.fanout import fan_out
 from remote.sessions.connect import connect

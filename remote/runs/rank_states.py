@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from inventories.runs.run import RankRecord, Run
+from inventories.runs.records import RankRecord
+from inventories.runs.run import Run
 from remote.end_sentences import ranks_text
 
 SHOWN_AFTER_S = 5.0

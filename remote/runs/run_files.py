@@ -20,7 +20,8 @@ from inventories.disk.files import write_atomic
 from inventories.disk.store import RunFolder
 from inventories.errors import CorruptFile
 from inventories.runs.outputs import NodeOutputs
-from inventories.runs.run import NodeEnding, NodeRecord, RankRecord, Run, RunNode, RunOptions
+from inventories.runs.records import NodeEnding, NodeRecord, RankRecord
+from inventories.runs.run import Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.files.receive import FileReceiver, plain_parts
 from remote.runs import outputs

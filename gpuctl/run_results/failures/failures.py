@@ -15,7 +15,8 @@ from gpuctl.run_results.failures.rank_end import ECHOES, END_SIGNALS, rank_end
 from gpuctl.run_results.rank_metrics import RankMetrics
 from gpuctl.text import clean, for_cluster
 from inventories.runs.end_reasons import Ended, Reason
-from inventories.runs.run import FirstError, NodeRecord, RankRecord, Result
+from inventories.runs.records import NodeRecord, RankRecord
+from inventories.runs.run import FirstError, Result
 from remote.end_sentences import sentence
 
 SUSPICION = {

@@ -60,7 +60,7 @@ _LIMITS: Mapping[Cause, re.Pattern[str]] = {
     Cause.FILE_SIZE: re.compile(r"\[Errno 27\]|File too large|File size limit exceeded"),
 }
 """Words of errors that a limit of the process explains."""
-_NO_ADDRESSES = re.compile(
+NO_ADDRESSES = re.compile(
     r"can't start new thread|pthread_create failed|failed to map segment from shared object"
 )
 """Words of errors that a lack of address space explains."""
@@ -71,15 +71,15 @@ _SHARED_MEMORY = re.compile(
 )
 """What torch's DataLoader workers say, and NCCL, where /dev/shm is full."""
 NO_SPACE = "No space left on device"
-_CHILD_KILLED = re.compile(
-    r"DataLoader worker.*killed by signal: Killed|Signals\.SIGKILL|signal SIGKILL"
-    r"|\bSignal 9 \(SIGKILL\)"
-)
-"""Errors of a rank whose child process was killed."""
-_CHILD_GONE = re.compile(
-    r"DataLoader worker.*exited unexpectedly|BrokenProcessPool|TerminatedWorkerError|WorkerLostError"
-)
-"""Words for the end of a process of a rank, whose status is not in them."""
+_CHILD: Mapping[Cause, re.Pattern[str]] = {
+    Cause.CHILD_KILLED: re.compile(
+        r"DataLoader worker.*killed by signal: Killed|Signals\.SIGKILL|signal SIGKILL|\bSignal 9 \(SIGKILL\)"
+    ),
+    Cause.CHILD_GONE: re.compile(
+        r"DataLoader worker.*exited unexpectedly|BrokenProcessPool|TerminatedWorkerError|WorkerLostError"
+    ),
+}
+"""Errors of a rank whose child process was killed, or has ended with a status that is not in them."""
 _BACKENDS: Mapping[Cause, re.Pattern[str]] = {
     Cause.NO_BACKEND: re.compile(
         r"Distributed package doesn't have [NXH]CCL ?built in|Invalid backend: '[nxh]ccl|backend type (?i:[nxh]ccl)\b"
@@ -267,7 +267,7 @@ def read(tail: str, *, code: int | None = None) -> LogEnd:
     elif raised is not None and (reason is not Reason.LOST_PEER or words.startswith("ray.")):
         words = (raised.words or words) + _program_words(raised, lines)
     if reason is None:
-        cause = cause or _child_cause(words) or limited(words)
+        cause = cause or _first(_CHILD, words) or _first(_LIMITS, words)
     if thrown is None:
         if reason is None and not _ERROR_LIKE.search(words):
             cause = Cause.SILENT
@@ -328,7 +328,7 @@ def _reason_of(words: str) -> tuple[Reason | None, Cause | None]:
         return Reason.LOST_PEER, None
     if _SHARED_MEMORY.search(words):
         return Reason.SHARED_MEMORY_FULL, None
-    if cause := next((cause for cause, pattern in _BACKENDS.items() if pattern.search(words)), None):
+    if cause := _first(_BACKENDS, words):
         return None, cause
     if _GPU_MEMORY.search(words):
         return Reason.OUT_OF_MEMORY, Cause.GPU_MEMORY
@@ -336,7 +336,7 @@ def _reason_of(words: str) -> tuple[Reason | None, Cause | None]:
         return Reason.OUT_OF_MEMORY, None
     if _NCCL.search(words):
         return Reason.NCCL_ERROR, None
-    if _CUDA.search(words) and (cause := _cuda_cause(words)):
+    if _CUDA.search(words) and (cause := _first(_CUDA_CAUSES, words)):
         return Reason.CUDA_ERROR, cause
     if "CUDA error" in words:
         return Reason.CUDA_ERROR, None
@@ -347,8 +347,9 @@ def _reason_of(words: str) -> tuple[Reason | None, Cause | None]:
     return (Reason.THREAD_AT_EXIT if words == _THREAD_AT_EXIT else None), None
 
 
-def _cuda_cause(words: str) -> Cause | None:
-    return next((cause for cause, pattern in _CUDA_CAUSES.items() if pattern.search(words)), None)
+def _first(patterns: Mapping[Cause, re.Pattern[str]], words: str) -> Cause | None:
+    """Return the first cause whose pattern is in the words."""
+    return next((cause for cause, pattern in patterns.items() if pattern.search(words)), None)
 
 
 def _of_nccl(words: str, tail: str) -> tuple[Reason, Cause | None, str]:
@@ -363,29 +364,13 @@ def _of_nccl(words: str, tail: str) -> tuple[Reason, Cause | None, str]:
     reason, cause = _reason_of(last) if last else (None, None)
     if reason in (Reason.SHARED_MEMORY_FULL, Reason.OUT_OF_MEMORY, Reason.CUDA_ERROR):
         return reason, cause, message
-    cause = _cuda_cause(last)
+    cause = _first(_CUDA_CAUSES, last)
     return (Reason.NCCL_ERROR if cause is None else Reason.CUDA_ERROR), cause, message
-
-
-def limited(words: str) -> Cause | None:
-    """Return the limit of a process that explains an error; `None`: no such limit does."""
-    return next((cause for cause, pattern in _LIMITS.items() if pattern.search(words)), None)
-
-
-def needs_addresses(words: str) -> bool:
-    """Return whether an error is one that a lack of address space explains."""
-    return bool(_NO_ADDRESSES.search(words))
 
 
 def child_was_killed(words: str) -> bool:
     """Return whether a process of the rank was killed, or may have been."""
-    return _child_cause(words) is not None
-
-
-def _child_cause(words: str) -> Cause | None:
-    if _CHILD_KILLED.search(words):
-        return Cause.CHILD_KILLED
-    return Cause.CHILD_GONE if _CHILD_GONE.search(words) else None
+    return _first(_CHILD, words) is not None
 
 
 def path_not_found(words: str) -> str:

@@ -9,7 +9,7 @@ from gpuctl.run_results.failures.stacks import crashed_at
 from gpuctl.run_results.rank_metrics import RankMetrics
 from gpuctl.text import clean
 from inventories.runs.end_reasons import Cause, Ended, EndFacts, Reason
-from inventories.runs.run import RankRecord
+from inventories.runs.records import RankRecord
 
 ECHOES = frozenset({Reason.LOST_PEER, Reason.TIMED_OUT})
 """They tell only that another rank is gone, or does not come."""
@@ -75,7 +75,7 @@ def _by_node(ended: Ended, record: RankRecord) -> Ended:
     memory_was_out = kill_at is not None and (ended_at is None or ended_at - kill_at <= MEMORY_KILL_S)
     if (killed or log_errors.child_was_killed(ended.detail)) and memory_was_out:
         return replace(ended, reason=Reason.OUT_OF_MEMORY, cause=Cause.KERNEL_KILL)
-    if facts.address_space_bytes and log_errors.needs_addresses(ended.detail):
+    if facts.address_space_bytes and log_errors.NO_ADDRESSES.search(ended.detail):
         return replace(ended, reason=Reason.OUT_OF_MEMORY, cause=None)
     no_room = ended.signal == signal.SIGBUS or re.search(log_errors.NO_SPACE, ended.detail)
     free = facts.shm_least_free_bytes

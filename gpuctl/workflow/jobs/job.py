@@ -15,7 +15,8 @@ from gpuctl.run_results.failures.failures import what_failed
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import NodeRecord, Result, Run, RunNode
+from inventories.runs.records import NodeRecord
+from inventories.runs.run import Result, Run, RunNode
 from inventories.text import plural
 
 WRONG_OPTIONS = 2

@@ -10,7 +10,8 @@ from gpuctl.workflow.runs.runs import final_result, machines_of
 from inventories.clocks import passed_s
 from inventories.disk.store import RunFolder, Store
 from inventories.runs.end_reasons import Ended, Reason
-from inventories.runs.run import NodeRecord, Result, Run
+from inventories.runs.records import NodeRecord
+from inventories.runs.run import Result, Run
 
 if TYPE_CHECKING:
     from threading import Event

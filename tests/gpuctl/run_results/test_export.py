@@ -16,11 +16,11 @@ from inventories.disk.store import RunFolder
 from inventories.runs.end_reasons import Reason
 from inventories.runs.hang import Culprit, Hang
 from inventories.runs.outputs import OutputFile, OutputTotal, RunFile
+from inventories.runs.records import NodeEnding
 from inventories.runs.run import (
     Checkpoints,
     Commit,
     FirstError,
-    NodeEnding,
     RankResult,
     Result,
     Seconds,

@@ -17,7 +17,8 @@ from gpuctl.run_results.saved_results import nothing_was_left
 from inventories import codec
 from inventories.runs.end_reasons import Cause, Ended, Reason
 from inventories.runs.hang import Culprit, Hang, RankStacks
-from inventories.runs.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
+from inventories.runs.records import NodeRecord, RankRecord
+from inventories.runs.run import FirstError, Result, Run, RunNode, Seconds
 from remote.runs.metrics_lines import MetricsFile
 
 NODES = (

@@ -2,7 +2,8 @@
 
 from support import a_run
 
-from inventories.runs.run import RankRecord, RunNode
+from inventories.runs.records import RankRecord
+from inventories.runs.run import RunNode
 from remote.runs.rank_states import SHOWN_AFTER_S, RankStates
 
 RUN = a_run(

@@ -15,7 +15,8 @@ from gpuctl.run_results.metric_names import Line
 from gpuctl.run_results.rank_metrics import RankMetrics
 from gpuctl.run_results.result import result_of
 from inventories.runs.end_reasons import STOPS, Ended, Reason
-from inventories.runs.run import NodeRecord, RankRecord, Run, RunNode
+from inventories.runs.records import NodeRecord, RankRecord
+from inventories.runs.run import Run, RunNode
 from remote.end_sentences import sentence
 from remote.runs.metrics_lines import MetricsFile
 

@@ -7,7 +7,7 @@ import pytest
 from gpuctl.run_results.failures.rank_end import rank_end
 from gpuctl.run_results.rank_metrics import RankMetrics
 from inventories.runs.end_reasons import Cause, Ended, EndFacts, Reason
-from inventories.runs.run import RankRecord
+from inventories.runs.records import RankRecord
 from remote.end_sentences import sentence
 
 TRACE = "Traceback (most recent call last):\n  x\n"

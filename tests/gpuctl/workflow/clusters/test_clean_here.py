@@ -14,7 +14,8 @@ from gpuctl.json_documents import CleanItem
 from gpuctl.workflow.clusters.clean.this_computer import remove_here
 from inventories.disk.store import RunFolder, Store
 from inventories.machine import Inventory
-from inventories.runs.run import NodeRecord, Result, RunNode, RunOptions, Seconds, TrainSummary
+from inventories.runs.records import NodeRecord
+from inventories.runs.run import Result, RunNode, RunOptions, Seconds, TrainSummary
 from remote.runs.run_files import save_node_record
 
 NOW = datetime.now(UTC)

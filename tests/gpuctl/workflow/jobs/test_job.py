@@ -22,10 +22,10 @@ from gpuctl.workflow.jobs.job import (
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.runs.end_reasons import Ended, Reason
+from inventories.runs.records import NodeRecord
 from inventories.runs.run import (
     Checkpoints,
     FirstError,
-    NodeRecord,
     RankResult,
     Result,
     RunNode,

@@ -20,7 +20,8 @@ from gpuctl.workflow.runs.hang_watch import Answer, HangWatch, keep_stacks, save
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
 from inventories.runs.hang import Hang, RankStacks
-from inventories.runs.run import NodeRecord, RunNode
+from inventories.runs.records import NodeRecord
+from inventories.runs.run import RunNode
 from remote.errors import BadAnswer
 from remote.runs.rank_activity import HangReport, RankActivity
 from remote.runs.run_files import RunFiles, save_node_record
