@@ -57,7 +57,7 @@ def connect(target: Target, *, clock: Clock) -> "OciCloud":
 def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offer, Preview]:
     """Return the offer and the preview for an unknown account, as if it had no resource of ours. Pure."""
     offer = preview.outline(cluster)
-    return offer, preview.preview(cluster, offer, machines, (), cluster.target.compartment or "<compartment>")
+    return offer, preview.preview(cluster, offer, machines, ())
 
 
 class OciCloud(Machines, ScheduledEnds):
@@ -87,7 +87,7 @@ class OciCloud(Machines, ScheduledEnds):
         let_in: Sequence[str] = (),
     ) -> Preview:
         """Return the requests for these machines."""
-        return preview.preview(cluster, offer, machines, resources, self.api.compartment, let_in)
+        return preview.preview(cluster, offer, machines, resources, let_in)
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
         """Accept the image's terms, and make the network and the cluster's group."""
@@ -119,11 +119,9 @@ class OciCloud(Machines, ScheduledEnds):
         machines: Sequence[NewMachine],
     ) -> tuple[dict[str, Any], ...]:
         """Return one request a machine, with the room that the launch needs."""
-        compartment = self.api.compartment
         room = quotas.room_needed(offer, zone, len(machines))
         return tuple(
-            requests.launch(cluster, offer, infrastructure, zone, launch, machine, compartment)
-            | {"room": room}
+            requests.launch(cluster, offer, infrastructure, zone, launch, machine) | {"room": room}
             for machine in machines
         )
 

@@ -207,7 +207,7 @@ class ScheduledEnds:
             )
         maker = ResourceMaker(self.api, cluster, ensure)
         ids, zone = infrastructure.ids, machines[0].zone
-        configuration = requests.instance_configuration(cluster, offer, infrastructure, self.api.compartment)
+        configuration = requests.instance_configuration(cluster, offer, infrastructure)
         configuration_id = _ensure(maker, "instance-configuration", configuration)
         body = requests.instance_pool(cluster, configuration, configuration_id, ids, zone)
         pool = InstancePool(self.api, _ensure(maker, "instance-pool", body), ensure.say)
@@ -259,9 +259,7 @@ class ScheduledEnds:
             return next((str(view["id"]) for view in views if view["resource"].get("id") == pool_id), None)
 
         def create(token: str) -> str:
-            body = requests.autoscaling_configuration(
-                cluster, pool_id, acts_at(cluster), self.api.compartment
-            )
+            body = requests.autoscaling_configuration(cluster, pool_id, acts_at(cluster))
             return str(self.api.call(_SCHEDULE.operation("create"), body, opc_retry_token=token)["id"])
 
         configuration_id = ensure(f"autoscaling-configuration of {pool_id}", find=find, create=create)

@@ -18,7 +18,6 @@ def preview(
     offer: Offer,
     machines: Sequence[NewMachine],
     resources: Sequence[Resource],
-    compartment: str,
     let_in: Sequence[str] = (),
 ) -> Preview:
     """Return the preview: see `Cloud.preview`."""
@@ -28,29 +27,29 @@ def preview(
     if offer.terms is not None:
         listing, version = offer.facts["listing"]
         terms = {"listingId": listing, "listingResourceVersion": version, "signature": "<signature>"}
-        previewer.call(("CreateAppCatalogSubscription", requests.subscription(compartment, terms)))
+        previewer.call(
+            ("CreateAppCatalogSubscription", requests.subscription(requests.compartment_of(cluster), terms))
+        )
     if cluster.subnet_id:
         vcn = "<vcn>"
         ids["subnet"] = previewer.add("subnet", cluster.subnet_id, detail="an existing one")
     else:
-        vcn, ids["subnet"] = _network(previewer, cluster, compartment)
-    ids["nsg"] = _firewall(previewer, cluster, compartment, vcn, let_in)
+        vcn, ids["subnet"] = _network(previewer, cluster)
+    ids["nsg"] = _firewall(previewer, cluster, vcn, let_in)
     if requests.in_compute_cluster(cluster, offer.facts):
         ids["compute_cluster"] = previewer.add(
             "compute-cluster",
             previewer.of_cluster("compute-cluster"),
-            ("CreateComputeCluster", requests.compute_cluster(cluster, compartment, zone.name)),
+            ("CreateComputeCluster", requests.compute_cluster(cluster, zone.name)),
             detail=f"RDMA network in {zone.name}",
             placeholder="<compute cluster>",
         )
     for machine in machines:
-        request = requests.launch(
-            cluster, offer, Infrastructure(ids=ids), zone, "<launch>", machine, compartment
-        )
+        request = requests.launch(cluster, offer, Infrastructure(ids=ids), zone, "<launch>", machine)
         request["details"]["metadata"]["user_data"] = "<user data>"
         previewer.call(("LaunchInstance", request["details"]))
     if cluster.expires_at and machines and not pool_refusal(cluster):
-        _scheduled_end(previewer, cluster, offer, Infrastructure(ids=ids), zone, len(machines), compartment)
+        _scheduled_end(previewer, cluster, offer, Infrastructure(ids=ids), zone, len(machines))
     return previewer.preview()
 
 
@@ -88,10 +87,9 @@ def _scheduled_end(
     infrastructure: Infrastructure,
     zone: Zone,
     count: int,
-    compartment: str,
 ) -> None:
     """Add the pool that ends `count` new machines, and its schedule."""
-    configuration = requests.instance_configuration(cluster, offer, infrastructure, compartment)
+    configuration = requests.instance_configuration(cluster, offer, infrastructure)
     pool = requests.instance_pool(
         cluster, configuration, "<instance configuration>", infrastructure.ids, zone
     )
@@ -103,7 +101,7 @@ def _scheduled_end(
         ("CreateInstancePool", pool),
         (
             "CreateAutoScalingConfiguration",
-            requests.autoscaling_configuration(cluster, "<instance pool>", end, compartment),
+            requests.autoscaling_configuration(cluster, "<instance pool>", end),
         ),
         detail=f"{'' if may_join_pool(cluster) else 'if OCI takes the machines, '}its schedule terminates them at "
         f"{end:%Y-%m-%d %H:%M} UTC",
@@ -114,31 +112,29 @@ def _scheduled_end(
         previewer.call(("AttachInstancePoolInstance", body))
 
 
-def _network(previewer: Previewer, cluster: CloudCluster, compartment: str) -> tuple[str, str]:
+def _network(previewer: Previewer, cluster: CloudCluster) -> tuple[str, str]:
     """Add the shared network. Returns the ids of the VCN and of its public or private subnet."""
-    owner = cluster.owner
-    kind = "public" if cluster.public_ip else "private"
-    body: dict[str, Any] = requests.vcn(owner, compartment)
+    body: dict[str, Any] = requests.vcn(cluster)
     vcn = previewer.add(
         "vcn", previewer.shared("vcn"), ("CreateVcn", body), name=_name(body), detail=requests.VCN_CIDR
     )
     if cluster.public_ip:
-        body = requests.internet_gateway(owner, compartment, vcn)
+        body = requests.internet_gateway(cluster, vcn)
         gateway = _gateway(previewer, "internet-gateway", "CreateInternetGateway", body)
         routes = requests.public_routes(gateway)
     else:
-        nat = _gateway(
-            previewer, "nat-gateway", "CreateNatGateway", requests.nat_gateway(owner, compartment, vcn)
-        )
-        body = requests.service_gateway(owner, compartment, vcn, "<all services>")
+        nat = _gateway(previewer, "nat-gateway", "CreateNatGateway", requests.nat_gateway(cluster, vcn))
+        body = requests.service_gateway(cluster, vcn, "<all services>")
         services = _gateway(previewer, "service-gateway", "CreateServiceGateway", body)
         routes = requests.private_routes(nat, services, "<all services>")
-    body = requests.security_list(owner, compartment, vcn)
+    body = requests.security_list(cluster, vcn)
     security = _gateway(previewer, "security-list", "CreateSecurityList", body)
-    body = requests.route_table(owner, compartment, vcn, kind, routes)
+    body = requests.route_table(cluster, vcn, routes)
     table = _named(previewer, "route-table", "CreateRouteTable", body)
-    body = requests.subnet(owner, compartment, vcn, kind, table, security)
-    return vcn, _named(previewer, "subnet", "CreateSubnet", body, detail=requests.SUBNET_CIDRS[kind])
+    body = requests.subnet(cluster, vcn, table, security)
+    return vcn, _named(
+        previewer, "subnet", "CreateSubnet", body, detail=requests.SUBNET_CIDRS[requests.tier(cluster)]
+    )
 
 
 def _gateway(previewer: Previewer, kind: str, operation: str, body: dict[str, Any]) -> str:
@@ -157,11 +153,9 @@ def _named(previewer: Previewer, kind: str, operation: str, body: dict[str, Any]
     return previewer.add(kind, existing, (operation, body), name=name, detail=detail, placeholder=placeholder)
 
 
-def _firewall(
-    previewer: Previewer, cluster: CloudCluster, compartment: str, vcn: str, let_in: Sequence[str]
-) -> str:
+def _firewall(previewer: Previewer, cluster: CloudCluster, vcn: str, let_in: Sequence[str]) -> str:
     """Add the cluster's group; of an existing group, the changed rules."""
-    body = requests.nsg(cluster, compartment, vcn)
+    body = requests.nsg(cluster, vcn)
     existing = previewer.of_cluster("nsg")
     nsg = previewer.add("nsg", existing, ("CreateNetworkSecurityGroup", body), name=_name(body))
     new = [cidr for cidr in cluster.ssh_cidrs if existing is None or cidr not in let_in]

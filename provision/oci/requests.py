@@ -21,32 +21,42 @@ MOST_TOKEN_CHARACTERS = 64
 RDMA_PLUGINS = ("Compute HPC RDMA Authentication", "Compute HPC RDMA Auto-Configuration")
 
 
-def vcn(owner: str, compartment: str) -> Json:
+def compartment_of(cluster: CloudCluster) -> str:
+    """Return the compartment of the cluster's resources, or a placeholder for an unknown account."""
+    return cluster.target.compartment or "<compartment>"
+
+
+def tier(cluster: CloudCluster) -> str:
+    """Return `public` or `private`: the part of the network that the cluster's machines are in."""
+    return "public" if cluster.public_ip else "private"
+
+
+def vcn(cluster: CloudCluster) -> Json:
     """Return the body of CreateVcn: the network that the clusters of a region share."""
-    return _shared(owner, compartment, "gpuctl") | {"cidrBlocks": [VCN_CIDR], "dnsLabel": "gpuctl"}
+    return _shared(cluster, "gpuctl") | {"cidrBlocks": [VCN_CIDR], "dnsLabel": "gpuctl"}
 
 
-def internet_gateway(owner: str, compartment: str, vcn_id: str) -> Json:
+def internet_gateway(cluster: CloudCluster, vcn_id: str) -> Json:
     """Return the body of CreateInternetGateway."""
-    return _shared(owner, compartment, "gpuctl internet") | {"vcnId": vcn_id, "isEnabled": True}
+    return _shared(cluster, "gpuctl internet") | {"vcnId": vcn_id, "isEnabled": True}
 
 
-def nat_gateway(owner: str, compartment: str, vcn_id: str) -> Json:
+def nat_gateway(cluster: CloudCluster, vcn_id: str) -> Json:
     """Return the body of CreateNatGateway."""
-    return _shared(owner, compartment, "gpuctl nat") | {"vcnId": vcn_id}
+    return _shared(cluster, "gpuctl nat") | {"vcnId": vcn_id}
 
 
-def service_gateway(owner: str, compartment: str, vcn_id: str, service_id: str) -> Json:
+def service_gateway(cluster: CloudCluster, vcn_id: str, service_id: str) -> Json:
     """Return the body of CreateServiceGateway: Oracle's own services without the NAT gateway."""
-    return _shared(owner, compartment, "gpuctl services") | {
+    return _shared(cluster, "gpuctl services") | {
         "vcnId": vcn_id,
         "services": [{"serviceId": service_id}],
     }
 
 
-def route_table(owner: str, compartment: str, vcn_id: str, kind: str, routes: Sequence[Json]) -> Json:
-    """Return the body of CreateRouteTable, `kind` public or private."""
-    return _shared(owner, compartment, f"gpuctl {kind}") | {"vcnId": vcn_id, "routeRules": list(routes)}
+def route_table(cluster: CloudCluster, vcn_id: str, routes: Sequence[Json]) -> Json:
+    """Return the body of CreateRouteTable."""
+    return _shared(cluster, f"gpuctl {tier(cluster)}") | {"vcnId": vcn_id, "routeRules": list(routes)}
 
 
 def public_routes(internet_gateway_id: str) -> list[Json]:
@@ -62,12 +72,12 @@ def private_routes(nat_gateway_id: str, service_gateway_id: str, services: str) 
     ]
 
 
-def security_list(owner: str, compartment: str, vcn_id: str) -> Json:
+def security_list(cluster: CloudCluster, vcn_id: str) -> Json:
     """Return the body of CreateSecurityList: the rules for all machines, instead of the VCN's own list with port 22.
 
     Inwards only path MTU discovery is allowed; the clusters' groups admit the rest.
     """
-    return _shared(owner, compartment, "gpuctl") | {
+    return _shared(cluster, "gpuctl") | {
         "vcnId": vcn_id,
         "ingressSecurityRules": [
             {
@@ -91,23 +101,21 @@ def security_list(owner: str, compartment: str, vcn_id: str) -> Json:
     }
 
 
-def subnet(
-    owner: str, compartment: str, vcn_id: str, kind: str, route_table_id: str, security_list_id: str
-) -> Json:
-    """Return the body of CreateSubnet: regional, `kind` public or private."""
-    return _shared(owner, compartment, f"gpuctl {kind}") | {
+def subnet(cluster: CloudCluster, vcn_id: str, route_table_id: str, security_list_id: str) -> Json:
+    """Return the body of CreateSubnet: regional."""
+    return _shared(cluster, f"gpuctl {tier(cluster)}") | {
         "vcnId": vcn_id,
-        "cidrBlock": SUBNET_CIDRS[kind],
-        "dnsLabel": kind,
+        "cidrBlock": SUBNET_CIDRS[tier(cluster)],
+        "dnsLabel": tier(cluster),
         "routeTableId": route_table_id,
         "securityListIds": [security_list_id],
-        "prohibitPublicIpOnVnic": kind == "private",
+        "prohibitPublicIpOnVnic": not cluster.public_ip,
     }
 
 
-def nsg(cluster: CloudCluster, compartment: str, vcn_id: str) -> Json:
+def nsg(cluster: CloudCluster, vcn_id: str) -> Json:
     """Return the body of CreateNetworkSecurityGroup: the cluster's own firewall."""
-    return _of_cluster(cluster, compartment) | {"vcnId": vcn_id}
+    return _of_cluster(cluster) | {"vcnId": vcn_id}
 
 
 def nsg_rules(nsg_id: str, ssh_cidrs: Sequence[str], ssh_port: int) -> list[Json]:
@@ -155,9 +163,9 @@ def in_compute_cluster(cluster: CloudCluster, facts: Mapping[str, Any]) -> bool:
     return bool(facts.get("compute_cluster")) and cluster.first_count != 1
 
 
-def compute_cluster(cluster: CloudCluster, compartment: str, zone: str) -> Json:
+def compute_cluster(cluster: CloudCluster, zone: str) -> Json:
     """Return the body of CreateComputeCluster: machines on one RDMA network."""
-    return _of_cluster(cluster, compartment) | {"availabilityDomain": zone}
+    return _of_cluster(cluster) | {"availabilityDomain": zone}
 
 
 def subscription(compartment: str, agreements: Mapping[str, Any]) -> Json:
@@ -189,7 +197,6 @@ def launch(
     zone: Zone,
     launch_id: str,
     machine: NewMachine,
-    compartment: str,
 ) -> Json:
     """Return one machine's request: its token and the body of LaunchInstance."""
     token = f"{launch_id}-{machine.rank}"
@@ -198,7 +205,7 @@ def launch(
     of = cluster_tags(cluster) | {tags.LAUNCH: launch_id, tags.RANKS: tags.ranks_text([machine.rank])}
     if cluster.image:
         of[tags.IMAGE] = cluster.image[:256]
-    details = _machine(cluster, offer, ids, of, compartment) | {
+    details = _machine(cluster, offer, ids, of) | {
         "availabilityDomain": zone.name,
         "displayName": machine.name,
         "metadata": {
@@ -214,16 +221,14 @@ def launch(
     return {"token": token, "details": details}
 
 
-def instance_configuration(
-    cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, compartment: str
-) -> Json:
+def instance_configuration(cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure) -> Json:
     """Return the body of CreateInstanceConfiguration: the members of the cluster's pool.
 
     Nobody can log in to a machine that the pool makes by this body: it has no keys, no user-data and no rank.
     """
     of = cluster_tags(cluster) | {tags.POOL: tags.MEMBER}
-    machine = _machine(cluster, offer, infrastructure.ids, of, compartment)
-    return _of_cluster(cluster, compartment) | {
+    machine = _machine(cluster, offer, infrastructure.ids, of)
+    return _of_cluster(cluster) | {
         "displayName": f"gpuctl {cluster.name} {cluster.shape} {offer.image_id[-8:]}",
         "source": "NONE",
         "instanceDetails": {"instanceType": "compute", "launchDetails": machine},
@@ -237,7 +242,7 @@ def instance_pool(
     placement: Json = {"availabilityDomain": zone.name, "primarySubnetId": ids["subnet"]}
     if "compute_cluster" in ids:
         placement["computeClusterId"] = ids["compute_cluster"]
-    return _of_cluster(cluster, configuration["compartmentId"]) | {
+    return _of_cluster(cluster) | {
         "displayName": f"{configuration['displayName']} {zone.name}",
         "instanceConfigurationId": configuration_id,
         "placementConfigurations": [placement],
@@ -245,9 +250,9 @@ def instance_pool(
     }
 
 
-def autoscaling_configuration(cluster: CloudCluster, pool_id: str, end: datetime, compartment: str) -> Json:
+def autoscaling_configuration(cluster: CloudCluster, pool_id: str, end: datetime) -> Json:
     """Return the body of CreateAutoScalingConfiguration: no machines from `end` on, a whole minute in UTC."""
-    return _of_cluster(cluster, compartment) | {
+    return _of_cluster(cluster) | {
         "resource": {"type": "instancePool", "id": pool_id},
         "isEnabled": True,
         "policies": [scheduled_policy(end)],
@@ -285,12 +290,10 @@ def read_cron(expression: str) -> datetime | None:
         return None
 
 
-def _machine(
-    cluster: CloudCluster, offer: Offer, ids: Mapping[str, str], of: Mapping[str, str], compartment: str
-) -> Json:
+def _machine(cluster: CloudCluster, offer: Offer, ids: Mapping[str, str], of: Mapping[str, str]) -> Json:
     """Return the fields that LaunchInstance and an instance configuration share; `of` are the machine's tags."""
     machine: Json = {
-        "compartmentId": compartment,
+        "compartmentId": compartment_of(cluster),
         "shape": cluster.shape,
         "freeformTags": dict(of),
         "sourceDetails": {
@@ -328,16 +331,20 @@ def cluster_tags(cluster: CloudCluster) -> dict[str, str]:
     return of if provider == "oci" else of | {tags.PROVIDER: provider}
 
 
-def _of_cluster(cluster: CloudCluster, compartment: str) -> Json:
+def _of_cluster(cluster: CloudCluster) -> Json:
     return {
-        "compartmentId": compartment,
+        "compartmentId": compartment_of(cluster),
         "displayName": f"gpuctl {cluster.name}",
         "freeformTags": cluster_tags(cluster),
     }
 
 
-def _shared(owner: str, compartment: str, name: str) -> Json:
-    return {"compartmentId": compartment, "displayName": name, "freeformTags": tags.of_network(owner)}
+def _shared(cluster: CloudCluster, name: str) -> Json:
+    return {
+        "compartmentId": compartment_of(cluster),
+        "displayName": name,
+        "freeformTags": tags.of_network(cluster.owner),
+    }
 
 
 def _route(destination: str, kind: str, target: str) -> Json:

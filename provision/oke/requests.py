@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from provision.kubernetes.objects import GPU, GROUP_LABEL
-from provision.oci.requests import cluster_tags
+from provision.oci.requests import cluster_tags, compartment_of
 from provision.oke.description import CPU_MEMORY_GB, CPU_OCPUS, CPU_SHAPE
 from provision.records import CloudCluster, Offer
 
@@ -46,7 +46,7 @@ def gpu_pool_name(zone: str) -> str:
     return f"gpu-{zone.rpartition(':')[2].lower()}"
 
 
-def control_plane(cluster: CloudCluster, compartment: str, version: str, ids: Mapping[str, str]) -> Json:
+def control_plane(cluster: CloudCluster, version: str, ids: Mapping[str, str]) -> Json:
     """Return the body of CreateCluster: an enhanced one, whose API server's public address the group guards.
 
     Load balancers and volumes of its controllers get our tags, too.
@@ -54,7 +54,7 @@ def control_plane(cluster: CloudCluster, compartment: str, version: str, ids: Ma
     of = cluster_tags(cluster)
     return {
         "name": cluster_name(cluster),
-        "compartmentId": compartment,
+        "compartmentId": compartment_of(cluster),
         "vcnId": ids["vcn"],
         "kubernetesVersion": version,
         "type": "ENHANCED_CLUSTER",
@@ -73,11 +73,9 @@ def control_plane(cluster: CloudCluster, compartment: str, version: str, ids: Ma
     }
 
 
-def cpu_pool(
-    cluster: CloudCluster, compartment: str, facts: Mapping[str, Any], zone: str, ids: Mapping[str, str]
-) -> Json:
+def cpu_pool(cluster: CloudCluster, facts: Mapping[str, Any], zone: str, ids: Mapping[str, str]) -> Json:
     """Return the body of CreateNodePool for the machine without GPUs."""
-    body = _pool(cluster, compartment, CPU_POOL, "cpu", facts, ids)
+    body = _pool(cluster, CPU_POOL, "cpu", facts, ids)
     return body | {
         "nodeShape": CPU_SHAPE,
         "nodeShapeConfig": {"ocpus": float(CPU_OCPUS), "memoryInGBs": float(CPU_MEMORY_GB)},
@@ -86,9 +84,7 @@ def cpu_pool(
     }
 
 
-def gpu_pool(
-    cluster: CloudCluster, compartment: str, offer: Offer, count: int, zone: str, ids: Mapping[str, str]
-) -> Json:
+def gpu_pool(cluster: CloudCluster, offer: Offer, count: int, zone: str, ids: Mapping[str, str]) -> Json:
     """Return the body of CreateNodePool. OKE taints nodes with GPUs itself: `nvidia.com/gpu`, NoSchedule."""
     nodes = _nodes(cluster, count, zone, ids)
     if cluster.spot:
@@ -96,7 +92,7 @@ def gpu_pool(
         nodes["placementConfigs"][0]["preemptibleNodeConfig"] = {"preemptionAction": action}
     if "compute_cluster" in ids:
         nodes["computeClusterId"] = ids["compute_cluster"]
-    body = _pool(cluster, compartment, gpu_pool_name(zone), "gpu", offer.facts, ids)
+    body = _pool(cluster, gpu_pool_name(zone), "gpu", offer.facts, ids)
     return body | {
         "nodeShape": cluster.shape,
         "nodeSourceDetails": _source(offer.image_id, offer.disk_gb),
@@ -120,14 +116,13 @@ def addon(cluster: CloudCluster) -> Json:
 
 def _pool(
     cluster: CloudCluster,
-    compartment: str,
     name: str,
     group: str,
     facts: Mapping[str, Any],
     ids: Mapping[str, str],
 ) -> Json:
     return {
-        "compartmentId": compartment,
+        "compartmentId": compartment_of(cluster),
         "clusterId": ids["cluster"],
         "name": name,
         "kubernetesVersion": facts["version"],

@@ -67,7 +67,7 @@ class OkeService:
         with context.network():
             ids = self._network(context)
         context.say(f"control plane {requests.cluster_name(cluster)} …")
-        body = requests.control_plane(cluster, api.compartment, context.offer.facts["version"], ids)
+        body = requests.control_plane(cluster, context.offer.facts["version"], ids)
         cluster_id = plane.ensure(body, context.ensure)
         plane.wait_active(cluster_id)
         plane.ensure_addon(cluster_id, context.ensure)
@@ -79,7 +79,7 @@ class OkeService:
         api, cluster, offer, ensure = self.cloud.api, context.cluster, context.offer, context.ensure
         pools = self._pools(context)
         ids = {**self._network(context), "cluster": self._id(cluster)}
-        body = requests.cpu_pool(cluster, api.compartment, offer.facts, offer.zones[0].name, ids)
+        body = requests.cpu_pool(cluster, offer.facts, offer.zones[0].name, ids)
         cpu = pools.ensure(body, ensure)
         # First, as machines with GPUs cost more than the wait for this one.
         try:
@@ -97,7 +97,7 @@ class OkeService:
                 pools.remove(name)
             if offer.facts["compute_cluster"]:
                 zone_ids["compute_cluster"] = network.compute_cluster(api, cluster, zone, ensure)
-            body = requests.gpu_pool(cluster, api.compartment, offer, count, zone, zone_ids)
+            body = requests.gpu_pool(cluster, offer, count, zone, zone_ids)
             pool = {"id": pools.ensure(body, ensure), "name": name}
             pools.scale(pool, count, staying_addresses=context.staying_addresses)
             pools.wait_running(pool["id"], name, count)

@@ -71,18 +71,18 @@ class OkeTraits:
     ) -> tuple[PlannedRequest, ...]:
         """Return the requests for missing resources."""
         kinds = {resource.kind for resource in existing}
-        compartment, zone = cluster.target.compartment or "<compartment>", offer.zones[0].name
+        zone = offer.zones[0].name
         ids = {name: f"<{name}>" for name in ("vcn", "subnet", "nsg", "cluster")}
         if offer.facts["compute_cluster"]:
             ids["compute_cluster"] = "<compute cluster>"
         planned: list[tuple[str, requests.Json]] = []
         if self.cluster_kind not in kinds:
-            body = requests.control_plane(cluster, compartment, offer.facts["version"], ids)
+            body = requests.control_plane(cluster, offer.facts["version"], ids)
             planned += [("CreateCluster", body), ("InstallAddon", requests.addon(cluster))]
         if self.nodes_kind not in kinds:
             planned += [
-                ("CreateNodePool", requests.cpu_pool(cluster, compartment, offer.facts, zone, ids)),
-                ("CreateNodePool", requests.gpu_pool(cluster, compartment, offer, count, zone, ids)),
+                ("CreateNodePool", requests.cpu_pool(cluster, offer.facts, zone, ids)),
+                ("CreateNodePool", requests.gpu_pool(cluster, offer, count, zone, ids)),
             ]
         return tuple(PlannedRequest(operation=operation, body=body) for operation, body in planned)
 

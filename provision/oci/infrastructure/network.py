@@ -64,7 +64,7 @@ def compute_cluster(api: Api, cluster: CloudCluster, zone: str, ensure: Ensure) 
     cluster_id = maker.ensure(
         "compute-cluster",
         f"compute-cluster {zone}",
-        requests.compute_cluster(cluster, api.compartment, zone),
+        requests.compute_cluster(cluster, zone),
         fits=lambda view: view["availabilityDomain"] == zone,
     )
     return maker.wait_ready("compute-cluster", cluster_id)
@@ -84,8 +84,7 @@ class _SharedNetwork(ResourceMaker):
 
     def __init__(self, api: Api, cluster: CloudCluster, ensure: Ensure) -> None:
         super().__init__(api, cluster, ensure, _SHARED_KINDS)
-        self._kind = "public" if cluster.public_ip else "private"
-        self.cidr = requests.SUBNET_CIDRS[self._kind]
+        self.cidr = requests.SUBNET_CIDRS[requests.tier(cluster)]
 
     def vcn(self) -> str:
         """Find or create the VCN, and wait until it is ready."""
@@ -95,7 +94,7 @@ class _SharedNetwork(ResourceMaker):
         vcn_id = self.ensure(
             "vcn",
             "vcn",
-            requests.vcn(self.cluster.owner, self.api.compartment),
+            requests.vcn(self.cluster),
             fits=lambda view: not begun & ours or view["id"] in begun,
             shared=True,
         )
@@ -103,26 +102,26 @@ class _SharedNetwork(ResourceMaker):
 
     def subnet(self, vcn_id: str) -> str:
         """Find or create the subnet, and add missing routes."""
-        body = requests.security_list(self.cluster.owner, self.api.compartment, vcn_id)
+        body = requests.security_list(self.cluster, vcn_id)
         table, security = together(
             partial(self._route_table, vcn_id), partial(self._resource, "security-list", vcn_id, body)
         )
         subnet_id = self._resource(
             "subnet",
             vcn_id,
-            requests.subnet(self.cluster.owner, self.api.compartment, vcn_id, self._kind, table, security),
+            requests.subnet(self.cluster, vcn_id, table, security),
             fits=lambda view: view.get("cidrBlock") == self.cidr,
         )
         return self.wait_ready("subnet", subnet_id)
 
     def _route_table(self, vcn_id: str) -> str:
-        if self._kind == "public":
+        if self.cluster.public_ip:
             routes = requests.public_routes(
                 self._gateway("internet-gateway", requests.internet_gateway, vcn_id)
             )
         else:
             routes = self._private_routes(vcn_id)
-        body = requests.route_table(self.cluster.owner, self.api.compartment, vcn_id, self._kind, routes)
+        body = requests.route_table(self.cluster, vcn_id, routes)
         name = body["displayName"]
         used = {
             view.get("routeTableId")
@@ -158,14 +157,14 @@ class _SharedNetwork(ResourceMaker):
         return requests.private_routes(nat, services, service["cidrBlock"])
 
     def _gateway(self, kind: str, body: Callable[..., Json], vcn_id: str) -> str:
-        gateway = self._resource(kind, vcn_id, body(self.cluster.owner, self.api.compartment, vcn_id))
+        gateway = self._resource(kind, vcn_id, body(self.cluster, vcn_id))
         return self.wait_ready(kind, gateway)
 
     def _resource(
         self, kind: str, vcn_id: str, body: Json, *, fits: Callable[[Json], bool] = lambda _: True
     ) -> str:
         # The public and the private subnet have a table and a name each.
-        title = f"{self._kind} {kind}" if kind in ("subnet", "route-table") else kind
+        title = f"{requests.tier(self.cluster)} {kind}" if kind in ("subnet", "route-table") else kind
         return self.ensure(
             kind,
             f"{title} of {vcn_id}",

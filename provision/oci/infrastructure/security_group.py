@@ -25,7 +25,7 @@ _OPTIONS = ("tcpOptions", "udpOptions", "icmpOptions")
 
 def ensure_group(maker: ResourceMaker, vcn_id: str, ssh_cidrs: Sequence[str]) -> str:
     """Find or create the cluster's NSG, and correct its rules. Returns its OCID."""
-    body = requests.nsg(maker.cluster, maker.api.compartment, vcn_id)
+    body = requests.nsg(maker.cluster, vcn_id)
     nsg_id = maker.ensure("nsg", f"nsg of {vcn_id}", body, fits=lambda view: view["vcnId"] == vcn_id)
     maker.wait_ready("nsg", nsg_id)
     mend(maker.api, nsg_id, requests.nsg_rules(nsg_id, ssh_cidrs, maker.cluster.ssh_port))

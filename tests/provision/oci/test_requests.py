@@ -58,7 +58,7 @@ def launch(
     infrastructure: Infrastructure = GROUND,
     zone: Zone = ZONE,
 ) -> dict[str, Any]:
-    request = requests.launch(cluster, offer, infrastructure, zone, "f" * 32, MACHINE, COMPARTMENT)
+    request = requests.launch(cluster, offer, infrastructure, zone, "f" * 32, MACHINE)
     json.dumps(request)
     check("core", request["details"], "LaunchInstanceDetails")
     return request
@@ -132,32 +132,30 @@ def test_launch_request_of_a_flexible_shape_has_its_size() -> None:
 
 
 def test_network_requests_match_sdk_models_and_are_tagged() -> None:
-    owner, where = "ann@desk", COMPARTMENT
+    private = replace(CLUSTER, public_ip=False)
     routes = requests.private_routes("nat", "sgw", "all-fra-services-in-oracle-services-network")
     bodies = {
-        "CreateVcnDetails": requests.vcn(owner, where),
-        "CreateInternetGatewayDetails": requests.internet_gateway(owner, where, "v"),
-        "CreateNatGatewayDetails": requests.nat_gateway(owner, where, "v"),
-        "CreateServiceGatewayDetails": requests.service_gateway(owner, where, "v", "svc"),
-        "CreateRouteTableDetails": requests.route_table(owner, where, "v", "private", routes),
-        "CreateSecurityListDetails": requests.security_list(owner, where, "v"),
-        "CreateSubnetDetails": requests.subnet(owner, where, "v", "private", "rt", "sl"),
+        "CreateVcnDetails": requests.vcn(CLUSTER),
+        "CreateInternetGatewayDetails": requests.internet_gateway(CLUSTER, "v"),
+        "CreateNatGatewayDetails": requests.nat_gateway(CLUSTER, "v"),
+        "CreateServiceGatewayDetails": requests.service_gateway(CLUSTER, "v", "svc"),
+        "CreateRouteTableDetails": requests.route_table(private, "v", routes),
+        "CreateSecurityListDetails": requests.security_list(CLUSTER, "v"),
+        "CreateSubnetDetails": requests.subnet(private, "v", "rt", "sl"),
     }
     for model, body in bodies.items():
         check("core", body, model)
         assert body["freeformTags"] == SHARED
         assert body["compartmentId"] == COMPARTMENT
-    check("core", requests.nsg(CLUSTER, where, "v"), "CreateNetworkSecurityGroupDetails")
-    check("core", requests.compute_cluster(CLUSTER, where, ZONE.name), "CreateComputeClusterDetails")
-    check("core", requests.capacity_report(where, ZONE.name, "S"), "CreateComputeCapacityReportDetails")
-    assert requests.nsg(CLUSTER, where, "v")["freeformTags"] == OWN
+    check("core", requests.nsg(CLUSTER, "v"), "CreateNetworkSecurityGroupDetails")
+    check("core", requests.compute_cluster(CLUSTER, ZONE.name), "CreateComputeClusterDetails")
+    check("core", requests.capacity_report(COMPARTMENT, ZONE.name, "S"), "CreateComputeCapacityReportDetails")
+    assert requests.nsg(CLUSTER, "v")["freeformTags"] == OWN
 
 
-@pytest.mark.parametrize(
-    ("kind", "cidr", "private"), [("public", "10.78.0.0/17", False), ("private", "10.78.128.0/17", True)]
-)
-def test_subnet_request_has_cidr_and_public_ip_rule_of_its_kind(kind: str, cidr: str, private: bool) -> None:
-    body = requests.subnet("ann@desk", COMPARTMENT, "v", kind, "rt", "sl")
+@pytest.mark.parametrize(("cidr", "private"), [("10.78.0.0/17", False), ("10.78.128.0/17", True)])
+def test_subnet_request_has_cidr_and_public_ip_rule_of_its_kind(cidr: str, private: bool) -> None:
+    body = requests.subnet(replace(CLUSTER, public_ip=not private), "v", "rt", "sl")
     assert body["cidrBlock"] == cidr
     assert body["prohibitPublicIpOnVnic"] is private
     assert body["securityListIds"] == ["sl"]
@@ -165,7 +163,7 @@ def test_subnet_request_has_cidr_and_public_ip_rule_of_its_kind(kind: str, cidr:
 
 
 def test_security_list_lets_in_nothing_but_path_mtu_discovery() -> None:
-    body = requests.security_list("ann@desk", COMPARTMENT, "v")
+    body = requests.security_list(CLUSTER, "v")
     (ingress,) = body["ingressSecurityRules"]
     assert (ingress["protocol"], ingress["icmpOptions"]) == ("1", {"type": 3, "code": 4})
 
@@ -234,7 +232,7 @@ def operations(found: Preview) -> list[str]:
 
 
 def test_preview_shows_the_real_requests() -> None:
-    report = preview.preview(CLUSTER, OFFER, [MACHINE, MACHINE], (), COMPARTMENT)
+    report = preview.preview(CLUSTER, OFFER, [MACHINE, MACHINE], ())
     assert operations(report) == [
         "CreateVcn",
         "CreateInternetGateway",
@@ -258,11 +256,11 @@ def test_preview_of_a_private_rdma_cluster_lists_all_requests() -> None:
     terms = Terms(name="an image", links=("https://example.com/terms",))
     facts = {"compute_cluster": True, "listing": ["ocid1.listing", "1.2"]}
     offer = replace(OFFER, terms=terms, facts=facts)
-    report = operations(preview.preview(cluster, offer, [MACHINE], (), COMPARTMENT))
+    report = operations(preview.preview(cluster, offer, [MACHINE], ()))
     assert report[0] == "CreateAppCatalogSubscription"
     assert {"CreateNatGateway", "CreateServiceGateway", "CreateComputeCluster"} <= set(report)
     inputs = replace(cluster, subnet_id="ocid1.subnet")
-    with_subnet = preview.preview(inputs, OFFER, [MACHINE], (), COMPARTMENT)
+    with_subnet = preview.preview(inputs, OFFER, [MACHINE], ())
     assert not {"CreateVcn", "CreateSubnet"} & set(operations(with_subnet))
     assert with_subnet.requests[-1].body["createVnicDetails"]["subnetId"] == "ocid1.subnet"
     assert (with_subnet.resources[0].action, with_subnet.resources[0].id) == ("use", "ocid1.subnet")
@@ -282,16 +280,16 @@ def test_preview_uses_existing_resources() -> None:
     ]
     resources = [a_part(kind, name, SHARED) for kind, name in shared]
     local = [*resources, a_part("nsg", "gpuctl demo", OWN)]
-    report = preview.preview(CLUSTER, OFFER, [MACHINE], local, COMPARTMENT, CLUSTER.ssh_cidrs)
+    report = preview.preview(CLUSTER, OFFER, [MACHINE], local, CLUSTER.ssh_cidrs)
     assert operations(report) == ["LaunchInstance"]
     assert [(item.action, item.id) for item in report.resources] == [
         ("use", resource.id) for resource in local
     ]
     assert report.requests[0].body["createVnicDetails"]["subnetId"] == "subnet gpuctl public"
     rest = [*resources, a_part("nsg", "gpuctl demo", OWN | {"gpuctl-cluster-id": "f" * 16})]
-    report = preview.preview(CLUSTER, OFFER, [MACHINE], rest, COMPARTMENT)
+    report = preview.preview(CLUSTER, OFFER, [MACHINE], rest)
     assert [item.kind for item in report.resources if item.action == "create"] == ["nsg"]
-    private = preview.preview(replace(CLUSTER, public_ip=False), OFFER, [MACHINE], resources, COMPARTMENT)
+    private = preview.preview(replace(CLUSTER, public_ip=False), OFFER, [MACHINE], resources)
     assert [item.kind for item in private.resources if item.action == "create"] == [
         "nat-gateway",
         "service-gateway",
@@ -300,13 +298,13 @@ def test_preview_uses_existing_resources() -> None:
         "nsg",
     ]
     missing = [a_part("vcn", "gpuctl", SHARED, deleting=True)]
-    assert operations(preview.preview(CLUSTER, OFFER, [MACHINE], missing, COMPARTMENT))[0] == "CreateVcn"
+    assert operations(preview.preview(CLUSTER, OFFER, [MACHINE], missing))[0] == "CreateVcn"
 
 
 def test_preview_with_another_ssh_cidr_changes_only_the_rules() -> None:
     resources = [a_part("nsg", "gpuctl demo", OWN)]
     inputs = replace(CLUSTER, subnet_id="ocid1.subnet")
-    add, remove = preview.preview(inputs, OFFER, (), resources, COMPARTMENT, ("198.51.100.9/32",)).requests
+    add, remove = preview.preview(inputs, OFFER, (), resources, ("198.51.100.9/32",)).requests
     assert add.operation == "AddNetworkSecurityGroupSecurityRules"
     assert [rule["source"] for rule in add.body["securityRules"]] == ["203.0.113.7/32"]
     assert dict(remove.body) == {"securityRuleIds": ["<SSH from 198.51.100.9/32>"]}
