@@ -156,24 +156,24 @@ def retry_while(
     raise AssertionError("polls without a deadline do not end")
 
 
+@dataclass(frozen=True)
 class Reminders:
     """The times to repeat a request without effect: after 30 s, then each time after twice as long."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._due: dict[str, tuple[float, float]] = {}
-        """Time of the next request by id, and the wait after it."""
+    clock: Clock
+    _due: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Time of the next request by id, and the wait after it."""
 
     def due(self, ids: Iterable[str]) -> list[str]:
         """Return the ids to send a request for now, in order."""
-        now = self._clock.now()
+        now = self.clock.now()
         return sorted(name for name in ids if name not in self._due or self._due[name][0] <= now)
 
     def sent(self, ids: Iterable[str]) -> None:
         """Note that the service took a request for these ids."""
         for name in ids:
             wait_s = self._due[name][1] if name in self._due else FIRST_REMINDER_S
-            self._due[name] = (self._clock.now() + wait_s, wait_s * 2)
+            self._due[name] = (self.clock.now() + wait_s, wait_s * 2)
 
 
 class Progress:

@@ -5,7 +5,7 @@ price without a source for the region is not known: AWS's differ by region, OCI'
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,8 +16,7 @@ from inventories.errors import CorruptFile
 from provision.clouds import describe, price_region
 from provision.errors import CloudError
 from provision.pricing.catalog import SHAPES, provider_by_name
-
-Say = Callable[[str], None]
+from provision.waiting import Say
 
 FILE_NAME = "prices.json"
 REBUILD = "Remove the file, or replace it with `gpuctl shapes --refresh-prices`."

@@ -17,12 +17,12 @@ Read = Callable[[], Sequence[Any]]
 T = TypeVar("T")
 
 
+@dataclass
 class Listing:
     """A list of AWS. `known`: its latest answer."""
 
-    def __init__(self, read: Read) -> None:
-        self._read = read
-        self.known: Sequence[Item] = ()
+    _read: Read
+    known: Sequence[Item] = ()
 
     def read(self) -> Sequence[Item]:
         """Return a new answer."""

@@ -5,7 +5,6 @@ The manifests are KubeRay's own, unchanged (Apache-2.0, see LICENSE beside them)
 wrote them.
 """
 
-import hashlib
 import json
 import lzma
 from dataclasses import dataclass
@@ -37,22 +36,13 @@ def release() -> Release:
     return Release(**yaml.safe_load((FOLDER / "VERSION").read_text()))
 
 
-def digest() -> str:
-    """The SHA-256 of the manifests that are here."""
-    return hashlib.sha256(_text()).hexdigest()
-
-
 def manifests() -> list[dict[str, Any]]:
     """All objects of the operator, in the order in which they are to be applied. The caller may change them."""
-    objects: list[dict[str, Any]] = json.loads(_text())
+    objects: list[dict[str, Any]] = json.loads(text())
     return objects
 
 
-def definition(plural: str) -> dict[str, Any]:
-    """The definition of `rayclusters`, `rayjobs`, `rayservices` or `raycronjobs`."""
-    return next(one for one in manifests() if one["metadata"]["name"] == f"{plural}.ray.io")
-
-
 @cache
-def _text() -> bytes:
+def text() -> bytes:
+    """Return the manifests, uncompressed."""
     return lzma.decompress((FOLDER / "manifests.json.xz").read_bytes())

@@ -57,21 +57,17 @@ class ServiceTraits(Protocol):
 
     def cluster_name(self, cluster: CloudCluster) -> str:
         """Return the name of the Kubernetes cluster."""
-        ...
 
     def outline(self, cluster: CloudCluster) -> Offer:
         """Return an offer for a plan without an account: unknown values stand in <…>."""
-        ...
 
     def fixed_costs(self, prices: Prices, region: str | None) -> FixedCosts:
         """Return the costs of the control plane and the machine without GPUs."""
-        ...
 
     def preview(
         self, cluster: CloudCluster, offer: Offer, count: int, existing: Sequence[Resource]
     ) -> tuple[PlannedRequest, ...]:
         """Return the requests for missing resources, by the functions that make the real ones."""
-        ...
 
     def extra_rows(
         self, offer: Offer, existing: Sequence[Resource], listed: Sequence[Resource]
@@ -80,7 +76,6 @@ class ServiceTraits(Protocol):
 
         `existing`: resources of the cluster. `listed`: all of ours.
         """
-        ...
 
 
 class KubernetesService(Protocol):
@@ -89,48 +84,36 @@ class KubernetesService(Protocol):
     @property
     def cloud(self) -> Cloud:
         """The cloud, as teardown and `reap` need it."""
-        ...
 
     def offer(self, cluster: CloudCluster) -> Offer:
         """Return the shape and the zones that have it. Raises UnknownShape and InvalidInput."""
-        ...
 
     def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int, running: int) -> None:
         """Raise NoCapacity if the account may not have `count` machines, of which `running` exist."""
-        ...
 
     def server(self, cluster: CloudCluster) -> ApiServer | None:
         """Return the API server. `None`: no working control plane."""
-        ...
 
     def allowed_cidrs(self, cluster: CloudCluster) -> tuple[str, ...] | None:
         """Return the address ranges that reach the API server. `None`: no control plane yet."""
-        ...
 
     def make_control_plane(self, context: CreateContext) -> ApiServer:
         """Make the control plane and its network, reached from `ssh_cidrs` alone. Raises CreateFailed, Exists."""
-        ...
 
     def make_nodes(self, context: CreateContext, count: int) -> None:
         """Make both groups of nodes with their machines. Raises NoCapacity if no zone has them."""
-        ...
 
     def end_nodes(self, context: CreateContext, count: int) -> None:
         """Scale down to `count` machines, and wait until the others have ended."""
-        ...
 
     def end_guards(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:
         """Return the mechanisms that end the machines, with their state. Empty: no mechanism, or no machines."""
-        ...
 
     def token(self, cluster: CloudCluster) -> str:
         """Return a token for the API server, without a request."""
-        ...
 
     def token_command(self, cluster: CloudCluster) -> list[str]:
         """Return the words after `gpuctl` that print a credential."""
-        ...
 
     def findings(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         """Return the findings of `doctor`. Read-only."""
-        ...

@@ -26,21 +26,17 @@ class Groups(Protocol):
 
     def gpu_sizes(self) -> dict[str, int]:
         """Return the desired size of each group with GPUs, by its name."""
-        ...
 
     def scale_down(
         self, name: str, count: int, staying_addresses: Callable[[], Collection[str]], timeout_s: float
     ) -> None:
         """Scale a group down to `count` machines, and wait while the service changes it."""
-        ...
 
     def wait_gone(self, name: str, count: int) -> None:
         """Wait until at most `count` machines of the group exist."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove a group that can't have its machines, so that they come up in another zone or not at all."""
-        ...
 
 
 def in_first_zone(

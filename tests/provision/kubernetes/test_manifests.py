@@ -24,7 +24,8 @@ RANKS = JobManifest(
 
 def test_ray_job_is_as_its_definition_has_it_and_waits_in_the_queue() -> None:
     made = document(RAY)
-    assert problems(made, kuberay.definition("rayjobs")) == []
+    definition = next(each for each in kuberay.manifests() if each["metadata"]["name"] == "rayjobs.ray.io")
+    assert problems(made, definition) == []
     assert made["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "research"}
     spec = made["spec"]
     assert spec["entrypoint"] == "python train.py --lr 0.1 'a word'"
