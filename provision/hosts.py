@@ -22,11 +22,6 @@ CONNECT_TIMEOUT_S = 2.0
 INSTALLS = "; where its GPUs have no driver, install Ubuntu's and reboot it once"
 
 
-def provider(folder: ClusterFolder) -> "HostsProvider":
-    """Return the provider for one cluster."""
-    return HostsProvider(folder)
-
-
 class HostsProvider:
     """The machines of one cluster, which are managed elsewhere."""
 
@@ -164,3 +159,7 @@ def _route(machine: Machine) -> str:
     """Return the clause on the machine's bastion or proxy command. Empty: reached directly."""
     route = machine.bastion or without_secrets(machine.proxy_command or "")
     return f" over {route}" if route else ""
+
+
+provider = HostsProvider
+"""Returns the provider for one cluster."""

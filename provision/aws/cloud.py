@@ -54,7 +54,6 @@ class AwsCloud(Machines):
 
     name = "aws"
     one_user_data = True
-    all_or_none = True
 
     def __init__(self, target: Target, *, clock: Clock) -> None:
         self.api = Api(region=target.region, profile=target.profile, clock=clock)

@@ -33,11 +33,6 @@ CPU_NOTE = (
 UNKNOWN_PRICE = PlanPrice(machines_usd=None)
 
 
-def provider(folder: ClusterFolder) -> "KubernetesProvider":
-    """Return the provider for one cluster."""
-    return KubernetesProvider(folder)
-
-
 @dataclass(frozen=True, kw_only=True)
 class PodPlan:
     """The data of a plan that only its provider needs, to carry it out."""
@@ -301,3 +296,7 @@ def _resources(
         )
     rows += [PlannedResource(action="use", kind="pod", name=machine.name, id=machine.id) for machine in keep]
     return rows
+
+
+provider = KubernetesProvider
+"""Returns the provider for one cluster."""

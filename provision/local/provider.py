@@ -34,11 +34,6 @@ MAX_HOSTS = 64
 """Hosts share this machine; more than this is a mistyped number."""
 
 
-def provider(folder: ClusterFolder) -> "LocalProvider":
-    """Return the provider for one cluster."""
-    return LocalProvider(folder)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Host:
     record: HostRecord
@@ -335,3 +330,7 @@ def _state(record: HostRecord, folder: HostFolder) -> MachineState:
 def _in_the_way(leftovers: tuple[Leftover, ...]) -> str:
     listed = ", ".join(f"{left.kind} {left.id}" for left in leftovers)
     return f"In the way is {listed}: {leftovers[0].reason} Remove it and run again." if leftovers else ""
+
+
+provider = LocalProvider
+"""Returns the provider for one cluster."""

@@ -65,7 +65,6 @@ class OciCloud(Machines, ScheduledEnds):
 
     name = "oci"
     one_user_data = False
-    all_or_none = False
 
     def __init__(self, api: Api, target: Target, consistency_s: float = CONSISTENCY_S) -> None:
         self.target = target

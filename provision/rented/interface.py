@@ -66,8 +66,6 @@ class Cloud(Protocol):
     """Longest time that a list may lack a new resource."""
     one_user_data: bool
     """True: the machines of a launch are made by one request and share their user-data."""
-    all_or_none: bool
-    """True: a failed request makes no machine."""
 
     def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:
         """Return the offer. Read-only. Raises UnknownShape, InvalidInput for a missing image, BadCredentials.

@@ -84,7 +84,6 @@ class ToyCloud:
     name = "toy"
     consistency_s = 0.0
     one_user_data = False
-    all_or_none = False
 
     def __init__(self, account: Account, target: Target) -> None:
         self.target = target

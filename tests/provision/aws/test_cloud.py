@@ -281,7 +281,7 @@ def test_instances_reads_all_result_pages(user: User, fake: FakeCloud) -> None:
 
 def test_aws_cloud_has_the_cloud_attributes_and_target(user: User) -> None:
     cloud: Cloud = user.cloud
-    assert (cloud.name, cloud.one_user_data, cloud.all_or_none) == ("aws", True, True)
+    assert (cloud.name, cloud.one_user_data) == ("aws", True)
     assert cloud.target == Target(provider="aws", region="us-east-1", account="123456789012")
     assert cloud.consistency_s == 5
 

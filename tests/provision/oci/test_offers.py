@@ -19,7 +19,7 @@ def test_oci_cloud_has_the_cloud_attributes_and_target(
     cloud: OciCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_protocol: Cloud = cloud
-    assert (as_protocol.name, as_protocol.one_user_data, as_protocol.all_or_none) == ("oci", False, False)
+    assert (as_protocol.name, as_protocol.one_user_data) == ("oci", False)
     assert cloud.target.region == "eu-frankfurt-1"
     assert cloud.target.compartment is not None
     assert cloud.consistency_s == 20.0
