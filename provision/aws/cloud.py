@@ -54,6 +54,7 @@ class AwsCloud(Machines):
 
     name = "aws"
     one_user_data = True
+    preview = staticmethod(preview.preview)
 
     def __init__(self, target: Target, *, clock: Clock) -> None:
         self.api = Api(region=target.region, profile=target.profile, clock=clock)
@@ -64,17 +65,6 @@ class AwsCloud(Machines):
     def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:  # noqa: ARG002 - no image here has any
         """Return the shape, the image and the zones."""
         return offers.find(self.api, cluster)
-
-    def preview(
-        self,
-        cluster: CloudCluster,
-        offer: Offer,
-        machines: Sequence[NewMachine],
-        resources: Sequence[Resource],
-        let_in: Sequence[str] = (),
-    ) -> Preview:
-        """Return the requests for these machines."""
-        return preview.preview(cluster, offer, machines, resources, let_in)
 
     def maker(self, cluster: CloudCluster, ensure: Ensure) -> ResourceMaker:
         """Return the maker of a cluster's infrastructure."""

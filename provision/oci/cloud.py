@@ -65,6 +65,7 @@ class OciCloud(Machines, ScheduledEnds):
 
     name = "oci"
     one_user_data = False
+    preview = staticmethod(preview.preview)
 
     def __init__(self, api: Api, target: Target, consistency_s: float = CONSISTENCY_S) -> None:
         self.target = target
@@ -76,17 +77,6 @@ class OciCloud(Machines, ScheduledEnds):
     def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:
         """Return the shape, the image and the domains."""
         return offers.find(self.api, cluster, terms=terms, refused=self._refused)
-
-    def preview(
-        self,
-        cluster: CloudCluster,
-        offer: Offer,
-        machines: Sequence[NewMachine],
-        resources: Sequence[Resource],
-        let_in: Sequence[str] = (),
-    ) -> Preview:
-        """Return the requests for these machines."""
-        return preview.preview(cluster, offer, machines, resources, let_in)
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
         """Accept the image's terms, and make the network and the cluster's group."""
