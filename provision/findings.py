@@ -22,9 +22,11 @@ class Finding:
     """Whole sentences on what to do. Empty: nothing."""
 
 
-def refusal(error: ProvisionError | InvalidInput, what: str = "") -> Finding:
+def refusal(error: ProvisionError | InvalidInput, subject: str = "") -> Finding:
     """Return the finding for an error of a check, which is no answer if another try may succeed."""
-    return Finding(what=what, ok=None if isinstance(error, Throttled | Unclear) else False, detail=str(error))
+    return Finding(
+        what=subject, ok=None if isinstance(error, Throttled | Unclear) else False, detail=str(error)
+    )
 
 
 def run_checks(checks: Mapping[str, Callable[[], Finding]]) -> tuple[Finding, ...]:

@@ -20,7 +20,7 @@ class Kind:
 
     name: str
     noun: str
-    """AWS's name of it, such as `NatGateway`."""
+    """AWS's noun for the kind, such as `NatGateway`."""
     stage: int
     end_verb: str = "delete"
     id_noun: str = ""
@@ -158,7 +158,7 @@ def resources(api: Api) -> tuple[Resource, ...]:
 
 
 def listed(api: Api, kind: Kind) -> list[Resource]:
-    """Return our resources of a kind, also those that end with an instance."""
+    """Return our resources of a kind, with the ones that end with an instance."""
     return [_resource(kind, item, {}) for item in _items(api, kind)]
 
 

@@ -102,7 +102,7 @@ def list_kind(api: Api, kind: str) -> list[Json]:
 
 
 def resources(api: Api, kinds: Mapping[str, Kind] = KINDS) -> tuple[Resource, ...]:
-    """Return our resources of these kinds, also those that OCI is deleting.
+    """Return our resources of these kinds, with the ones that OCI is deleting.
 
     Without the right to list pools, each cluster whose machines joined one counts as a pool; its removal names the
     right.

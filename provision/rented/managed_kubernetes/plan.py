@@ -129,7 +129,7 @@ def make_plan(
         create=create,
         keep=keep,
         requests=traits.preview(cluster, offer, count, existing) if grows else (),
-        others=(
+        more_rows=(
             PlannedResource(
                 action=use_or_create(traits.nodes_kind in kinds),
                 kind="instance",

@@ -92,7 +92,7 @@ def make_plan(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec
             *planned_resources.ending_requests(cloud.name, end),
             *(preview.requests if changes else ()),
         ),
-        others=planned_resources.network(preview, offer, changes=changes),
+        more_rows=planned_resources.network(preview, offer, changes=changes),
         notes=_notes(
             cloud, cluster, offer, create, known=record is not None, failed=failed if changes else None
         ),
@@ -129,7 +129,7 @@ def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
         price,
         create=create,
         requests=preview.requests,
-        others=preview.resources,
+        more_rows=preview.resources,
         notes=(*offer.notes, *unknown_branch(driver), *planned_resources.route_note(cluster)),
     )
     why = "as asked for" if cluster.image else "the account can't be asked which images it can have"

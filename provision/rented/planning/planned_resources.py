@@ -35,13 +35,13 @@ def base_plan(
     keep: tuple[Machine, ...] = (),
     end: tuple[str, ...] = (),
     requests: tuple[PlannedRequest, ...],
-    others: tuple[PlannedResource, ...],
+    more_rows: tuple[PlannedResource, ...],
     notes: tuple[str, ...],
     lives: bool = False,
 ) -> Plan:
     """Return a plan with the fields that all plans for rented machines have.
 
-    `machines_price`: of the machines with GPUs, if `price` has others. `others`: rows of other resources. `lives`:
+    `machines_price`: of the machines with GPUs, if `price` has others. `more_rows`: rows of other resources. `lives`:
     some machines exist already.
     """
     cloud = describe(cluster.target.provider)
@@ -58,7 +58,7 @@ def base_plan(
         price=price,
         free=False,
         requests=requests,
-        resources=(*rows, *others),
+        resources=(*rows, *more_rows),
         ssh_cidrs=cluster.ssh_cidrs,
         ssh_port=cluster.ssh_port,
         until_s=until_s(cluster, lives=lives),
