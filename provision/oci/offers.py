@@ -17,7 +17,6 @@ from provision.oci.api import Api, Json
 from provision.oci.catalog import hourly_usd, last_driver_branch, refuse_not_launched
 from provision.oci.images import choice, lookup
 from provision.oci.images.lookup import Image
-from provision.oci.infrastructure.network import check_subnet
 from provision.oci.quotas import available, machine_limit
 from provision.pricing.catalog import SHAPES, nvidia_by_name
 from provision.records import CloudCluster, Offer, Zone
@@ -54,7 +53,7 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
     shape = usable_shape(api, cluster, domains)
     image = image_if_any()  # only now, as no image fits a missing shape
     if subnet is not None:
-        check_subnet(cluster, subnet)
+        requests.check_subnet(cluster, subnet)
         only = subnet.get("availabilityDomain")
         domains = [domain for domain in domains if only in (None, domain.name)]
     zones = ordered_zones(domains)

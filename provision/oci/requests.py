@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from inventories.errors import InvalidInput
 from provision.records import CloudCluster, Infrastructure, NewMachine, Offer, Zone
 from provision.rented import tags
 
@@ -29,6 +30,15 @@ def compartment_of(cluster: CloudCluster) -> str:
 def tier(cluster: CloudCluster) -> str:
     """Return `public` or `private`: the part of the network that the cluster's machines are in."""
     return "public" if cluster.public_ip else "private"
+
+
+def check_subnet(cluster: CloudCluster, subnet: Json) -> None:
+    """Raise InvalidInput if a given subnet does not allow the requested machines."""
+    if cluster.public_ip and subnet.get("prohibitPublicIpOnVnic"):
+        raise InvalidInput(
+            f"Subnet '{subnet['id']}' is a private one: machines in it have no public address. Set "
+            "`network.public_ip: false` and name a bastion with `network.bastion`, or give a public subnet."
+        )
 
 
 def vcn(cluster: CloudCluster) -> Json:

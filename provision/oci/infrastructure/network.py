@@ -6,7 +6,6 @@ The chain of dependent calls is short: one read of all kinds, then independent r
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from inventories.errors import InvalidInput
 from inventories.threads import together
 from provision.errors import CloudError
 from provision.oci import requests
@@ -37,7 +36,7 @@ def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) ->
             lambda: api.call(KINDS["subnet"].operation("get"), cluster.subnet_id),
             lambda: ResourceMaker(api, cluster, ensure, ("nsg",)),
         )
-        check_subnet(cluster, subnet)
+        requests.check_subnet(cluster, subnet)
         vcn_id, subnet_id, peer_cidr = subnet["vcnId"], subnet["id"], subnet["cidrBlock"]
         nsg_id = ensure_group(maker, vcn_id, cidrs)
     else:
@@ -68,15 +67,6 @@ def compute_cluster(api: Api, cluster: CloudCluster, zone: str, ensure: Ensure) 
         fits=lambda view: view["availabilityDomain"] == zone,
     )
     return maker.wait_ready("compute-cluster", cluster_id)
-
-
-def check_subnet(cluster: CloudCluster, subnet: Json) -> None:
-    """Raise InvalidInput if a given subnet does not allow the requested machines."""
-    if cluster.public_ip and subnet.get("prohibitPublicIpOnVnic"):
-        raise InvalidInput(
-            f"Subnet '{subnet['id']}' is a private one: machines in it have no public address. Set "
-            "`network.public_ip: false` and name a bastion with `network.bastion`, or give a public subnet."
-        )
 
 
 class _SharedNetwork(ResourceMaker):
