@@ -171,9 +171,9 @@ def test_prepare_with_lagging_lists_creates_one_vcn(builder: Builder, fake: Fake
 def test_prepare_stays_in_the_vcn_of_the_clusters_nsg(
     builder: Builder, cloud: OciCloud, tmp_path: Path
 ) -> None:
-    where = cloud.target.compartment or ""
-    made = [cloud.api.call("network.create_vcn", requests.vcn("bob@desk", where))["id"] for _ in range(2)]
-    nsg = requests.nsg(builder.cluster, where, max(made))
+    vcn = requests.vcn(builder.cluster)
+    made = [cloud.api.call("network.create_vcn", vcn)["id"] for _ in range(2)]
+    nsg = requests.nsg(builder.cluster, max(made))
     cloud.api.call("network.create_network_security_group", nsg)
     assert builder.infrastructure().ids["vcn"] == max(made)
     # Another one takes the lowest, as everybody does.
