@@ -15,12 +15,6 @@ from train.options import DEFAULT_LR, Options
 from train.strategies import deepspeed_config
 from train.strategies.degrees import SHARDED
 
-OTHER_NAMES = {
-    "--accumulate": "--gradient-accumulation-steps",
-    "--clip": "--max-grad-norm",
-    "--data": "--data-dir",
-}
-"""Other names of options: earlier ones, and a short one for a text file."""
 FIRST_BUCKET_MB = 1
 """Size that torch.compile assumes for the first bucket of gradients, whatever DistributedDataParallel's setting."""
 
@@ -28,10 +22,16 @@ FIRST_BUCKET_MB = 1
 def parse(argv: Sequence[str] | None = None) -> Options:
     """Read options from a command line (`sys.argv` unless given). Exits: 2 on bad input, 0 after `--help`."""
     parser = _parser()
-    words = [_current(word) for word in (sys.argv[1:] if argv is None else argv)]
+    # A file of text is not a folder: --data is another name for --data-dir.
+    words = [
+        re.sub("^--data(?==|$)", "--data-dir", word) for word in (sys.argv[1:] if argv is None else argv)
+    ]
     parsed, unknown = parser.parse_known_args(words)
     if unknown:
-        parser.error(_unknown_option(unknown[0]))
+        name = unknown[0].split("=")[0]
+        near = difflib.get_close_matches(name, [_flag(field.name) for field in fields(Options)], n=1)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        parser.error(f"{name} is not an option of this job. {meant}All options: python -m train --help")
     if (wrong := deepspeed_config.take_over(parsed, _typed(parser, words))) is not None:
         parser.error(wrong)
     size = GPT_SIZES.get(parsed.model)
@@ -217,16 +217,3 @@ def _arguments(field: Field[Any], kind: object) -> Mapping[str, Any]:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _current(word: str) -> str:
-    """Return the word with an option's present name."""
-    name, equals, value = word.partition("=")
-    return OTHER_NAMES.get(name, name) + equals + value
-
-
-def _unknown_option(argument: str) -> str:
-    name = argument.split("=")[0]
-    near = difflib.get_close_matches(name, [_flag(field.name) for field in fields(Options)], n=1)
-    meant = f"Did you mean {near[0]}? " if near else ""
-    return f"{name} is not an option of this job. {meant}All options: python -m train --help"

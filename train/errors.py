@@ -1,15 +1,10 @@
 """The errors of this package.
 
 TrainError
-├── MissingData      the dataset is not on this machine
-├── BadData          the dataset is there and can't be used
-├── BadOptions       options that don't fit the data, the model or the ranks; exit status 2
-├── BadCheckpoint    the checkpoint is of another model, or can't be read
-├── BadEnvironment   the launcher's variables are incomplete, or this host lacks GPUs, their driver or a package
-├── NoPeers          the other ranks did not arrive in time
-├── PeerLost         another rank failed or fell silent: the cause is there, not here
-│   └── PeerSilent   … it did not come in time: it hangs, or is far behind
-└── NotWritten       the model or the metrics could not be written
+├── MissingData, BadData, BadOptions (exit status 2), BadCheckpoint, BadEnvironment, NotWritten
+├── NoPeers
+└── PeerLost
+    └── PeerSilent
 
 Anything else that escapes is shown with its traceback.
 """
@@ -55,7 +50,7 @@ class PeerLost(TrainError):
 
 
 class PeerSilent(PeerLost):
-    """Another rank did not arrive in time."""
+    """Another rank did not arrive in time: it hangs, or is far behind."""
 
 
 class NotWritten(TrainError):

@@ -6,7 +6,7 @@ with its backward pass. torch averages over the ranks, clips and updates.
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -98,9 +98,6 @@ class TrainStep:
         # Gradients in half precision lose small values: the loss is scaled up, and the gradients are scaled back.
         scales = options.precision == "fp16" and not strategy.own_precision
         self.scaler = torch.amp.GradScaler(strategy.device.type, enabled=scales)
-        self._update: Callable[[], None] = (
-            self._scaled_update if self.scaler.is_enabled() else self._plain_update
-        )
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         """Take the step. Returns the mean loss of the batch and the logits [b, classes], both without gradient.
@@ -109,7 +106,10 @@ class TrainStep:
         """
         strategy = self.strategy
         self.updates = False
-        self._zero_grad()
+        if self.keeps_gradients:
+            self.optimizer.zero_grad(set_to_none=False)
+        else:
+            strategy.zero_grad(self.optimizer)
         parts = (torch.split(tensor, self._micro_batch_size) for tensor in (images, labels))
         batch = list(zip(*parts, strict=True))
 
@@ -127,29 +127,18 @@ class TrainStep:
         self._update()
         return loss, logits
 
-    def _zero_grad(self) -> None:
-        """Forget the gradients of the step before."""
-        if self.keeps_gradients:
-            self.optimizer.zero_grad(set_to_none=False)
+    def _update(self) -> None:
+        """Clip the gradients, and update the weights; if a scaled gradient has overflowed, they do not change."""
+        max_norm, scales = self.options.max_grad_norm, self.scaler.is_enabled()
+        if max_norm is not None:
+            if scales:
+                self.scaler.unscale_(self.optimizer)
+            self.strategy.clip(self._weights, max_norm)
+        if scales:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
         else:
-            self.strategy.zero_grad(self.optimizer)
-
-    def _plain_update(self) -> None:
-        """Clip the gradients, and update the weights."""
-        self._clip()
-        self.strategy.update(self.optimizer)
-
-    def _scaled_update(self) -> None:
-        """Update by scaled gradients. If a gradient has overflowed, the weights do not change."""
-        if self.options.max_grad_norm is not None:
-            self.scaler.unscale_(self.optimizer)
-        self._clip()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-    def _clip(self) -> None:
-        if self.options.max_grad_norm is not None:
-            self.strategy.clip(self._weights, self.options.max_grad_norm)
+            self.strategy.update(self.optimizer)
 
 
 def micro_batch_size(batch_size: int, gradient_accumulation_steps: int) -> int:

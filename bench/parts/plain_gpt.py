@@ -1,17 +1,13 @@
 """The plainest training loop of a GPT with nanoGPT's settings, which the built-in job's steps are compared with.
 
-    python bench/parts/plain_gpt.py [--device cuda|cpu] [--steps 20] [--miniature]
-
 Written from nanoGPT's published description: the sizes of GPT-2 124M without biases and dropout, a vocabulary of
-50,304, bf16 by autocast, the whole model compiled, fused AdamW with betas 0.9 and 0.95. The tokens are random. It
-prints a JSON document. `--miniature` shows on a CPU that the program works, no more.
+50,304, bf16 by autocast, the whole model compiled, fused AdamW with betas 0.9 and 0.95. The tokens are random.
+`MINIATURE` shows on a CPU that the loop works, no more.
 """
 
-import argparse
-import json
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -163,19 +159,3 @@ def _speed(device: torch.device, steps: int, until: float, settings: GPTSettings
         loss=float(loss.item()),
         memory_gb=torch.cuda.max_memory_allocated(device) / 1e9 if on_gpu else None,
     )
-
-
-def main() -> None:
-    """Print the speed as JSON."""
-    parser = argparse.ArgumentParser(description="the plainest training loop of a GPT")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--steps", type=int, default=20, help="that are timed (default: 20)")
-    parser.add_argument("--miniature", action="store_true")
-    options = parser.parse_args()
-    settings = MINIATURE if options.miniature else GPTSettings()
-    speed = plain_gpt_speed(torch.device(options.device), steps=options.steps, settings=settings)
-    print(json.dumps({"settings": asdict(settings), **asdict(speed)}, indent=1))
-
-
-if __name__ == "__main__":
-    main()

@@ -256,6 +256,6 @@ def test_parse_refuses_a_network_that_is_not_there_without_torch(name, meant, ca
 
 
 def test_parse_reads_other_names_of_options():
-    options = Options(gradient_accumulation_steps=4, max_grad_norm=0.5)
-    assert parse(["--accumulate", "4", "--clip=0.5"]) == options
-    assert parse(["--gradient-accumulation-steps", "4", "--max-grad-norm", "0.5"]) == options
+    options = parse(["--model", "gpt-10m", "--data-dir", "text.txt"])
+    assert parse(["--model", "gpt-10m", "--data", "text.txt"]) == options
+    assert parse(["--model", "gpt-10m", "--data=text.txt"]) == options

@@ -38,11 +38,13 @@ def communication(
     ):
         return None
     stages = stages_of(network, sizes.pp, sizes.tp)
-    parts = [
-        *_of_layers(stages, sizes, batch, machines),
-        *_of_stages(network, options, stages, sizes, batch, machines),
-        *_of_weights(network, options, stages, sizes, batch, machines),
-    ]
+    parts: list[Communication] = []
+    if sizes.tp > 1:  # a ring all-reduce of each of the layers' results
+        size = max(stage.reduced_bytes for stage in stages) * batch.micro_batch * batch.number
+        link = _link(machines, stride=1, ranks=sizes.tp)
+        parts.append(Communication(shown=_all_reduce(size, sizes.tp) / link))
+    parts += _of_stages(network, options, stages, sizes, batch, machines)
+    parts += _of_weights(network, options, stages, sizes, batch, machines)
     shown, behind_all, behind_last, ends = (
         sum(getattr(part, name) for part in parts) for name in ("shown", "behind_all", "behind_last", "ends")
     )
@@ -56,15 +58,6 @@ def communication(
         ends=ends,
         buckets=next((part.buckets for part in parts if part.buckets), ()),
     )
-
-
-def _of_layers(
-    stages: tuple[Layer, ...], sizes: Degrees, batch: Batch, machines: Machines
-) -> Iterator[Communication]:
-    """Yield what tensor parallelism sends: a ring all-reduce of each of the layers' results."""
-    if sizes.tp > 1:
-        size = max(stage.reduced_bytes for stage in stages) * batch.micro_batch * batch.number
-        yield Communication(shown=_all_reduce(size, sizes.tp) / _link(machines, stride=1, ranks=sizes.tp))
 
 
 def _of_stages(

@@ -1,10 +1,9 @@
 """Find out a job's samples and their number, as far as this computer knows. Imports nothing heavy."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from train.data.sentences import generated_text
 from train.options import DatasetName, Options
@@ -97,20 +96,16 @@ def _vocabulary(options: Options) -> tuple[int, tuple[str, ...]]:
         return VOCABULARY_OF_BYTES, ()
     try:
         known = json.loads(Path(options.tokenizer).expanduser().read_text())
-        added = [int(token["id"]) for token in known.get("added_tokens", ())]
-        return max([*_ids(known["model"]["vocab"]), *added]) + 1, ()
+        # It maps tokens to numbers, or lists them in the order of their numbers.
+        vocabulary = known["model"]["vocab"]
+        ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+        added = [token["id"] for token in known.get("added_tokens", ())]
+        return max(map(int, [*ids, *added])) + 1, ()
     except (OSError, ValueError, KeyError, TypeError):
         return VOCABULARY_OF_GPT2, (
             f"the tokenizer {options.tokenizer} can't be read on this computer: {VOCABULARY_OF_GPT2:,} tokens are "
             "assumed, as GPT-2 has",
         )
-
-
-def _ids(vocabulary: Mapping[str, int] | Sequence[Any]) -> list[int]:
-    """Return the tokens' numbers: a vocabulary maps names to numbers, or lists the tokens in order."""
-    if isinstance(vocabulary, Mapping):
-        return [int(number) for number in vocabulary.values()]
-    return list(range(len(vocabulary)))
 
 
 def _text_bytes(options: Options) -> int | None:

@@ -31,16 +31,20 @@ def division(options: Options, ranks: list[int]) -> dict[str, Any]:
     from train.strategies.wrapping import repeated_blocks
 
     network, example, notes = _network(options, sizes)
+    name = strategy_name(options, sizes) if sizes.replicas > 1 or sizes.split else "single"
+    zero = None
     if options.engine == "deepspeed":
         from train.strategies.deepspeed_engine import check_precision
 
         check_precision(options, network)
+        name = name_of(options)
+        zero = list(divided_by_zero(stage_of(options))) if sizes.replicas > 1 else []
     divided = options.strategy in SHARDED or sizes.split
     plan = plan_of(network, example, options, sizes) if divided else Plan(splits={}, parts=[])
     parts, rest = _parts(network, plan) if is_wrapped(options, sizes) else ([], 0)
     return {
-        "strategy": _name(options, sizes),
-        "zero": _divided_by_zero(options, sizes),
+        "strategy": name,
+        "zero": zero,
         "replicate": sizes.replicate,
         "shard": sizes.shard,
         "tp": sizes.tp,
@@ -54,20 +58,6 @@ def division(options: Options, ranks: list[int]) -> dict[str, Any]:
         "notes": notes,
         "reason": None,
     }
-
-
-def _name(options: Options, sizes: Degrees) -> str:
-    """Return the strategy as the result will tell it."""
-    if options.engine == "deepspeed":
-        return name_of(options)
-    return strategy_name(options, sizes) if sizes.replicas > 1 or sizes.split else "single"
-
-
-def _divided_by_zero(options: Options, sizes: Degrees) -> list[str] | None:
-    """Return the parts that DeepSpeed divides among the ranks. `None`: another engine, whose parts are in `shard`."""
-    if options.engine != "deepspeed":
-        return None
-    return list(divided_by_zero(stage_of(options))) if sizes.replicas > 1 else []
 
 
 def _network(options: Options, sizes: Degrees) -> "tuple[nn.Module, Tensor, list[str]]":

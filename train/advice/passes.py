@@ -255,7 +255,10 @@ class MovedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> object:
         made: object = func(*args, **(kwargs or {}))
         if times := self._times(func):
-            read, written = (_tensors(values) for values in ((args, kwargs), made))
+            read, written = (
+                [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+                for values in ((args, kwargs), made)
+            )
             self.bytes += times * sum(tensor.numel() * tensor.element_size() for tensor in (*read, *written))
             self.launches += times * len(written)
         return made
@@ -266,7 +269,3 @@ class MovedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return 2 if func.overloadpacket in PRODUCTS else 0
         moves = func.namespace == "aten" and not func.is_view and func.overloadpacket not in ONLY_NAMED
         return int(moves)
-
-
-def _tensors(tree: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

@@ -79,7 +79,7 @@ def question_of(
 ) -> Question:
     """Read a job's options. Exits as the job does where they are wrong; raises BadOptions for what has no answer."""
     words = tuple(without_auto(words))
-    names = set(_names(words))
+    names = {word.partition("=")[0] for word in words}
     strategy_given = "--strategy" in names
     # Options of weights in parts are refused with the default strategy.
     options = parse([*words, "--strategy", "fsdp"] if names & OF_PARTS and not strategy_given else words)
@@ -125,10 +125,6 @@ def without_auto(words: Sequence[str]) -> list[str]:
     if _last_value(words, "--strategy") != AUTO:
         return list(words)
     return _without(words, ("--strategy",))
-
-
-def _names(words: Sequence[str]) -> list[str]:
-    return [word.partition("=")[0] for word in words]
 
 
 def _last_value(words: Sequence[str], option: str) -> str | None:

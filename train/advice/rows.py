@@ -1,7 +1,7 @@
 """The answer: a row for each machine, count and strategy, the cheapest first. Pure."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -34,36 +34,36 @@ class Row:
     strategy: str
     precision: Precision
     fits: bool
-    memory_gb: float | None
+    memory_gb: float | None = None
     """Memory of the fullest rank."""
-    memory: dict[str, float] | None
+    memory: dict[str, float] | None = None
     """By part, GB."""
-    micro_batch: int | None
-    gradient_accumulation_steps: int | None
-    batch_samples: int | None
+    micro_batch: int | None = None
+    gradient_accumulation_steps: int | None = None
+    batch_samples: int | None = None
     """Of a step of all ranks."""
-    batch_tokens: int | None
+    batch_tokens: int | None = None
     """The same; `None`: images."""
-    step_s: tuple[float, float] | None
-    samples_per_s: float | None
+    step_s: tuple[float, float] | None = None
+    samples_per_s: float | None = None
     """In the middle of the range."""
-    tokens_per_s: float | None
+    tokens_per_s: float | None = None
     """The same; `None`: images."""
-    mfu: float | None
+    mfu: float | None = None
     hourly_usd: float | None
-    usd_per_sample: float | None
-    compared: float | None
+    usd_per_sample: float | None = None
+    compared: float | None = None
     """The price by which rows are sorted: of the whole training, else of a sample; without a price the GPUs' seconds
     for a sample. A strategy that is hardly faster than a simpler one has the simpler one's, if that is higher."""
-    usd_per_epoch: float | None
+    usd_per_epoch: float | None = None
     """Of its samples alone, on machines that run already."""
-    total_s: tuple[float, float] | None
+    total_s: tuple[float, float] | None = None
     """From the order of the machines to the last step: the best case and the worst."""
-    usd_total: float | None
+    usd_total: float | None = None
     """Of that time, in the middle of the range, and at least of the shortest time that is billed."""
-    reason: str | None
+    reason: str | None = None
     """The reason against it, a missing fact, or the run that measured it."""
-    without_command: str | None
+    without_command: str | None = None
     """Why `words` do not train on all that is priced. `None`: they do."""
     words: tuple[str, ...]
     """The job's options for it."""
@@ -108,19 +108,11 @@ def rows(question: Question, machines: Sequence[Machines], runs: Sequence[Measur
 
     `runs`: earlier runs, the latest last; the steps of an equal run replace the estimate.
     """
-    all_rows = [
-        row
-        for precision in _precisions(question, machines)
-        for row in _rows_in(precision, question, machines, runs)
-    ]
-    return sorted(all_rows, key=_order)
-
-
-def _precisions(question: Question, machines: Sequence[Machines]) -> Sequence[Precision]:
-    """Return the precisions of the answer's rows: the named precision, else all that suit the GPUs."""
-    if question.precision_given or not question.spelled_out:
-        return [question.options.precision]
-    return list(dict.fromkeys(precision for group in machines for precision in group.usual_precisions))
+    precisions: Iterable[Precision] = [question.options.precision]
+    if question.spelled_out and not question.precision_given:
+        precisions = dict.fromkeys(precision for group in machines for precision in group.usual_precisions)
+    every_row = [row for precision in precisions for row in _rows_in(precision, question, machines, runs)]
+    return sorted(every_row, key=_order)
 
 
 def _rows_in(
@@ -190,23 +182,7 @@ def _refused(question: Question, machines: Machines, refused: Refused) -> Row:
         strategy=refused.options.strategy,
         precision=refused.options.precision,
         fits=False,
-        memory_gb=None,
-        memory=None,
-        micro_batch=None,
-        gradient_accumulation_steps=None,
-        batch_samples=None,
-        batch_tokens=None,
-        step_s=None,
-        samples_per_s=None,
-        tokens_per_s=None,
-        mfu=None,
-        usd_per_sample=None,
-        compared=None,
-        usd_per_epoch=None,
-        total_s=None,
-        usd_total=None,
         reason=refused.reason,
-        without_command=None,
         words=question.words,
     )
 
@@ -235,7 +211,7 @@ def _row(
         if question.samples is not None:
             best, worst = (step / layout.global_batch for step in seconds)
             cost = training_cost(machines, question.samples, (best, worst))
-    of_text = None if network.of_images else network.tokens
+    samples, of_text = question.data.training, None if network.of_images else network.tokens
     return Row(
         **_facts(machines),
         strategy=strategy_name(options, layout.sizes),
@@ -254,17 +230,13 @@ def _row(
         mfu=figures(mfu),
         usd_per_sample=usd_per_sample,
         compared=(cost.usd if cost is not None else usd_per_sample) or gpu_s,
-        usd_per_epoch=_product(usd_per_sample, question.data.training),
+        usd_per_epoch=figures(usd_per_sample and samples and usd_per_sample * samples),
         total_s=None if cost is None else (figures(cost.total_s[0]), figures(cost.total_s[1])),
         usd_total=None if cost is None else figures(cost.usd),
         without_command=question.without_command,
         reason=_reason(options, layout, machines, seconds, run),
         words=(*question.words, *_decided(question, layout)),
     )
-
-
-def _product(price: float | None, samples: float | None) -> float | None:
-    return None if price is None or samples is None else figures(price * samples)
 
 
 @overload

@@ -71,7 +71,9 @@ def step_s(
     other_launches = STEP_LAUNCHES / batch.number
     kernels = again * max(stage.launches for stage in stages) + other_launches
     launches = other_launches if graphs else kernels
-    update = _update_bytes(network, options, sizes) / memory
+    # The optimizer reads and writes weights and two moments, and reads gradients.
+    updated = optimized(max(stage.weights for stage in stages), network, options, sizes)
+    update = 7 * number_bytes(options.precision) * updated / memory
 
     def at(attained: float, of_memory: float, share: float, kernel_s: float, launch_s: float) -> float:
         pass_s = flops / (peak * attained) + moved / (memory * of_memory) + kernels * kernel_s
@@ -97,9 +99,3 @@ def _after(backward_s: float, buckets: Sequence[float]) -> float:
         ready_s += backward_s * seconds / sum(buckets)
         sent_s = max(sent_s, ready_s) + seconds
     return max(0.0, sent_s - backward_s)
-
-
-def _update_bytes(network: Network, options: Options, sizes: Degrees) -> float:
-    """Return the bytes that the optimizer moves: it reads and writes weights and two moments, and reads gradients."""
-    weights = max(stage.weights for stage in stages_of(network, sizes.pp, sizes.tp))
-    return 7 * number_bytes(options.precision) * optimized(weights, network, options, sizes)

@@ -116,9 +116,11 @@ class PartsReader:
         """
         if strategy.reads_whole:
             names = [name for name, _ in network.named_parameters()]
-            strategy.load_model(network, _Lazy(self._names_of(MODEL), self._weight))
+            strategy.load_model(
+                network, _Lazy(self._names_of(MODEL), lambda name: self._whole({"": f"{MODEL}{name}"})[""])
+            )
             numbers = range(len(names))
-            states = _Lazy(numbers, lambda number: self._state_of(names[number]))
+            states = _Lazy(numbers, lambda number: self._whole(self._keys_of(names[number])))
             group = {**settings, "params": list(numbers)}
             strategy.load_optimizer(optimizer, {"state": states, "param_groups": [group]})
             return
@@ -145,12 +147,6 @@ class PartsReader:
         """Return the names of a weight's optimizer tensors, by their keys in the optimizer."""
         prefix = f"{OPTIMIZER}{weight}."
         return {key: f"{prefix}{key}" for key in self._names_of(prefix) if "." not in key}
-
-    def _weight(self, name: str) -> Tensor:
-        return self._whole({"": f"{MODEL}{name}"})[""]
-
-    def _state_of(self, weight: str) -> dict[str, Tensor]:
-        return self._whole(self._keys_of(weight))
 
     def _whole(self, names: Mapping[str, str]) -> dict[str, Tensor]:
         loaded = {name: self._empty(name) for name in names.values()}

@@ -42,7 +42,13 @@ PYTHON, BINARY = Version("cifar-10-batches-py", ""), Version("cifar-10-batches-b
 def read(options: Options, env: DistributedEnvironment) -> Dataset:  # noqa: ARG001 - all datasets are read with the same call
     """Read it. Its 10,000 test images are for validation, or with `--validation` for the test."""
     folder = data_folder(options)
-    ensure_downloaded("cifar10", folder, missing=_missing, download=_download, allowed=options.download)
+    ensure_downloaded(
+        "cifar10",
+        folder,
+        missing=_missing,
+        download=lambda part: import_torchvision().datasets.CIFAR10(str(part), train=False, download=True),
+        allowed=options.download,
+    )
     if all(path.exists() for path in PYTHON.paths(folder)):
         *batches, own_test = map(_python_batch, PYTHON.paths(folder))
     else:
@@ -68,10 +74,6 @@ def _missing(folder: Path) -> list[str]:
     if all(path.exists() for path in BINARY.paths(folder)):
         return []
     return [name for name in PYTHON.names if not (folder / name).exists()]
-
-
-def _download(folder: Path) -> None:
-    import_torchvision().datasets.CIFAR10(str(folder), train=False, download=True)
 
 
 def _python_batch(path: Path) -> Samples:

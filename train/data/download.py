@@ -37,7 +37,7 @@ def ensure_downloaded(
     folder: Path,
     *,
     missing: Callable[[Path], list[str]],
-    download: Callable[[Path], None],
+    download: Callable[[Path], object],
     allowed: bool,
     wait_s: float = WAIT_S,
 ) -> None:
@@ -72,7 +72,7 @@ def ensure_downloaded(
         ) from error
 
 
-def _download(part: Path, folder: Path, names: list[str], download: Callable[[Path], None]) -> None:
+def _download(part: Path, folder: Path, names: list[str], download: Callable[[Path], object]) -> None:
     """Download into `part`, and move the files of these names from there to `folder`."""
     shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
     try:

@@ -108,17 +108,17 @@ def _files(folder: Path, classes: list[str]) -> list[LabelledFile]:
                 f"{folder / name} is a class that {folder.parent / 'train'} does not have: remove it, or rename "
                 "it to one of those."
             )
-        files = sorted(path for path in (folder / name).iterdir() if _is_image(path))
+        files = sorted(
+            path
+            for path in (folder / name).iterdir()
+            if path.suffix.lower() in SUFFIXES and path.name[0] != "."
+        )
         if not files:
             raise BadData(
                 f"{folder / name} has no .png or .jpg files. Put some there, or remove the folder with its class."
             )
         labelled += [LabelledFile(path, classes.index(name)) for path in files]
     return labelled
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and path.name[0] != "."
 
 
 def _decoded(files: Sequence[LabelledFile], size: int, threads: int) -> Samples:

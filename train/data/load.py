@@ -126,7 +126,8 @@ def load_dataset(options: Options, env: DistributedEnvironment) -> Dataset:
     MissingData (it is not there), BadData (it can't be used), BadOptions (the options do not fit it), BadEnvironment
     (a package that reads it is not installed).
     """
-    if options.data_pipeline == "ray" and not _on_ray():
+    ray = sys.modules.get("ray")  # imported if Ray started this process
+    if options.data_pipeline == "ray" and (ray is None or not ray.is_initialized()):
         raise BadOptions(
             "--data-pipeline ray has Ray read the images, and Ray did not start this rank: start the job with "
             "gpuctl train --mode ray, or leave the option out."
@@ -142,9 +143,3 @@ def begin_to_load(options: Options, env: DistributedEnvironment, *, in_thread: b
     if not in_thread:
         return partial(load_dataset, options, env)
     return ThreadPoolExecutor(1, "data").submit(load_dataset, options, env).result
-
-
-def _on_ray() -> bool:
-    """Return whether Ray started this process: it is imported then."""
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized()

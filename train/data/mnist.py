@@ -27,7 +27,13 @@ UNSIGNED_BYTE = 0x08
 def read(options: Options, env: DistributedEnvironment) -> Dataset:  # noqa: ARG001 - all datasets are read with the same call
     """Read it. Its 10,000 test images are for validation, or with `--validation` for the test."""
     folder = data_folder(options)
-    ensure_downloaded("mnist", folder, missing=_missing, download=_download, allowed=options.download)
+    ensure_downloaded(
+        "mnist",
+        folder,
+        missing=_missing,
+        download=lambda part: import_torchvision().datasets.MNIST(str(part), train=False, download=True),
+        allowed=options.download,
+    )
     own_training, own_test = (_part(folder / FOLDER, part) for part in ("train", "t10k"))
     if own_training.inputs.shape[1:] != own_test.inputs.shape[1:]:
         raise BadData(f"The training and test images in {folder / FOLDER} differ in size. Replace them.")
@@ -50,10 +56,6 @@ def _missing(folder: Path) -> list[str]:
 
 def _either(path: Path) -> tuple[Path, Path]:
     return path, path.with_name(path.name + ".gz")
-
-
-def _download(folder: Path) -> None:
-    import_torchvision().datasets.MNIST(str(folder), train=False, download=True)
 
 
 def _part(folder: Path, part: str) -> Samples:

@@ -66,7 +66,8 @@ class Plateau:
             self._bad_epochs += 1
         if self._bad_epochs > self._patience:
             self._bad_epochs = 0
-            if self._grow_batch and self._may_grow():
+            grown = self._batch_size * self._factor ** -(self._batch_growths + 1)
+            if self._grow_batch and grown <= self._max_batch_size:
                 self._batch_growths += 1
             else:
                 self._lr_drops += 1
@@ -87,6 +88,3 @@ class Plateau:
         self._bad_epochs = state["bad_epochs"]
         self._lr_drops = state["lr_drops"]
         self._batch_growths = state["batch_growths"]
-
-    def _may_grow(self) -> bool:
-        return self._batch_size * self._factor ** -(self._batch_growths + 1) <= self._max_batch_size

@@ -18,10 +18,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from train.distributed.environment import DistributedEnvironment
 from train.errors import BadOptions
-from train.options import Compression, Options
-from train.strategies.degrees import Degrees, check_alone
+from train.options import Compression
+from train.strategies.degrees import check_alone
 from train.strategies.strategy import Strategy
 
 Hook = Callable[[Any], torch.futures.Future[torch.Tensor]]
@@ -118,12 +117,10 @@ class ThreadedDataParallel(Strategy):
 
     name = "dp"
 
-    def __init__(
-        self, options: Options, env: DistributedEnvironment, device: torch.device, sizes: Degrees
-    ) -> None:
-        super().__init__(options, env, device, sizes)
-        check_alone(env)
-        if device.type == "cuda":
+    def set_up(self) -> None:
+        """Set the strategy's own attributes. Raises BadOptions."""
+        check_alone(self.env)
+        if self.device.type == "cuda":
             self.devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
 
     def wrap(self, model: nn.Module, *, steps: int, on_ready: Callable[[], None]) -> nn.Module:  # noqa: ARG002

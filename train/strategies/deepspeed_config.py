@@ -95,16 +95,11 @@ def _unknown(
         return None
     # A key may be any string: show its beginning only.
     shown = json.dumps(f"{where}{key}"[:100], ensure_ascii=False)
-    if why := _reason(key, refused):
+    if why := refused.get(key) or refused.get(key.lower()):
         return f"{OPTION} has {shown}, and {why}. Take it out."
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"Did you mean {where}{near[0]}? Else take" if near else "Take"
     return f"{OPTION} has {shown}, which the job does not know. {hint} it out."
-
-
-def _reason(key: str, refused: Mapping[str, str]) -> str | None:
-    """Return why a key is refused, in whatever case it is written."""
-    return refused.get(key) or refused.get(key.lower())
 
 
 def take_over(options: argparse.Namespace, typed: Collection[str]) -> str | None:
@@ -264,8 +259,7 @@ def _sizes(config: Config) -> Config:
         raise BadOptions(f"{OPTION} says zero_optimization.stage {stage!r}: give 0, 1, 2 or 3.")
     if "gradient_clipping" in config:
         norm = config["gradient_clipping"]
-        if isinstance(norm, bool) or not isinstance(norm, int | float) or norm < 0:
-            raise BadOptions(f"{OPTION} says gradient_clipping {norm!r}: give a number from 0.")
+        _check_number(norm, f"gradient_clipping {norm!r}")
         values["max_grad_norm"] = (f"gradient_clipping {norm:g}", norm or None)
     return values
 
@@ -277,12 +271,7 @@ def _optimizer(config: Config, options: argparse.Namespace) -> Config:
     for name in ("lr", "weight_decay"):
         if name in params:
             values[name] = (f"optimizer.params.{name} {params[name]}", params[name])
-            if (
-                isinstance(params[name], bool)
-                or not isinstance(params[name], int | float)
-                or params[name] < 0
-            ):
-                raise BadOptions(f"{OPTION} says {values[name][0]}: give a number from 0.")
+            _check_number(params[name], values[name][0])
     kind = section.get("type")
     if kind is not None:
         if kind not in OPTIMIZERS:
@@ -325,6 +314,12 @@ def _precision(config: Config, typed: str | None) -> Config:
             f"{OPTION} says {off}.enabled false, and --precision says {typed}: leave one of them out."
         )
     return {} if not on else {"precision": (f"{next(iter(on))}.enabled true", next(iter(on.values())))}
+
+
+def _check_number(value: object, shown: str) -> None:
+    """Raise BadOptions for a value that is no number from 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise BadOptions(f"{OPTION} says {shown}: give a number from 0.")
 
 
 def _section(config: Mapping[str, Any], name: str) -> Config:

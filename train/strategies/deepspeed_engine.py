@@ -29,7 +29,6 @@ from train.strategies.deepspeed_config import (
     stage_of,
 )
 from train.strategies.deepspeed_state import WEIGHTS_STAGE, DividedState
-from train.strategies.degrees import Degrees
 from train.strategies.strategy import State, Strategy, keeps_statistics, weights_of
 
 
@@ -40,16 +39,14 @@ class DeepSpeed(Strategy):
     any_memory_format = False
     own_precision = True
 
-    def __init__(
-        self, options: Options, env: DistributedEnvironment, device: torch.device, sizes: Degrees
-    ) -> None:
-        super().__init__(options, env, device, sizes)
-        self.name = name_of(options)
-        self._stage = stage_of(options)
+    def set_up(self) -> None:
+        """Set the strategy's own attributes. Raises BadOptions and BadEnvironment."""
+        self.name = name_of(self.options)
+        self._stage = stage_of(self.options)
         self.sharded = self.reads_whole = self._stage > 0
-        self._deepspeed = _deepspeed(env, device)
+        self._deepspeed = _deepspeed(self.env, self.device)
         if (
-            options.precision == "fp16"
+            self.options.precision == "fp16"
             and not self._deepspeed.accelerator.get_accelerator().is_fp16_supported()
         ):
             raise BadOptions("DeepSpeed can't compute in fp16 on these processors: take bf16, or GPUs.")

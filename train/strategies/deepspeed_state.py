@@ -78,11 +78,13 @@ class DividedState:
         self, optimizer: torch.optim.Optimizer, state: Mapping[int, State], parts: list[Tensor]
     ) -> None:
         """Load each weight's optimizer state, by the weight's number."""
+        group = optimizer.param_groups[0]
+        counts_on_device = bool(group.get("fused") or group.get("capturable"))
         for number, weight in enumerate(self._names):
             values = state.get(number, {})
             if number == 0 and values:
                 for part in parts:
-                    optimizer.state[part] = _begun(part, values, on_device=_on_device(optimizer))
+                    optimizer.state[part] = _begun(part, values, on_device=counts_on_device)
             for key, value in values.items():
                 if isinstance(value, Tensor) and value.dim():
                     whole = _of_shape(values, key, self._shapes[weight]).to(weight.device, torch.float32)
@@ -118,12 +120,6 @@ class DividedState:
     def _buffers(self) -> State:
         weights = {name for names in self._names.values() for name in names}
         return {name: value for name, value in self._network.state_dict().items() if name not in weights}
-
-
-def _on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the optimizer keeps its step count on the weights' device."""
-    group = optimizer.param_groups[0]
-    return bool(group.get("fused") or group.get("capturable"))
 
 
 def _begun(part: Tensor, values: State, *, on_device: bool) -> State:

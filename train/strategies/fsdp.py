@@ -25,9 +25,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from train.distributed.environment import DistributedEnvironment
-from train.options import Options
-from train.strategies.degrees import SHARDED, Degrees, gathers_in_half, strategy_name
+from train.strategies.degrees import SHARDED, gathers_in_half, strategy_name
 from train.strategies.plan import Plan, plan_of
 from train.strategies.strategy import State, Strategy, keeps_statistics, load_by_number, weights_of
 from train.strategies.tensor_parallel import split_layers
@@ -45,13 +43,14 @@ class FullyShard(Strategy):
     shards_without_weights = True
     sharded = True
 
-    def __init__(
-        self, options: Options, env: DistributedEnvironment, device: torch.device, sizes: Degrees
-    ) -> None:
-        super().__init__(options, env, device, sizes)
-        self.name = strategy_name(options, sizes)
+    def set_up(self) -> None:
+        """Set the strategy's own attributes."""
+        sizes = self.sizes
+        self.name = strategy_name(self.options, sizes)
         shape = (sizes.pp, sizes.replicate, sizes.shard, sizes.tp)
-        self.mesh = init_device_mesh(device.type, shape, mesh_dim_names=("pp", "replicate", "shard", "tp"))
+        self.mesh = init_device_mesh(
+            self.device.type, shape, mesh_dim_names=("pp", "replicate", "shard", "tp")
+        )
         """All ranks. Some dimensions may be of one."""
         self._in_half = False
         """Whether weights are gathered in bf16, and compute so."""

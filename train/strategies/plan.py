@@ -42,7 +42,10 @@ def chain(network: nn.Module, example: Tensor) -> list[Layer]:
     last = next((at for at, layer in reversed(list(enumerate(layers))) if layer.weights), 0)
     linear = next((at for at, layer in enumerate(layers) if isinstance(layer.compute, nn.Linear)), last)
     # Steps without weights, as between images and classifier, are often no modules.
-    between = [Layer(name="", compute=step) for step in (_flatten, _pool)]
+    between = [
+        Layer(name="", compute=lambda value: value.flatten(1)),
+        Layer(name="", compute=lambda value: adaptive_avg_pool2d(value, 1).flatten(1)),
+    ]
     tries = ([*layers[:at], step, *layers[at:]] for step in between for at in sorted({linear, last}))
     working = next((row for row in (layers, *tries) if _same(network, row, example)), None)
     if working is None:
@@ -129,14 +132,6 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
         yield
     finally:
         network.train(was)
-
-
-def _flatten(value: Tensor) -> Tensor:
-    return value.flatten(1)
-
-
-def _pool(value: Tensor) -> Tensor:
-    return adaptive_avg_pool2d(value, 1).flatten(1)
 
 
 @dataclass(frozen=True, kw_only=True)

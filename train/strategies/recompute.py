@@ -4,7 +4,7 @@ The network stays as it is: names of weights and parts do not change.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -33,12 +33,10 @@ class Recomputed(nn.Module):
 
     def forward(self, *inputs: Any) -> Any:  # noqa: ANN401 - as the block has it
         """Compute as the block does."""
-        again: dict[str, Any] = {} if torch.compiler.is_compiling() else {"context_fn": self._contexts}
+        again: dict[str, Any] = {}
+        if not torch.compiler.is_compiling():
+            again["context_fn"] = lambda: (nullcontext(), _without_statistics(self))
         return checkpoint(super().forward, *inputs, use_reentrant=False, **again)
-
-    def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return the contexts of the first time and of the second."""
-        return nullcontext(), _without_statistics(self)
 
 
 @contextmanager

@@ -57,6 +57,10 @@ class Strategy:
         """Whether this rank counts the samples of its replica."""
         self.devices = [device]
         """All devices that this rank computes on."""
+        self.set_up()
+
+    def set_up(self) -> None:
+        """Set the strategy's own attributes. Raises BadOptions and BadEnvironment."""
 
     @property
     def graphable(self) -> bool:

@@ -28,7 +28,9 @@ def parts_to_wrap(network: nn.Module, policy: str) -> dict[str, nn.Module]:
     parts = {name: part for name, part in named.items() if not _shares(part, holders)}
     if not parts or (policy != "transformer" and classes - matched):
         of_network = Counter(
-            type(part).__name__ for name, part in network.named_modules() if name and _trained(part)
+            type(part).__name__
+            for name, part in network.named_modules()
+            if name and any(p.requires_grad for p in part.parameters())
         )
         raise BadOptions(
             f"--wrap {policy}: the network has no such part. It has {', '.join(of_network)}; or give size:100000."
@@ -84,7 +86,3 @@ def _holders(part: nn.Module) -> Counter[nn.Parameter]:
 def _shares(part: nn.Module, holders: Counter[nn.Parameter]) -> bool:
     """Return whether a weight of the part is also in a module outside. `holders`: the network's."""
     return any(number < holders[p] for p, number in _holders(part).items())
-
-
-def _trained(part: nn.Module) -> bool:
-    return any(p.requires_grad for p in part.parameters())
