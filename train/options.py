@@ -369,6 +369,11 @@ class Options:
         return self.dataset == "text"
 
     @property
+    def default_batch_size(self) -> int:
+        """Return the samples of a rank's batch if no option sets them, and there are enough."""
+        return DEFAULT_BATCH_OF_TEXT if self.is_text else DEFAULT_BATCH
+
+    @property
     def samples_name(self) -> str:
         """Return the samples' name in a sentence."""
         return "sequences" if self.is_text else "images"

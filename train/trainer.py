@@ -22,8 +22,7 @@ from train.evaluation import MAX_NUMBERS, MAX_SAMPLES, evaluate, perplexity
 from train.models.gpt import GPT, materialise
 from train.models.gpt_sizes import GPT_SIZES
 from train.models.networks import build_model
-from train.optimization.lr_schedule import lr_schedule, set_lr
-from train.optimization.optimizer import build_optimizer
+from train.optimization.optimizer import build_optimizer, lr_schedule, set_lr
 from train.optimization.plateau import Plateau
 from train.options import Options
 from train.reporting.device_use import DeviceUse, device_use

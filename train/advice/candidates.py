@@ -55,7 +55,7 @@ def layouts(
 ) -> Iterator[Layout | Refused]:
     """Yield the ways to divide the job by that strategy: one, or one for each degree that the options leave open.
 
-    `None` for a strategy that nobody named, and that these ranks can't have.
+    Yields nothing for a strategy that no option names, and that these ranks can't have.
     """
     variants = list(_variants(question.options, strategy, machines, network))
     for options in variants:
@@ -106,25 +106,19 @@ def _layout(question: Question, options: Options, network: Network, machines: Ma
             f"--tp {sizes.tp} is more than the {machines.gpus} GPUs of a machine: each layer would wait "
             "for the network."
         )
-    batch = question.global_batch(sizes.replicas)
-    if batch is None:
-        raise BadOptions(
-            f"--global-batch-size {options.global_batch_size} can't be divided among {sizes.replicas} ranks. Give a "
-            f"multiple of {sizes.replicas}."
-        )
-    rank_batch, rank_samples = batch // sizes.replicas, question.rank_samples(sizes.replicas)
+    rank_batch, rank_samples = question.batch_of_rank(sizes.replicas), question.rank_samples(sizes.replicas)
     if rank_samples is not None and rank_batch > rank_samples:
         raise BadOptions(
             f"The batch has {rank_batch:,} {options.samples_name} a rank, and an epoch has {rank_samples:,}: give a "
             "smaller batch, or more data."
         )
-    largest = _largest(options, network, sizes, batch // sizes.replicas, machines.gpu_memory_gb)
+    largest = _largest(options, network, sizes, rank_batch, machines.gpu_memory_gb)
     memory = fullest_rank(network, options, sizes, largest)
     return Layout(
         options=options,
         sizes=sizes,
         batch=largest,
-        global_batch=batch,
+        global_batch=rank_batch * sizes.replicas,
         memory=memory,
         fits=fits(memory, machines.gpu_memory_gb),
     )

@@ -11,8 +11,8 @@ from train.advice.machines import Machines
 from train.command_line import parse
 from train.distributed.environment import DistributedEnvironment
 from train.errors import BadOptions
-from train.options import DEFAULT_BATCH, DEFAULT_BATCH_OF_TEXT, Options
-from train.strategies.degrees import degrees, micro_batches
+from train.options import Options
+from train.strategies.degrees import batch_of_rank, degrees, micro_batches
 
 SIZES = frozenset({"tp", "pp", "batch_size", "global_batch_size", "gradient_accumulation_steps"})
 """Options that say how batches and ranks are divided. What they come to is compared: it has several spellings."""
@@ -66,12 +66,11 @@ def _is_same(run: MeasuredRun, layout: Layout, env: DistributedEnvironment) -> b
         return False
     try:
         sizes = degrees(options, env)
-        default = DEFAULT_BATCH_OF_TEXT if options.is_text else DEFAULT_BATCH
-        batch = options.global_batch_size or (options.batch_size or default) * sizes.replicas
-        number = micro_batches(options, sizes, batch // sizes.replicas)
+        batch = batch_of_rank(options, sizes.replicas) or options.default_batch_size
+        number = micro_batches(options, sizes, batch)
     except BadOptions:
         return False
-    return (sizes, batch, number) == (layout.sizes, layout.global_batch, layout.batch.number)
+    return (sizes, batch * sizes.replicas, number) == (layout.sizes, layout.global_batch, layout.batch.number)
 
 
 def _value(options: Options, name: str) -> object:

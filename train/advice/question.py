@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from train.advice.data import Data, data_of
 from train.command_line import parse
 from train.errors import BadOptions
-from train.options import DEFAULT_BATCH, DEFAULT_BATCH_OF_TEXT, Options, Precision
+from train.options import Options, Precision
+from train.strategies.degrees import batch_of_rank
 
 DECIDED = (
     "--strategy",
@@ -56,16 +57,14 @@ class Question:
             options=replace(self.options, precision=precision),
         )
 
-    def global_batch(self, replicas: int) -> int | None:
-        """Return the samples of a step of `replicas` data-parallel ranks. `None`: not divisible."""
-        if self.options.global_batch_size is not None:
-            return None if self.options.global_batch_size % replicas else self.options.global_batch_size
+    def batch_of_rank(self, replicas: int) -> int:
+        """Return the samples of a step of each of `replicas` data-parallel ranks. Raises BadOptions."""
         if self.batch_tokens is not None:
-            return max(1, round(self.batch_tokens / self.options.seq_len / replicas)) * replicas
-        default = DEFAULT_BATCH_OF_TEXT if self.options.is_text else DEFAULT_BATCH
-        if (rank_samples := self.rank_samples(replicas)) is not None:
-            default = min(default, rank_samples)  # as in the job
-        return (self.options.batch_size or default) * replicas
+            return max(1, round(self.batch_tokens / self.options.seq_len / replicas))
+        if (size := batch_of_rank(self.options, replicas)) is not None:
+            return size
+        default, samples = self.options.default_batch_size, self.rank_samples(replicas)
+        return default if samples is None else min(default, samples)  # as in the job
 
     def rank_samples(self, replicas: int) -> int | None:
         """Return the samples of an epoch of each data-parallel rank. `None`: not known."""

@@ -11,7 +11,7 @@ from train.batches.sampling import RankSampler, samples_per_rank
 from train.data.dataset import Dataset, ImageFiles
 from train.distributed.environment import ranks_text
 from train.errors import BadOptions
-from train.options import DEFAULT_BATCH, DEFAULT_BATCH_OF_TEXT, Augmentation, Options
+from train.options import Augmentation, Options
 from train.strategies.degrees import batch_of_rank
 from train.strategies.strategy import Strategy
 
@@ -59,7 +59,7 @@ def batch_size_per_rank(options: Options, samples: int, world_size: int) -> int:
     ranks, name = ranks_text(world_size), options.samples_name
     size = batch_of_rank(options, world_size)
     if size is None:
-        size = min(DEFAULT_BATCH_OF_TEXT if options.is_text else DEFAULT_BATCH, max_size)
+        size = min(options.default_batch_size, max_size)
     if size > max_size:
         raise BadOptions(
             f"A batch of {size:,} {name} a rank is more than there are: {samples:,} training {name} for {ranks}. "

@@ -79,11 +79,6 @@ class Dataset:
         """Return whether samples are sequences of tokens."""
         return self.validation.inputs.dim() == 2
 
-    @property
-    def labels_per_sample(self) -> int:
-        """Return the labels of a sample: one for an image, a token for each of a sequence."""
-        return self.shape[0] if self.is_text else 1
-
 
 def split_indices(count: int, fraction: float) -> tuple[Tensor, Tensor]:
     """Split the numbers of `count` images into training images and a held-out fraction.

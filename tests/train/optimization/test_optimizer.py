@@ -3,8 +3,7 @@ import torch
 from torch import nn
 
 from train.distributed.environment import DistributedEnvironment
-from train.optimization.lr_schedule import set_lr
-from train.optimization.optimizer import build_optimizer
+from train.optimization.optimizer import build_optimizer, set_lr
 from train.options import Options
 from train.strategies.strategy import Strategy
 
