@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuctl.workflow.runs.request.request import DATA_OPTIONS, value_of
-from gpuctl.workflow.runs.strategy.billing import min_billed_s
+from gpuctl.workflow.runs.strategy.ask import min_billed_s
 from inventories.machine import Inventory
 from inventories.specs.checks import MIN_TTL_S
 from provision.clouds import describe, price_region

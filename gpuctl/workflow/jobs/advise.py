@@ -3,7 +3,9 @@
 For a cluster, rows are about its machines, by the GPUs that the nodes report.
 """
 
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,11 +22,12 @@ from gpuctl.workflow.jobs.advice_command import (
     large_folders,
     with_absolute_paths,
 )
-from gpuctl.workflow.jobs.check import compared
-from gpuctl.workflow.jobs.measured import measured_runs
 from gpuctl.workflow.machines.connect import connected, load_inventory
+from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, last_line
 from gpuctl.workflow.runs.request.request import value_of
 from gpuctl.workflow.runs.strategy.ask import Answer, ask, machines_of_nodes, machines_of_shape
+from inventories.disk.store import RunFolder, Store
+from inventories.errors import InventoryError
 from inventories.machine import Inventory
 from inventories.text import plural
 from provision.clouds import Shape
@@ -37,6 +40,11 @@ if TYPE_CHECKING:
 COUNTS = (1, 2, 4, 8)
 """Of machines, where nobody says how many."""
 MODEL = "--model"
+CHECK_TIMEOUT_S = 120.0
+"""Time limit of torch's count."""
+TOLERANCE = 0.10
+NEWEST = 200
+"""Runs that are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,3 +192,61 @@ def _row(
         reason = " ".join(str(part) for part in (row["reason"], without_command) if part)
         return AdviceRow(**known | {"reason": reason}, command=None)  # type: ignore[arg-type]
     return AdviceRow(**known, command=command(row))  # type: ignore[arg-type]
+
+
+def compared(row: Mapping[str, Any], vocabulary: int) -> str:
+    """Return a sentence on how the two counts of a row that fits agree, or why torch's is not there."""
+    layout = {name: row[name] for name in ("count", "gpus", "micro_batch")} | {"vocabulary": vocabulary}
+    try:
+        done = ask_built_in("memory", row["words"], layout, CHECK_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return f"memory not checked: torch counted for longer than {CHECK_TIMEOUT_S:.0f} s"
+    except Usage as error:
+        return f"memory not checked: torch can't count it ({error})"
+    if done.returncode:
+        return f"memory not checked: torch can't count it ({last_line(done)})"
+    try:
+        answer = answer_in(done.stdout, dict)
+    except ValueError as error:
+        return f"memory not checked: {error}"
+    if "left_out" in answer:
+        return f"memory not checked: {answer['left_out']}"
+    return verdict(answer["arithmetic_gb"], answer["torch_gb"])
+
+
+def verdict(arithmetic_gb: float, torch_gb: float) -> str:
+    """Return a sentence on both counts."""
+    difference = arithmetic_gb / torch_gb - 1
+    counts = f"{arithmetic_gb:.2f} GB by arithmetic, {torch_gb:.2f} GB by torch's tracker"
+    if abs(difference) <= TOLERANCE:
+        return f"memory checked on a few blocks: {counts}"
+    return (
+        f"warning: the memory is uncertain: on a few blocks it is {counts} ({difference:+.0%}). Leave room, or try "
+        "with gpuctl bench"
+    )
+
+
+def measured_runs(store: Store) -> list[dict[str, Any]]:
+    """Return the built-in job's runs that succeeded on machines of a known shape; the latest last."""
+    runs = (_measured(folder) for folder in store.runs()[-NEWEST:])
+    return [run for run in runs if run is not None]
+
+
+def _measured(folder: RunFolder) -> dict[str, Any] | None:
+    """Return a run as the job's arithmetic takes it. `None`: it had no steady step, or its record can't be read."""
+    with suppress(InventoryError):
+        run, result = folder.load_run(), folder.load_result()
+        ranks = {node.nproc for node in run.nodes}
+        if result is None or result.status != "succeeded" or run.shape is None or len(ranks) != 1:
+            return None
+        if not run.built_in or run.searched or not result.train.samples_per_s:
+            return None
+        return {
+            "run": run.run,
+            "shape": run.shape,
+            "count": len(run.nodes),
+            "ranks": ranks.pop(),
+            "words": run.args,
+            "samples_per_s": result.train.samples_per_s,
+        }
+    return None

@@ -32,6 +32,7 @@ from gpuctl.workflow.runs.launch import (
 )
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.runs.outputs.earlier import note_or_share, rewritten_sentence
+from gpuctl.workflow.runs.outputs.task_files import with_task_files
 from gpuctl.workflow.runs.placement import place, take_back
 from gpuctl.workflow.runs.prepare import Prepared, check_nodes, gather_facts, prepare
 from gpuctl.workflow.runs.request.launchable import Launchable, read
@@ -39,7 +40,6 @@ from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, ch
 from gpuctl.workflow.runs.resume import resolve, resume_point_of
 from gpuctl.workflow.runs.strategy.auto import with_strategy
 from gpuctl.workflow.runs.strategy.fitting import machines_that_fit
-from gpuctl.workflow.runs.task_files import with_task_files
 from inventories.clocks import passed_s
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError

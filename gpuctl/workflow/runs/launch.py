@@ -115,7 +115,9 @@ def plan_run(
     parts: list[RunNode] = []
     first_rank = 0
     mode, options, drives = request.mode, request.options(root), request.drives
-    hourly_usd = _price(inventory, len(machines))
+    hourly_usd = inventory.hourly_usd
+    if hourly_usd is not None:  # the machines' share of the cluster's price
+        hourly_usd = hourly_usd * len(machines) / len(inventory.machines)
     if drives:
         machines, request = machines[:1], replace(request, nproc_per_node=1)
     for rank, machine in enumerate(machines):
@@ -135,6 +137,7 @@ def plan_run(
             )
         )
         first_rank += nproc
+    shapes = {machine.shape or inventory.shape for machine in machines}
     port = facts[machines[0].name].free_port or 0  # the preflight refuses a node without a free port
     return Run(
         run=run_id,
@@ -148,24 +151,11 @@ def plan_run(
         started_at=started_at.isoformat(timespec="milliseconds"),
         seconds=rounded(seconds),
         hourly_usd=hourly_usd,
-        shape=_shape(inventory, machines),
+        shape=shapes.pop() if len(shapes) == 1 else None,
         options=options,
         names_ranks=names_ranks,
         commit=commit,
     )
-
-
-def _shape(inventory: Inventory, machines: Sequence[Machine]) -> str | None:
-    """Return the shape of the machines that take part. `None`: it is not known, or they have several."""
-    shapes = {machine.shape or inventory.shape for machine in machines}
-    return shapes.pop() if len(shapes) == 1 else None
-
-
-def _price(inventory: Inventory, machines: int) -> float | None:
-    """Return the price of the machines of the run, USD an hour: their share of the cluster's price."""
-    if inventory.hourly_usd is None:
-        return None
-    return inventory.hourly_usd * machines / len(inventory.machines)
 
 
 def rounded(seconds: Mapping[str, float]) -> dict[str, float]:

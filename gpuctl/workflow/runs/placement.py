@@ -40,11 +40,38 @@ def place(
     file. Raises if a node does not get all of them; if the run is then not launched, for whatever reason, call
     `take_back`.
     """
-    if point.source is None or point.checkpoints is None:
+    from remote.fanout import fan_out, values
+    from remote.files import checkpoints
+
+    source = point.source
+    if source is None or point.checkpoints is None:
         return None
-    _place(view, store.run(point.source.run), nodes, point, run)
-    placed, targets = replace(point.checkpoints, lacks=()), receivers(run, point.checkpoints)
-    return BeganWith(run=point.source.run, nodes={part.name: placed for part in targets})
+    targets = {part.name: part for part in receivers(run, point.checkpoints)}
+    lacking = [name for name in targets if not has_them(point, run, name)]
+    over = Event()
+
+    def fill(part: RunNode) -> None:
+        def say(text: str) -> None:
+            if not over.is_set():
+                view.node(part.name, text)
+
+        node = nodes[part.name]
+        if part.name in lacking:
+            checkpoints.send(node, from_here, part, say=say)
+        else:
+            checkpoints.place(node, source, part)
+
+    with brought_here(store.run(source.run), point, bring=bool(lacking)) as from_here:
+        try:
+            values(fan_out(fill, targets))
+        except BaseException:
+            # After an interrupt threads still run: their transfers must end, and print nothing.
+            over.set()
+            for name in targets:
+                nodes[name].close()
+            raise
+    placed = replace(point.checkpoints, lacks=())
+    return BeganWith(run=source.run, nodes=dict.fromkeys(targets, placed))
 
 
 def take_back(
@@ -68,44 +95,6 @@ def take_back(
             if outcome.error is not None:
                 left = f"they are left there, beside {targets[outcome.node].run_dir}"
                 view.note(f"{outcome.node}: {left}: {outcome.error}")
-
-
-def _place(
-    view: View,
-    folder: RunFolder,
-    nodes: "Mapping[str, Node]",
-    point: ResumePoint,
-    run: Run,
-) -> None:
-    from remote.fanout import fan_out, values
-    from remote.files import checkpoints
-
-    source = point.source
-    assert source is not None
-    targets = {part.name: part for part in receivers(run, point.checkpoints)}
-    lacking = [name for name in targets if not has_them(point, run, name)]
-    over = Event()
-
-    def fill(part: RunNode) -> None:
-        def say(text: str) -> None:
-            if not over.is_set():
-                view.node(part.name, text)
-
-        node = nodes[part.name]
-        if part.name in lacking:
-            checkpoints.send(node, from_here, part, say=say)
-        else:
-            checkpoints.place(node, source, part)
-
-    with brought_here(folder, point, bring=bool(lacking)) as from_here:
-        try:
-            values(fan_out(fill, targets))
-        except BaseException:
-            # After an interrupt threads still run: their transfers must end, and print nothing.
-            over.set()
-            for name in targets:
-                nodes[name].close()
-            raise
 
 
 @contextlib.contextmanager

@@ -33,7 +33,11 @@ def latest(app: App, named: str | None) -> RunFolder:
 def newest(app: App) -> RunFolder:
     """Return the cluster's latest run whose record can be read. Raises NotFound."""
     for folder in reversed(app.store.runs(app.options.cluster)):
-        if _readable(app, folder):
+        try:
+            folder.load_run()
+        except InventoryError as error:  # a broken record may be of any cluster
+            app.output.say(f"note: run {folder.id} is skipped: {error}")
+        else:
             return folder
     raise no_runs(app)
 
@@ -61,16 +65,6 @@ def _may_be_active(app: App, folder: RunFolder) -> bool:
     with suppress(InventoryError):
         return final_result(folder) is None and bool(machines_of(app.store, folder.load_run()))
     return False
-
-
-def _readable(app: App, folder: RunFolder) -> bool:
-    """Return whether the run's record can be read: a broken record may be of any cluster."""
-    try:
-        folder.load_run()
-    except InventoryError as error:
-        app.output.say(f"note: run {folder.id} is skipped: {error}")
-        return False
-    return True
 
 
 def final_result(folder: RunFolder) -> Result | None:

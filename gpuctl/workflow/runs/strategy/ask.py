@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.errors import Failed
 from gpuctl.scaling.network_links import nominal_gb_s
 from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in
-from gpuctl.workflow.runs.strategy.billing import min_billed_s, setup_s
 from inventories.machine import Machine
-from provision.clouds import Shape
+from provision.clouds import CLOUDS, Shape, describe
 from provision.pricing.catalog import SHAPES
 
 if TYPE_CHECKING:
     from remote.facts import Facts
+
+VIRTUAL_MACHINE_S = 900.0
+"""The time that `up` waits for a boot, so it covers packages and a driver. No vendor states a time."""
+BARE_METAL_RUNNING_S = 1200.0
+"""Bare-metal machines take up to 20 minutes until their cloud calls them running."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,19 @@ class Answer:
     """Its assumptions."""
     vocabulary: int | None
     """Number of tokens. `None`: an image network."""
+
+
+def setup_s(shape: Shape) -> float:
+    """Return the seconds from the order of a machine to the first step, at most as a rule.
+
+    The time before `running`, which AWS does not bill, counts, too.
+    """
+    return VIRTUAL_MACHINE_S + (BARE_METAL_RUNNING_S if shape.bare_metal else 0.0)
+
+
+def min_billed_s(shape: Shape) -> float:
+    """Return the shortest time that a machine of that shape is billed for; 0 if that is not known."""
+    return describe(shape.provider).least_billed_s(shape.name) if shape.provider in CLOUDS else 0.0
 
 
 def machines_of_shape(shape: Shape, count: int, usd_per_hour: float | None) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from gpuctl.errors import Usage
 from gpuctl.global_options import Options
 from gpuctl.library.functions import cluster as cluster_named
 from gpuctl.output import Output
-from gpuctl.workflow.jobs.advise import machines_of_cluster
-from gpuctl.workflow.jobs.check import compared, verdict
+from gpuctl.workflow.jobs.advise import compared, machines_of_cluster, verdict
 from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in, with_plain_strategy
 from gpuctl.workflow.runs.strategy.auto import with_strategy
 from inventories.codec import plain

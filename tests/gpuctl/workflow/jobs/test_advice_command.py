@@ -16,7 +16,7 @@ from gpuctl.command_line import cli
 from gpuctl.workflow.jobs.advice_command import command_on, ttl_s
 from gpuctl.workflow.machines.reach import BOOT_TIMEOUT_S
 from gpuctl.workflow.runs.request.request import check_built_in, value_of
-from gpuctl.workflow.runs.strategy.billing import VIRTUAL_MACHINE_S, min_billed_s, setup_s
+from gpuctl.workflow.runs.strategy.ask import VIRTUAL_MACHINE_S, min_billed_s, setup_s
 from provision.pricing.catalog import SHAPES
 from tests.fakes.client import FakeCloud, start_fake
 

@@ -7,7 +7,7 @@ import pytest
 from support import a_machine, an_inventory
 
 from gpuctl.errors import Failed, Usage
-from gpuctl.workflow.jobs.check import compared
+from gpuctl.workflow.jobs.advise import compared
 from gpuctl.workflow.runs.prepare import expected_gpus
 from gpuctl.workflow.runs.request.ask_built_in import Question, answer_in, ask_built_in
 from gpuctl.workflow.runs.request.request import TrainRequest, check_together, home_note

@@ -10,7 +10,7 @@ from typing import Any
 from node_here import NodeHere
 from support import a_result, a_run
 
-from gpuctl.workflow.runs.task_files import with_task_files
+from gpuctl.workflow.runs.outputs.task_files import with_task_files
 from inventories.disk.store import RunFolder
 from remote.errors import NodeFailed
 
