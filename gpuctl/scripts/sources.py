@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,10 +97,31 @@ def script_path(run: "Run") -> str | None:
     return None if project is None else str(without_links_above(Path(project, run.script)))
 
 
-def sources_of_script(script: "Script", tree: "Tree", folder: Path) -> list[str]:
-    """Return the sources of a run's script. `folder`: that of the script on this computer."""
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The sources of a script and of its imports, with what they and its arguments say about files and ranks."""
+
+    texts: Sequence[str] = ()
+    """Empty: no source is among the files to send."""
+    names: frozenset[str] = frozenset()
+    """Names of files and folders."""
+    name_patterns: Sequence[str] = ()
+    outside_paths: Sequence[str] = ()
+    names_ranks: bool = True
+
+
+def read_sources(script: "Script", tree: "Tree", folder: Path) -> Sources:
+    """Read the sources of a run's script. `folder`: that of the script on this computer."""
     target = script.target.partition(":")[0]
-    return sources_of(tree, folder, target, module=script.kind in ("module", "function"))
+    texts = sources_of(tree, folder, target, module=script.kind in ("module", "function"))
+    names = names_in(texts, script.args)
+    return Sources(
+        texts=texts,
+        names=frozenset(names),
+        name_patterns=name_patterns(names),
+        outside_paths=outside_paths([*script.args, *texts, *config_texts(tree, names)]),
+        names_ranks=names_ranks(texts),
+    )
 
 
 def config_texts(tree: "Tree", names: Collection[str]) -> list[str]:

@@ -248,8 +248,7 @@ class ElasticScaler:
         except Locked:
             return False  # by an `up` that may be adding machines
         except (RemoteError, InventoryError, OSError) as error:
-            tries, _ = self._tries.get(_key(machine), (0, 0.0))
-            self._tries[_key(machine)] = (tries + 1, awake_s() + _wait_s(tries))
+            self._leave_out(machine)
             if all_there:
                 self._say_once(active, f"{machine.name} can't take part yet: {error}")
             return False
@@ -310,6 +309,11 @@ class ElasticScaler:
             if machine.name not in excluded and self._tries.get(_key(machine), (0, now))[1] <= now
         ]
         return free[: max(0, self._request.max_nodes - len(working))]
+
+    def _leave_out(self, machine: Machine) -> None:
+        """Leave a machine alone for a while, longer from time to time."""
+        tries, _ = self._tries.get(_key(machine), (0, 0.0))
+        self._tries[_key(machine)] = (tries + 1, awake_s() + _wait_s(tries))
 
     def _say_once(self, active: ActiveRun, text: str) -> None:
         if text not in self._printed and not self._over.is_set():

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Self
 from gpuctl.app import App
 from gpuctl.errors import JobStopped, StrategyDoesNotFit, Usage
 from gpuctl.interrupts import told_if_terminated
-from gpuctl.scripts.sources import names_ranks
 from gpuctl.tables.view import View, open_view
 from gpuctl.workflow.jobs.elastic import ActiveRun, ElasticScaler
 from gpuctl.workflow.jobs.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
@@ -36,7 +35,7 @@ from gpuctl.workflow.runs.outputs.task_files import with_task_files
 from gpuctl.workflow.runs.placement import place, take_back
 from gpuctl.workflow.runs.prepare import Prepared, check_nodes, gather_facts, prepare
 from gpuctl.workflow.runs.request.launchable import Launchable, read
-from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, check_detach
+from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, with_plain_strategy
 from gpuctl.workflow.runs.resume import resolve, resume_point_of
 from gpuctl.workflow.runs.strategy.auto import with_strategy
 from gpuctl.workflow.runs.strategy.fitting import machines_that_fit
@@ -72,9 +71,8 @@ def train(
     `command`: its name. `on_end` gets the job before gpuctl terminates machines that it started for the job, which
     may take minutes.
     """
-    check_detach(request)
     request, point = resolve(app, request)
-    launchable = read(request)
+    launchable = read(with_plain_strategy(request))
     with run_machines(app, command, nnodes=request.nnodes, min_nodes=request.min_nodes) as hand_over:
         with _Runs(app, request) as runs:
             job = Job(request=request)
@@ -128,7 +126,9 @@ class _Runs:
             if not isinstance(checked, Restart | Resize):
                 return job
             step = checked
-            start = _Start(runs=self, job=job, launchable=read(self.request), point=left, step=step)
+            start = _Start(
+                runs=self, job=job, launchable=read(with_plain_strategy(self.request)), point=left, step=step
+            )
             return job.with_attempt(start.run(), step)
         except KeyboardInterrupt:
             say(f"{step.why}interrupted before another began")
@@ -202,6 +202,11 @@ class _Start:
         """Return whether fewer machines than requested suffice."""
         return self.runs.request.elastic or self.step is not None
 
+    @property
+    def fresh(self) -> bool:
+        """Return whether files of earlier runs are put aside: only the first run of a job begins without them."""
+        return self.runs.request.fresh and self.step is None
+
     def connect(self) -> None:
         """Lock the cluster, choose the machines of the run, and connect to them."""
         app, folder, request = self.runs.app, self.runs.folder, self.runs.request
@@ -245,9 +250,10 @@ class _Start:
                 nodes,
                 self.launchable,
                 facts,
-                fresh=request.fresh and self.step is None,
+                fresh=self.fresh,
             )
-        refuse_busy(self.runs.app.store, nodes, prepared.facts)
+        if any(fact.active_runs for fact in prepared.facts.values()):
+            refuse_busy(self.runs.app.store, nodes)
         with self._timed("preflight"):
             view.phase("preflight", "trying every connection, checking what would fail later")
             check_nodes(view, nodes, prepared, request, self.machines[0])
@@ -278,7 +284,7 @@ class _Start:
             self.started_at,
             self.seconds,
             root=launchable.tree.root,
-            names_ranks=names_ranks(launchable.sources),
+            names_ranks=launchable.sources.names_ranks,
             commit=launchable.commit,
         )
         if not request.built_in and not request.drives:

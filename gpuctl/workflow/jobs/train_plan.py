@@ -13,7 +13,7 @@ from gpuctl.workflow.runs.launch import plan_run
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.runs.prepare import expected_gpus
 from gpuctl.workflow.runs.request.launchable import Launchable, read
-from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of
+from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, with_plain_strategy
 from gpuctl.workflow.runs.request.what_to_install import ToInstall
 from gpuctl.workflow.runs.resume import resolve
 from gpuctl.workflow.runs.strategy.auto import with_strategy
@@ -122,7 +122,7 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
     from remote.files.sync import folder_in
 
     request, point = resolve(app, request)
-    launchable = read(request)
+    launchable = read(with_plain_strategy(request))
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder, empty=True)
     candidates, count = candidates_of(inventory, request, preferred=point.nodes if point else ())

@@ -13,7 +13,6 @@ from inventories.text import plural
 
 if TYPE_CHECKING:
     from remote.errors import PreflightFailed
-    from remote.facts import Facts
     from remote.runs.node_state import Occupancy
     from remote.sessions.session import Node
 
@@ -63,10 +62,9 @@ def connected_idle(
         yield dict(sorted(nodes.items(), key=lambda item: item[1].machine.rank))
 
 
-def refuse_busy(store: Store, nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]") -> None:
-    """Raise PreflightFailed where a run is active on a node. `facts`: the nodes' reports."""
-    active = any(fact.active_runs for fact in facts.values())
-    if active and (busy := _busy(store, _occupancies(nodes))):
+def refuse_busy(store: Store, nodes: "Mapping[str, Node]") -> None:
+    """Raise PreflightFailed where a run is active on a node."""
+    if busy := _busy(store, _occupancies(nodes)):
         raise refusal(busy, [name for name in nodes if name not in busy], len(nodes))
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
-from gpuctl.scripts.sources import config_texts, name_patterns, names_in, outside_paths
 from gpuctl.workflow.runs.collect import conclude
 from gpuctl.workflow.runs.hang_watch import HangWatch, ask
 from gpuctl.workflow.runs.request.launchable import Launchable
@@ -79,14 +78,12 @@ def with_project(
 
     `roots`: the path of the project's copy by node. The paths outside the project are those in the script's sources.
     """
-    mode, args, sources = launchable.request.mode, launchable.script.args, launchable.sources
-    names = names_in(sources, args)
-    texts = [*args, *sources, *config_texts(launchable.tree, names)]
+    mode, sources = launchable.request.mode, launchable.sources
     code = {
         "folder": launchable.folder,
         "home_folders": list(launcher_of(mode).home_folders),
-        "paths": outside_paths(texts),
-        "names": name_patterns(names),
+        "paths": sources.outside_paths,
+        "names": sources.name_patterns,
     }
     return {
         name: {**launch, "code": {"root": roots[name], "ray_node": name if mode == "ray" else "", **code}}

@@ -358,7 +358,7 @@ def _nothing(
 def _saved_elsewhere(store: Store, runs: Sequence[str]) -> str:
     """Return the sentences on the weights that the newest of these runs saved in the project."""
     from gpuctl.run_results.missing.written import train_line
-    from gpuctl.workflow.runs.outputs.earlier import WEIGHTS
+    from gpuctl.workflow.runs.outputs.latest_files import WEIGHTS
 
     for name in runs:
         with suppress(InventoryError):

@@ -14,6 +14,7 @@ from gpuctl.run_results.outputs import kind_of
 from gpuctl.scripts.sources import names_in, only_writes, reads_files
 from gpuctl.tables.view import View
 from gpuctl.workflow.runs.outputs.latest_files import (
+    WEIGHTS,
     Digests,
     PartedCheckpoint,
     differing,
@@ -38,7 +39,6 @@ ONLY_READ = (
     ".log", ".out", ".err", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".html", ".mp4", ".prof", ".trace",
 )  # fmt: skip
 """Suffixes of files for people, which no script loads."""
-WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pkl", ".npz", ".h5")
 MAX_SHARED_BYTES = 100 * 1000**3
 MAX_DIGESTED_BYTES = 1000**3
 """Weights of which a run that shares nothing compares the contents."""
@@ -86,7 +86,7 @@ def loadable(
 
     `runs`: the folder of the runs' records.
     """
-    script, sources = launchable.script, launchable.sources
+    script, sources = launchable.script, launchable.sources.texts
     if sources and not any(map(reads_files, sources)):
         return {}
     ids = {run for left in earlier.values() for run in left.runs.values()}
@@ -98,7 +98,7 @@ def loadable(
         for path in left.files
         if (name := PurePosixPath(path).name) not in typed and only_writes(sources, name)
     }
-    return selected(earlier, own_runs, names_in(sources, script.args), written)
+    return selected(earlier, own_runs, launchable.sources.names, written)
 
 
 def selected(

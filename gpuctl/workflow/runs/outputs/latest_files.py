@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from remote.files.earlier import EarlierFiles
 from remote.shared.checkpoint_sets import sets_in
 
+WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pkl", ".npz", ".h5")
 Digests = Mapping[str, Mapping[str, str]]
 """Node → path → digest of its content, of files that may be copies of each other."""
 

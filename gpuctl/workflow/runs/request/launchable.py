@@ -2,19 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpuctl.errors import Usage
-from gpuctl.scripts.sources import sources_of_script
+from gpuctl.scripts.sources import Sources, read_sources
 from gpuctl.workflow.machines.host_firewalls import owner_of
 from gpuctl.workflow.runs.request.argument_paths import notes_on_paths
-from gpuctl.workflow.runs.request.request import (
-    TrainRequest,
-    check_built_in,
-    home_note,
-    with_plain_strategy,
-)
+from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in, home_note
 from gpuctl.workflow.runs.request.what_to_install import Packages, read_packages
 from inventories.machine import Inventory
 from inventories.runs.run import Commit
@@ -34,16 +28,11 @@ class Launchable:
     """The files to send."""
     folder: str
     """The script's folder in it: `.`, `sub/folder`."""
+    sources: Sources
+    """Of the user's script."""
     packages: Packages
     commit: Commit | None
     """The project's commit, not the built-in job's. `None`: no git repository, or no commit yet."""
-
-    @cached_property
-    def sources(self) -> Sequence[str]:
-        """Return the sources of the user's script and of its imports. Empty: no source is among the files to send."""
-        if self.script.kind == "built-in":
-            return ()
-        return sources_of_script(self.script, self.tree, self.tree.root / self.folder)
 
     @property
     def rank_env(self) -> Mapping[str, str]:
@@ -79,11 +68,16 @@ def read(request: TrainRequest) -> Launchable:
     """Read the request's files and check its arguments, without asking a machine. Raises Usage and file errors."""
     from remote.files.git import commit_of
 
-    script, tree, folder = _what_to_run(with_plain_strategy(request))
+    script, tree, folder = _what_to_run(request)
     commit = None if request.built_in else commit_of(tree.root) or commit_of(request.folder)
-    packages = read_packages(request, tree, commit)
     return Launchable(
-        request=request, script=script, tree=tree, folder=folder, packages=packages, commit=commit
+        request=request,
+        script=script,
+        tree=tree,
+        folder=folder,
+        sources=Sources() if script.kind == "built-in" else read_sources(script, tree, tree.root / folder),
+        packages=read_packages(request, tree, commit),
+        commit=commit,
     )
 
 

@@ -230,10 +230,6 @@ def check_request(request: TrainRequest) -> None:
         raise Usage(f"--on-hang {request.on_hang} needs gpuctl to stay: leave out --detach.")
     if request.on_hang == "restart" and request.max_restarts == 0:
         raise Usage("--on-hang restart counts as one of --max-restarts: give --max-restarts N.")
-
-
-def check_detach(request: TrainRequest) -> None:
-    """Raise Usage where gpuctl has to stay with a job that is to be left alone."""
     if request.continues and request.detach:
         option = "--max-restarts" if request.max_restarts else f"--nnodes {request.nnodes_text}"
         raise Usage(

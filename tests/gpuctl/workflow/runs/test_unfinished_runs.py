@@ -10,8 +10,9 @@ import pytest
 
 from gpuctl.app import App
 from gpuctl.command_line import cli
+from gpuctl.errors import Usage
 from gpuctl.workflow.runs.runs import latest
-from gpuctl.workflow.runs.unfinished_runs import open_runs
+from gpuctl.workflow.runs.unfinished_runs import ClusterRuns, OpenRun, open_runs
 from inventories.disk.store import RunFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.runs.run import Run, RunNode
@@ -108,3 +109,15 @@ def test_logs_of_a_run_without_a_line_say_so(store: Store, capsys: pytest.Captur
         output.err
         == f"note: no rank of run {odd.id} printed anything\nnote: rank 0 of run {odd.id} printed nothing\n"
     )
+
+
+def test_active_runs_and_runs_that_began_since_refuse_the_end_of_machines(store: Store) -> None:
+    silent, active, ended, later = (a_run(store) for _ in range(4))
+    known = frozenset(folder.id for folder in (silent, active, ended))
+    unfinished = [OpenRun(folder=silent, active=False, silent=("gpu-0",))]
+    ClusterRuns(unfinished=unfinished, known=known).refuse_if_active([silent, ended])
+    with pytest.raises(Usage, match=f"The run {later.id} is active. No machine was ended."):
+        ClusterRuns(unfinished=unfinished, known=known).refuse_if_active([silent, ended, later])
+    unfinished.append(OpenRun(folder=active, active=True))
+    with pytest.raises(Usage, match=f"`gpuctl stop {active.id}` stops it."):
+        ClusterRuns(unfinished=unfinished, known=known).refuse_if_active([silent, active])

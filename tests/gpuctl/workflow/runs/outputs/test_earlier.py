@@ -20,7 +20,7 @@ from gpuctl.global_options import Options
 from gpuctl.library.keywords import TrainOptions
 from gpuctl.library.options import train_request
 from gpuctl.output import Output
-from gpuctl.scripts.sources import sources_of_script
+from gpuctl.scripts.sources import read_sources
 from gpuctl.tables.view import PlainView
 from gpuctl.workflow.runs.outputs.earlier import (
     loadable,
@@ -187,7 +187,7 @@ def test_what_was_put_aside_is_told_with_the_command_that_brings_it() -> None:
 def a_launchable(folder: Path, *args: str) -> Any:
     script = Script(kind="file", target="my.py", args=args)
     request = train_request(["my.py", *args], {})
-    sources = sources_of_script(script, tree_of(folder, "*.py"), folder)
+    sources = read_sources(script, tree_of(folder, "*.py"), folder)
     return SimpleNamespace(request=request, script=script, sources=sources)
 
 
