@@ -12,6 +12,11 @@ from inventories.user_ssh import login_words
 SSH_CONNECTIONS = ("ssh", "smart", "paramiko", "paramiko_ssh")
 _WITH_VALUE = "BbcDEeFIiJLlmOoPpQRSWw"
 """Options of ssh that take a value."""
+_FIELDS = {
+    "proxycommand": "proxy_command", "l": "user", "user": "user", "p": "port", "port": "port",
+    "i": "key_file", "identityfile": "key_file",
+}  # fmt: skip
+"""Option → the field of SshArgs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +55,13 @@ def read_args(text: str) -> SshArgs:
 
 
 def _read_option(option: str, value: str) -> SshArgs:
-    if option in ("J", "proxyjump"):
-        return SshArgs(jump=_jump(value))
-    if option == "proxycommand":
-        return SshArgs(jump="none") if value == "none" else SshArgs(proxy_command=value)
-    if option in ("l", "user"):
-        return SshArgs(user=value)
-    if option in ("p", "port"):
-        return SshArgs(port=value)
-    if option in ("i", "identityfile"):
-        return SshArgs(key_file=value)
-    return SshArgs()
+    if option in ("J", "proxyjump") and value != "none":
+        hops = [str(read_bastion(hop.removeprefix("ssh://"))) for hop in value.split(",")]
+        return SshArgs(jump=",".join(hops))
+    if option in ("J", "proxyjump", "proxycommand") and value == "none":
+        return SshArgs(jump="none")
+    name = _FIELDS.get(option)
+    return SshArgs(**{name: value}) if name else SshArgs()
 
 
 def _options(args: list[str]) -> Iterator[tuple[str, str]]:
@@ -74,13 +75,6 @@ def _options(args: list[str]) -> Iterator[tuple[str, str]]:
                 value = arg[place:] or next(left, "")
                 yield letter, value
                 break
-
-
-def _jump(text: str) -> str:
-    """Return bastions as they are written. Raises InvalidInput."""
-    if text == "none":
-        return text
-    return ",".join(str(read_bastion(hop.removeprefix("ssh://"))) for hop in text.split(","))
 
 
 def proxy_of_hops(hops: str) -> str:

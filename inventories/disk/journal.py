@@ -36,7 +36,8 @@ class Journal:
         with files.sentence("write", self.path), self._open() as handle:
             before = os.pread(handle, os.fstat(handle).st_size, 0)
             os.ftruncate(handle, _whole_length(before))
-            _write_all(handle, line)
+            while line:
+                line = line[os.write(handle, line) :]
             os.fsync(handle)
             if not before:
                 files.sync_folder(self.path.parent)
@@ -66,11 +67,6 @@ class Journal:
             yield handle
         finally:
             os.close(handle)
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(handle, data) :]
 
 
 def _whole_length(data: bytes) -> int:

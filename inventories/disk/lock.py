@@ -41,7 +41,8 @@ def hold(
     handle = _acquire(path, subject=subject, wait_s=wait_s, on_wait=on_wait)
     owner = os.getpid()
     try:
-        _sign(handle, command)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps({"pid": os.getpid(), "command": command}).encode(), 0)
         yield
     finally:
         # A forked child that leaves the body must not unlock what its parent holds.
@@ -100,11 +101,6 @@ def _is_at(handle: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _sign(handle: int, command: str) -> None:
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, json.dumps({"pid": os.getpid(), "command": command}).encode(), 0)
 
 
 def _signature(path: Path) -> tuple[str, int] | None:

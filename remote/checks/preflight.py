@@ -198,7 +198,9 @@ def _different(facts: Mapping[str, Facts]) -> list[Finding]:
         *_differing(
             facts,
             "Python is",
-            lambda fact: None if fact.python_version is None else _minor(fact.python_version),
+            lambda fact: (
+                None if fact.python_version is None else ".".join(fact.python_version.split(".")[:2])
+            ),
             "use one version (--python) where the script pickles objects from node to node",
             fatal=False,
         ),
@@ -220,11 +222,6 @@ def _different(facts: Mapping[str, Facts]) -> list[Finding]:
             fatal=False,
         ),
     ]
-
-
-def _minor(version: str) -> str:
-    """`3.12.4` → `3.12`."""
-    return ".".join(version.split(".")[:2])
 
 
 def _gpu(fact: Facts, key: str) -> str | None:

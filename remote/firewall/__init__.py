@@ -100,7 +100,7 @@ def parse(document: Mapping[str, Any]) -> FirewallFacts:
         bases = understood("nft", partial(nftables.read_bases, document["nft"]), bases)
         bases_out = understood("nft", partial(nftables.read_bases, document["nft"], "output"), bases_out)
     by_iptables = {
-        (_family(program), "filter", base)
+        ("ip6" if program.startswith("ip6") else "ip", "filter", base)
         for program in saves
         if not program.endswith("-legacy")
         for base in (iptables.INPUT, iptables.OUTPUT)
@@ -246,10 +246,6 @@ def _texts(facts: FirewallFacts, paths: Iterable[str]) -> list[str]:
 
 def _version(program: str) -> int:
     return 6 if program.startswith("ip6") else 4
-
-
-def _family(program: str) -> str:
-    return "ip6" if program.startswith("ip6") else "ip"
 
 
 def _all_filters(facts: FirewallFacts) -> list[tuple[Filter, int]]:

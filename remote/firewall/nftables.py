@@ -278,7 +278,10 @@ def file_step(
 def with_lines(text: str, owner: str, new_lines: Sequence[str]) -> str:
     """Return the text with these lines of ours at its end, in place of its earlier ones."""
     lines = text.splitlines(keepends=True)
-    other_lines = [line for line in lines if not _is_ours(line, owner)]
+    end = f'comment "{owner}"'
+    other_lines = [
+        line for line in lines if not (line.startswith("insert rule ") and line.rstrip().endswith(end))
+    ]
     if lines and len(other_lines) < len(lines) and not lines[-1].endswith("\n"):
         # The file had no end of line when ours came.
         other_lines[-1:] = [line.removesuffix("\n") for line in other_lines[-1:]]
@@ -287,10 +290,6 @@ def with_lines(text: str, owner: str, new_lines: Sequence[str]) -> str:
         return whole
     added = "\n".join(new_lines)
     return f"{whole}{added}\n" if whole.endswith("\n") or not whole else f"{whole}\n{added}"
-
-
-def _is_ours(line: str, owner: str) -> bool:
-    return line.startswith("insert rule ") and line.rstrip().endswith(f'comment "{owner}"')
 
 
 def chains_made(text: str) -> set[tuple[str, str, str]]:

@@ -145,15 +145,10 @@ def _wait_until_ready(
                 say(head.name, f"Ray waits for {', '.join(missing)}")
                 missing_before = missing
             for name in missing:
-                _check_running(nodes[name])
+                state = nodes[name].call("ray_state", {"node": name})
+                if not state["running"]:
+                    raise RayNotReady(f"{name}: Ray ended as soon as it was started: {state['said']}.")
     raise BadAnswer(f"{head.name}: it did not say whether Ray is ready.")
-
-
-def _check_running(node: Node) -> None:
-    """Raises RayNotReady with its last words where a node's Ray has ended."""
-    state = node.call("ray_state", {"node": node.name})
-    if not state["running"]:
-        raise RayNotReady(f"{node.name}: Ray ended as soon as it was started: {state['said']}.")
 
 
 def runs_on(node: Node) -> bool:

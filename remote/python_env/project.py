@@ -185,8 +185,9 @@ def _project_in(folder: Path, tree: Tree, *, is_named: bool = False) -> LocalPro
     if not texts:
         return None
     document = read_toml(folder / "pyproject.toml") if "pyproject.toml" in texts else {}
-    source = "src" if any(_is_below(name, relative / "src") for name in tree.entries) else "."
-    if not is_named and not _is_package(document, texts.get("setup.py", ""), has_src=source == "src"):
+    source_prefix = f"{(relative / 'src').as_posix()}/"
+    has_src = any(name.startswith(source_prefix) and name.endswith(".py") for name in tree.entries)
+    if not is_named and not _is_package(document, texts.get("setup.py", ""), has_src=has_src):
         return None
     build = document.get("build-system", {})
     sources = local_sources(folder, tree.root)
@@ -196,7 +197,7 @@ def _project_in(folder: Path, tree: Tree, *, is_named: bool = False) -> LocalPro
         backend=build.get("build-backend", LEGACY),
         backend_path=tuple(build.get("backend-path", ())),
         build_requires=(*map(str, build.get("requires", ("setuptools",))), *_setup_requires(texts)),
-        source=source,
+        source="src" if has_src else ".",
         files=tuple(texts.items()),
         beside={
             place.relative_to(tree.root).as_posix(): tuple(texts.items())
@@ -229,10 +230,6 @@ def _texts(folder: Path, tree: Tree) -> dict[str, str]:
     """Return the texts of a folder's FILES that are sent: name → text."""
     relative = folder.relative_to(tree.root)
     return {name: read_text(folder / name) for name in FILES if (relative / name).as_posix() in tree.entries}
-
-
-def _is_below(name: str, folder: Path) -> bool:
-    return name.startswith(f"{folder.as_posix()}/") and name.endswith(".py")
 
 
 def _is_package(document: Mapping[str, Any], setup: str, *, has_src: bool) -> bool:

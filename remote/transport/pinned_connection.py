@@ -127,11 +127,18 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
     def _log_in(self) -> paramiko.SSHClient:
         """A client that is logged in. Raises HungUp, too."""
         timeout_s = self.open_timeout_s
-        stream = _tcp(self.machine, timeout_s) if self.machine.is_direct else _tunnel(self.machine, timeout_s)
+        if self.machine.is_direct:
+            stream: socket.socket | Tunnel | ProxyStream = _tcp(self.machine, timeout_s)
+        else:
+            from remote.transport.tunnel import open_tunnel
+
+            stream = open_tunnel(self.machine, timeout_s)
         try:
             return log_in(self.machine, stream, self.cluster.known_hosts_path, timeout_s, self._offer)
         except Unreachable as error:
-            failure = error if self.machine.is_direct else _failure_of(stream, error)
+            from remote.transport.proxy_command import failure_of
+
+            failure = failure_of(stream, error)
             stream.close()
             raise failure from None
         except BaseException:
@@ -194,18 +201,6 @@ class PinnedGroup(fabric.Group):  # type: ignore[misc] # Fabric has no types
         if results.failed:
             raise GroupException(results)
         return results
-
-
-def _failure_of(stream: object, error: Unreachable) -> Unreachable:
-    from remote.transport.proxy_command import failure_of
-
-    return failure_of(stream, error)
-
-
-def _tunnel(machine: Machine, timeout_s: float) -> "Tunnel | ProxyStream":
-    from remote.transport.tunnel import open_tunnel
-
-    return open_tunnel(machine, timeout_s)
 
 
 def _tcp(machine: Machine, timeout_s: float) -> "socket.socket":

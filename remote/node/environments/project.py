@@ -88,7 +88,8 @@ def usable(home: Path, request: Dict[str, Any]) -> Optional[Dict[str, Any]]:
     """Return the record of an environment as it is now; `None`: no environment, or it has to be made anew."""
     record = read_json(home / "ready.json")
     built = record.get(IN_PLACE, [None])
-    if not os.access(str(record.get("python")), os.X_OK) or not _are_there(request["root"], built):
+    exist = all(path is not None and os.path.lexists(os.path.join(request["root"], path)) for path in built)
+    if not exist or not os.access(str(record.get("python")), os.X_OK):
         return None
     try:
         lacking = _ask(record["python"], _finish(request), _environment())["lacking"]
@@ -193,11 +194,6 @@ def _note_built(root: str, began_ns: int, caller: build_lock.Caller) -> List[str
                 built[path] = [status.st_size, status.st_mtime_ns, status.st_mode & 0o777]
         note_pushed(root, root, built)
     return sorted(built)
-
-
-def _are_there(root: str, built: "List[str | None]") -> bool:
-    """Return whether all built files still exist; `None`: their list is unknown."""
-    return all(path is not None and os.path.lexists(os.path.join(root, path)) for path in built)
 
 
 def site_packages(home: Path) -> Path:

@@ -173,7 +173,8 @@ class Watch:
             self._progress.sign(now, step=steps)
         if not steps and (now - self._asked_at >= self._ask_s or self._progress.is_due(now)):
             self._asked_at = now
-            steps = self._take_pulses(ranks, now)
+            pulses = [self._take_pulse(rank, now) for rank in ranks]
+            steps = any(pulses)
         if logs or steps:
             self._forget()
         if self._progress.is_due(now):
@@ -189,11 +190,6 @@ class Watch:
             return os.lstat(str(self._run_dir / name)).st_size
         except OSError:
             return 0
-
-    def _take_pulses(self, ranks: List[int], now: float) -> bool:
-        """Ask the ranks for their last collectives, and return whether any is another than before."""
-        went_on = [self._take_pulse(rank, now) for rank in ranks]
-        return any(went_on)
 
     def _take_pulse(self, rank: int, now: float) -> bool:
         path = rank_files(self._run_dir, rank) + ".sock"

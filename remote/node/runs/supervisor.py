@@ -188,12 +188,6 @@ def _is_told(run_dir: Path) -> bool:
     return os.path.exists(str(run_dir / "stop"))
 
 
-def _told_at(run_dir: Path) -> Optional[float]:
-    """Return the time of the order to stop."""
-    stop = run_dir / "stop"
-    return stop.stat().st_mtime if stop.exists() else None
-
-
 def _signal_of_stop(run_dir: Path) -> signal.Signals:
     """Return the signal that ranks get: SIGINT where a person pressed Ctrl-C, as in a terminal, else SIGTERM."""
     with contextlib.suppress(OSError):
@@ -226,7 +220,8 @@ def _write_exit(
         else None
     )
     with contextlib.suppress(OSError):
-        told_at = _told_at(run_dir) if stopped else None
+        order = run_dir / "stop"
+        told_at = order.stat().st_mtime if stopped and order.exists() else None
         ended = (ended or read_json(run_dir / REASON) or full) if exit_code != 0 else None
         if stopped and ended is None:
             ended = why_stopped(run_dir)

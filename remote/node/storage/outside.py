@@ -37,7 +37,7 @@ def written_outside(
     """
     home, limit = os.path.expanduser("~"), time.monotonic() + LOOK_S
     listed: Dict[str, Outside] = {}
-    known = _matcher(code.get("names", ()))
+    known = re.compile("|".join(map(translate, code.get("names", ()))) or r"\b\B")
     apart = [os.path.realpath(path) for path in (root, str(NODE_HOME), *left_out)]
     for pattern in code.get("paths", ()):
         pattern = os.path.normpath(os.path.join(root, code["folder"], os.path.expanduser(pattern)))
@@ -51,11 +51,6 @@ def written_outside(
             if entry is not None:
                 listed[entry[0]] = entry
     return _without_nested(listed)
-
-
-def _matcher(names: Sequence[str]) -> Pattern[str]:
-    """Return one expression for all names, in which `*` and `?` stand for other characters."""
-    return re.compile("|".join(map(translate, names)) or r"\b\B")
 
 
 def _places(
