@@ -87,8 +87,10 @@ def describe(
         known = status.describe(folder, inventory, runs, now, live.guards)
     except InventoryError as error:
         return _as_known_here(folder, str(error), runs, now)
+    # Only `status` asks the machines about their use.
+    fields = {name: value for name, value in vars(known).items() if name != "idle"}
     return ClusterSummary(
-        **vars(known),
+        **fields,
         state=state_of(inventory.machines) if folder.exists() else "unfinished",
         shape=inventory.shape,
         billed=inventory.provider in RENTED,
