@@ -7,7 +7,7 @@ A run's result is `inventories.runs.run.Result`, a machine `inventories.machine.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from inventories import codec
 
@@ -300,6 +300,36 @@ class CleanResult:
     not_asked: tuple[NotAsked, ...]
     dry_run: bool
     seconds: float
+
+
+@dataclass(frozen=True)
+class DoctorFinding:
+    """A line of `doctor --json`."""
+
+    subject: str = field(metadata=codec.key("what"))
+    ok: bool | None
+    """`None`: worth knowing, stops nothing."""
+    detail: str
+    fix: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorResult:
+    """The document of `doctor --json`."""
+
+    ok: bool
+    findings: tuple[DoctorFinding, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterDoctorResult:
+    """The document of `doctor --cluster --json`."""
+
+    ok: bool
+    cluster: str
+    findings: tuple[DoctorFinding, ...]
+    allreduce: tuple[Mapping[str, Any], ...] | None
+    """Lines of the all-reduce. `None`: not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)

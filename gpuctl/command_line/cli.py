@@ -179,7 +179,10 @@ def _familiar(arguments: Sequence[str], error: click.ClickException) -> str | No
         return None  # a value that can't be used, or one that is missing
     from gpuctl.command_line import other_tools
 
-    return other_tools.answer(arguments, root_help.COMMANDS, refused=refused.option_name if refused else None)
+    context = refused.ctx if refused else None
+    options = {name for param in context.command.params for name in param.opts} if context else ()
+    option = refused.option_name if refused else None
+    return other_tools.answer(arguments, root_help.COMMANDS, options, refused=option)
 
 
 def _asked_for_json(arguments: Sequence[str]) -> bool:

@@ -2,8 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-_CLUSTER = {"--cluster": "-c --name --cluster-name"}
-_YES = {"--yes": "--auto-approve --force --no-confirm"}
 COMMANDS: Mapping[str, str] = {
     "up": "launch create provision start apply deploy resize scale",
     "up --dry-run": "plan",
@@ -28,33 +26,26 @@ COMMANDS: Mapping[str, str] = {
     "--help": "help",
 }
 """gpuctl's command → commands of other tools."""
-OPTIONS: Mapping[str, Mapping[str, str]] = {
-    "up": _CLUSTER | _YES | {
-        "--count": "-n --num-nodes --num_nodes --nodes --nnodes --instances --replicas",
-        "--shape": "--gpus --gpu --accelerators --accelerator -t --type --instance-type --machine-type --flavor",
-        "--provider": "--cloud --infra",
-        "--spot": "--use-spot --preemptible --interruptible",
-        "--disk-gb": "--disk-size --disk",
-        "--image": "--image-id --ami",
-        "--dry-run": "--dryrun --plan",
-        "--ttl": "-i --idle-minutes-to-autostop --autostop",
-    },
-    "train": _CLUSTER | {
-        "--nnodes": "-n --num-nodes --num_nodes --nodes --num-workers",
-        "--nproc-per-node": "--nproc --gpus-per-node --gpus --num-gpus --num_gpus",
-        "--detach": "-d --detach-run --background --no-wait",
-        "--mode": "--launcher --backend",
-        "--env": "-e --envs",
-    },
-    "down": _CLUSTER | _YES,
-    "status": _CLUSTER | {"--all": "-a -A"},
-    "logs": _CLUSTER | {"--follow": "-F"},
-    "runs": _CLUSTER,
-    "top": _CLUSTER,
-    "shapes": {"--provider": "--cloud"},
-    "reap": _YES,
-}  # fmt: skip
-"""Command → its option → names of that option in other tools."""
+OPTIONS: Mapping[str, str] = {
+    "--cluster": "-c --name --cluster-name",
+    "--yes": "--auto-approve --force --no-confirm",
+    "--count": "-n --num-nodes --num_nodes --nodes --nnodes --instances --replicas",
+    "--shape": "--gpus --gpu --accelerators --accelerator -t --type --instance-type --machine-type --flavor",
+    "--provider": "--cloud --infra",
+    "--spot": "--use-spot --preemptible --interruptible",
+    "--disk-gb": "--disk-size --disk",
+    "--image": "--image-id --ami",
+    "--dry-run": "--dryrun --plan",
+    "--ttl": "-i --idle-minutes-to-autostop --autostop",
+    "--nnodes": "-n --num-nodes --num_nodes --nodes --num-workers",
+    "--nproc-per-node": "--nproc --gpus-per-node --gpus --num-gpus --num_gpus",
+    "--detach": "-d --detach-run --background --no-wait",
+    "--mode": "--launcher --backend",
+    "--env": "-e --envs",
+    "--all": "-a -A",
+    "--follow": "-F",
+}
+"""gpuctl's option → names of that option in other tools."""
 
 
 def command_at(typed: Sequence[str]) -> int | None:
@@ -65,11 +56,13 @@ def command_at(typed: Sequence[str]) -> int | None:
     return at if at < len(typed) else None
 
 
-def answer(typed: Sequence[str], commands: Collection[str], *, refused: str | None) -> str | None:
+def answer(
+    typed: Sequence[str], commands: Collection[str], options: Collection[str], *, refused: str | None
+) -> str | None:
     """Return the sentence on a refused line, without its arguments: these may hold secrets.
 
-    `typed`: all arguments of gpuctl. `commands`: gpuctl's. `refused`: the option that the command does not have.
-    `None`: the line is not another tool's.
+    `typed`: all arguments of gpuctl. `commands`: gpuctl's. `options`: those of the typed command. `refused`: the
+    option that it does not have. `None`: the line is not another tool's.
     """
     at = command_at(typed)
     if at is None:
@@ -78,7 +71,7 @@ def answer(typed: Sequence[str], commands: Collection[str], *, refused: str | No
     if name not in commands:
         line = next((line for line, others in COMMANDS.items() if name in others.split()), None)
         return line and f"gpuctl has no '{name}'. Its command for that: gpuctl {line}"
-    for option, others in OPTIONS.get(name, {}).items():
-        if refused in others.split():
-            return f"{name} does not take {refused}; its option is {option}. See `gpuctl {name} --help`."
-    return None
+    option = next(
+        (ours for ours, others in OPTIONS.items() if ours in options and refused in others.split()), None
+    )
+    return option and f"{name} does not take {refused}; its option is {option}. See `gpuctl {name} --help`."

@@ -1,6 +1,6 @@
 """`gpuctl doctor`: what would fail, and the fix."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -9,6 +9,9 @@ from gpuctl.app import App
 from gpuctl.command_line import completions
 from gpuctl.command_line.options import common_options
 from gpuctl.errors import Usage
+
+if TYPE_CHECKING:
+    from gpuctl.json_documents import ClusterDoctorResult, DoctorResult
 
 
 @click.command()
@@ -51,7 +54,7 @@ def command(
     from gpuctl.workflow.clusters.doctor import doctor, show
 
     if context.get_parameter_source("cluster") is ParameterSource.COMMANDLINE:
-        document = _of_machines(app, spot=spot, ttl=ttl, **options)
+        document: ClusterDoctorResult | DoctorResult = _of_machines(app, spot=spot, ttl=ttl, **options)
     else:
         from inventories.specs.spec import Spec
         from inventories.specs.validate import check_option
@@ -59,13 +62,13 @@ def command(
         values = {key: check_option(key, value) for key, value in options.items() if value is not None}
         ttl_s = None if ttl is None else check_option("ttl_s", ttl)
         document = doctor(app, Spec(cluster=app.options.cluster, spot=spot, ttl_s=ttl_s, **values))
-    show(app, document)
+    show(app, document.findings)
     if app.options.json:
         app.output.json(document)
-    return 0 if document["ok"] else 1
+    return 0 if document.ok else 1
 
 
-def _of_machines(app: App, **options: str | int | bool | None) -> dict[str, Any]:
+def _of_machines(app: App, **options: str | int | bool | None) -> "ClusterDoctorResult":
     from gpuctl.workflow.clusters.doctor_cluster import doctor_cluster
 
     other = next((f"--{name.replace('_', '-')}" for name, value in options.items() if value), None)

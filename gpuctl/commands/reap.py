@@ -66,8 +66,7 @@ def command(
     and shows whose they are. Resources without gpuctl's tags are never touched. What can't be looked at or removed is
     named; the rest is still removed, and the exit status is 4.
     """
-    from gpuctl.workflow.clusters.reap import Selection, reap_all
-    from gpuctl.workflow.clusters.reap_local import reap_local
+    from gpuctl.workflow.clusters.reap import Selection, reap_all, reap_local
     from provision.rented.scan import Scope
 
     if "local" in providers and set(providers) != {"local"}:

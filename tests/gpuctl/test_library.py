@@ -35,7 +35,7 @@ from gpuctl.library.options import (
 from gpuctl.library.silent_output import SilentOutput, silent_app
 from gpuctl.workflow.clusters.clean.after_down import offer
 from gpuctl.workflow.clusters.clean.clean import Survey
-from gpuctl.workflow.machines.thread_output import thread_output
+from gpuctl.workflow.machines.fab import thread_output
 from inventories.codec import plain
 from inventories.disk.store import Store
 from inventories.machine import Inventory

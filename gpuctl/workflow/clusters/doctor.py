@@ -4,12 +4,12 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gpuctl.app import App
+from gpuctl.json_documents import DoctorFinding, DoctorResult
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.specs.spec import Spec
@@ -17,26 +17,24 @@ from provision.errors import ProvisionError
 from provision.findings import Finding
 
 
-def doctor(app: App, spec: Spec) -> dict[str, Any]:
+def doctor(app: App, spec: Spec) -> DoctorResult:
     """Return the document of `doctor --json`. Raises UnknownShape and UnknownProvider."""
     folder = app.store.cluster(spec.cluster)
     findings = [*_check_computer(app.store.home, folder), *_check_cloud(folder, spec)]
-    return {
-        "ok": all(finding.ok is not False for finding in findings),
-        "findings": [
-            {"what": f.what, "ok": f.ok, "detail": f.detail, "fix": f.fix or None} for f in findings
-        ],
-    }
+    return DoctorResult(
+        ok=all(finding.ok is not False for finding in findings),
+        findings=tuple(DoctorFinding(f.what, f.ok, f.detail, f.fix or None) for f in findings),
+    )
 
 
-def show(app: App, document: dict[str, Any]) -> None:
+def show(app: App, findings: Sequence[DoctorFinding]) -> None:
     """Print a line per finding, and the fix if it needs one."""
     marks = {True: ("✓", "green"), False: ("✗", "red"), None: ("?", "yellow")}
-    for finding in document["findings"]:
-        mark, style = marks[finding["ok"]]
-        app.output.say(f"{mark} {finding['what']}: {finding['detail']}", style)
-        if finding["fix"] and finding["ok"] is not True:
-            app.output.say(f"  {finding['fix']}")
+    for finding in findings:
+        mark, style = marks[finding.ok]
+        app.output.say(f"{mark} {finding.subject}: {finding.detail}", style)
+        if finding.fix and finding.ok is not True:
+            app.output.say(f"  {finding.fix}")
 
 
 def _check_computer(home: Path, folder: ClusterFolder) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
+from gpuctl.json_documents import ClusterDoctorResult, DoctorFinding
 from gpuctl.tables.view import open_view
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.host_firewalls import may_block
@@ -24,16 +25,13 @@ if TYPE_CHECKING:
 
 NO_TORCH = "gpuctl train brings it once; or name an interpreter that has it: gpuctl up --python PATH"
 
-Row = dict[str, Any]
-"""`what`, `ok` (`None`: worth knowing, stops nothing), `detail`, `fix`."""
 
-
-def doctor_cluster(app: App) -> dict[str, Any]:
+def doctor_cluster(app: App) -> ClusterDoctorResult:
     """Return the document of `doctor --cluster --json`."""
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     machines = sorted(inventory.machines, key=lambda machine: machine.rank)
-    rows: list[Row] = []
+    rows: list[DoctorFinding] = []
     measured: list[Mapping[str, Any]] | None = None
     prepared = False
     with open_view(app.output, logs=False) as view, ExitStack() as held:
@@ -49,29 +47,24 @@ def doctor_cluster(app: App) -> dict[str, Any]:
             facts, torchless = _with_environment(answering, facts)
             prepared = not torchless
             rows += [*torchless, *_preflight(answering, facts, expected_gpus(inventory), installed=prepared)]
-        healthy = prepared and len(answering) == len(machines) and all(row["ok"] is not False for row in rows)
+        healthy = prepared and len(answering) == len(machines) and all(row.ok is not False for row in rows)
         if healthy:
             view.phase("all-reduce", "measuring the bandwidth")
             measured, bandwidth_rows = bandwidth.measure(view, folder, inventory, answering, facts)
             rows += bandwidth_rows
         else:
-            rows.append(row("all-reduce", None, "not measured", "mend what is wrong first"))
-    return {
-        "ok": all(row["ok"] is not False for row in rows),
-        "cluster": inventory.cluster,
-        "findings": rows,
-        "allreduce": measured,
-    }
-
-
-def row(subject: str, ok: bool | None, detail: str, fix: str | None = None) -> Row:
-    """Return a finding as a line of the document."""
-    return {"what": subject, "ok": ok, "detail": detail, "fix": fix}
+            rows.append(DoctorFinding("all-reduce", None, "not measured", "mend what is wrong first"))
+    return ClusterDoctorResult(
+        ok=all(row.ok is not False for row in rows),
+        cluster=inventory.cluster,
+        findings=tuple(rows),
+        allreduce=None if measured is None else tuple(measured),
+    )
 
 
 def _connect(
     folder: ClusterFolder, machines: list[Machine], held: ExitStack
-) -> "tuple[dict[str, Node], list[Row]]":
+) -> "tuple[dict[str, Node], list[DoctorFinding]]":
     """Connect to the machines; return the connections, closed by `held`, and a row per machine without an answer."""
     from remote.sessions.connect import connect_all
 
@@ -80,15 +73,20 @@ def _connect(
     nodes = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
     for node in nodes.values():
         held.callback(node.close)
-    rows = [row(o.node, False, "can't be reached", str(o.error)) for o in outcomes if o.error is not None]
+    rows = [
+        DoctorFinding(o.node, False, "can't be reached", str(o.error))
+        for o in outcomes
+        if o.error is not None
+    ]
     if nodes:
         took = f"{time.monotonic() - began:.1f} s"
         way = " and ".join(sorted({node.machine.transport for node in nodes.values()}))
-        rows.insert(0, row(way, True, f"{len(nodes)} of {plural(len(machines), 'node')} answered in {took}"))
+        answered = f"{len(nodes)} of {plural(len(machines), 'node')} answered in {took}"
+        rows.insert(0, DoctorFinding(way, True, answered))
     return nodes, rows
 
 
-def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[Row]]":
+def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[DoctorFinding]]":
     from remote import facts
     from remote.fanout import fan_out
 
@@ -96,14 +94,16 @@ def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[Row]]":
     guarded = may_block([node.machine for node in nodes.values()])
     outcomes = fan_out(lambda node: facts.gather(node, peers, firewall=guarded), nodes)
     rows = [
-        row(o.node, False, "did not tell its facts", str(o.error)) for o in outcomes if o.error is not None
+        DoctorFinding(o.node, False, "did not tell its facts", str(o.error))
+        for o in outcomes
+        if o.error is not None
     ]
     return {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}, rows
 
 
 def _with_environment(
     nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]"
-) -> "tuple[dict[str, Facts], list[Row]]":
+) -> "tuple[dict[str, Facts], list[DoctorFinding]]":
     """Return the facts with the interpreters that a run would use, and a row for each that may lack torch.
 
     A machine without an interpreter of its own gets the newest environment that all such machines have.
@@ -117,7 +117,7 @@ def _with_environment(
     }
     outcomes = fan_out(ready_environments, bare)
     if mute := [
-        row(o.node, False, "did not tell which environments it has", str(o.error))
+        DoctorFinding(o.node, False, "did not tell which environments it has", str(o.error))
         for o in outcomes
         if o.error is not None
     ]:
@@ -126,7 +126,9 @@ def _with_environment(
     common = set.intersection(*map(set, environments_of.values())) if environments_of else set()
     newest = next((key for key in next(iter(environments_of.values()), {}) if key in common), None)
     if newest is None:
-        nowhere = row("torch", None, "not there yet: no interpreter and no environment has it", NO_TORCH)
+        nowhere = DoctorFinding(
+            "torch", None, "not there yet: no interpreter and no environment has it", NO_TORCH
+        )
         return dict(facts), [nowhere] if bare else []
     chosen = {name: environments[newest] for name, environments in environments_of.items()}
     brought = {
@@ -144,7 +146,7 @@ def _with_environment(
 
 def _preflight(
     nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", expected: "Expected", *, installed: bool
-) -> list[Row]:
+) -> list[DoctorFinding]:
     """Return what `train` would refuse or note. The first node that answers stands for node 0."""
     from remote.checks import preflight
     from remote.checks.probe import probe
@@ -157,20 +159,20 @@ def _preflight(
     return rows + [of_finding(finding) for finding in findings]
 
 
-def of_network(probes: "Mapping[str, ProbeAnswer]", took_s: float) -> Row:
+def of_network(probes: "Mapping[str, ProbeAnswer]", took_s: float) -> DoctorFinding:
     """Return how many connections between the nodes succeeded; each failed one has a finding of its own."""
     attempts = [attempt for answer in probes.values() for attempt in answer.attempts]
     if len(probes) == 1:
-        return row("network", True, "one node: nobody to reach")
+        return DoctorFinding("network", True, "one node: nobody to reach")
     good = sum(attempt.outcome == "connected" for attempt in attempts)
     whole = good == len(attempts) and all(answer.failure is None for answer in probes.values())
     of = f"{plural(len(attempts), 'connection')} between {plural(len(probes), 'node')}"
     detail = f"{good} of {of}, in {took_s:.1f} s"
-    return row(
+    return DoctorFinding(
         "network", True if whole else None, detail, None if whole else "see what is said of the nodes below"
     )
 
 
-def of_finding(finding: "Finding") -> Row:
+def of_finding(finding: "Finding") -> DoctorFinding:
     """Return a preflight's finding as a row."""
-    return row(finding.node, False if finding.fatal else None, finding.problem, finding.fix)
+    return DoctorFinding(finding.node, False if finding.fatal else None, finding.problem, finding.fix)

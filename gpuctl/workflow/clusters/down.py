@@ -1,6 +1,6 @@
 """`down`: this cluster to nothing."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from gpuctl.app import App
@@ -68,15 +68,28 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
         if forgets:
             opened = [
                 *([Leftover(kind="inventory", id=folder.name, reason=unreadable)] if unreadable else []),
-                *_possibly_running(runs, problems),
-                *_end_daemons(folder, machines),
+                *(
+                    Leftover(kind="run", id=run, reason=f"it may be at work: {'; '.join(reasons)}")
+                    for run, reasons in problems.items()
+                    if reasons
+                ),
+                *(
+                    Leftover(kind=daemon.launcher, id=daemon.node, reason=daemon.problem)
+                    for daemon in end_daemons(folder, {machine.name: machine for machine in machines})
+                    if daemon.problem is not None
+                ),
                 *restore_firewalls(app, folder),
             ]
         if opened and forget:
             for part in opened:
                 app.output.error(f"{part.id}: forgotten, though {part.reason}")
             opened = []
-        left = _report_leftovers(app, folder, machines) if forgets and not opened else []
+        left: list[LeftOnNode] = []
+        if forgets and not opened:
+            # Imported late, as only machines that stay need the modules for connections.
+            from gpuctl.workflow.clusters.clean.after_down import report_leftovers
+
+            left = report_leftovers(app, folder, machines)
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
         try:
             leftovers = (*opened, *(() if opened else provider.destroy(app.output.say)))
@@ -108,13 +121,6 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
         cost_usd=cost,
         seconds=seconds,
     )
-
-
-def _report_leftovers(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
-    # Imported late, as only machines that stay need the modules for connections.
-    from gpuctl.workflow.clusters.clean.after_down import report_leftovers
-
-    return report_leftovers(app, folder, machines)
 
 
 def _forget_pods(app: App, folder: ClusterFolder, error: ProvisionError) -> DownResult:
@@ -157,18 +163,11 @@ def _nothing_there(app: App, folder: ClusterFolder) -> DownResult:
     return _nothing(folder)
 
 
-def _end_daemons(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Leftover]:
-    """End what launchers keep between runs; the machines that may still have it."""
-    return [
-        Leftover(kind=daemon.launcher, id=daemon.node, reason=daemon.problem)
-        for daemon in end_daemons(folder, {machine.name: machine for machine in machines})
-        if daemon.problem is not None
-    ]
-
-
 def _refuse_to_stop(runs: Sequence[OpenRun], folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     """Raise Attention where one of these runs is active, or may be: nobody was asked whether to stop it."""
-    active = [run for run in runs if run.active or (run.silent and not _has_ended(run))]
+    results = {run.id: run.folder.load_result() for run in runs if run.silent and not run.active}
+    ended = {run for run, result in results.items() if result is not None and result.status != "running"}
+    active = [run for run in runs if run.active or (run.silent and run.id not in ended)]
     if not active:
         return
     names = ", ".join(machine.name for machine in machines) or f"those of {folder.name}"
@@ -177,12 +176,6 @@ def _refuse_to_stop(runs: Sequence[OpenRun], folder: ClusterFolder, machines: Se
         f"stay, and may be billed: {names}. Once nobody needs it, gpuctl.cluster({folder.name!r}).down() stops it "
         "and removes them."
     )
-
-
-def _has_ended(run: OpenRun) -> bool:
-    """Return whether the run has a final result, though not all of its nodes reported its end."""
-    result = run.folder.load_result()
-    return result is not None and result.status != "running"
 
 
 def _ask(app: App, folder: ClusterFolder, runs: Sequence[OpenRun], *, machines: str) -> None:
@@ -208,12 +201,3 @@ def _stop_runs(app: App, runs: Sequence[OpenRun]) -> dict[str, list[str]]:
         for problem in problems[run.id]:
             app.output.say(f"run {run.id}: {problem}")
     return problems
-
-
-def _possibly_running(runs: Sequence[OpenRun], problems: Mapping[str, Sequence[str]]) -> list[Leftover]:
-    """Return the runs that may still run, on machines that stay."""
-    return [
-        Leftover(kind="run", id=run.id, reason=f"it may be at work: {'; '.join(problems[run.id])}")
-        for run in runs
-        if problems[run.id]
-    ]

@@ -235,7 +235,7 @@ def _bandwidth(
     """Return the bandwidth measured by the ranks of all nodes. `None`, with a note: the measurement failed."""
     lines, rows = bandwidth.measure(view, folder, inventory, nodes, prepared.facts)
     if lines is None:
-        view.note(f"the bandwidth was not measured: {rows[-1]['detail']}")
+        view.note(f"the bandwidth was not measured: {rows[-1].detail}")
     return lines
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
@@ -31,6 +30,7 @@ def end_daemons(
 ) -> list[Ended]:
     """End the daemons of launchers on these machines, all at once. Empty where they never had any."""
     from remote.fanout import fan_out
+    from remote.sessions.connect import connect
 
     done: list[Ended] = []
     for name in launchers:
@@ -38,13 +38,11 @@ def end_daemons(
         candidates = {
             at: machine for at, machine in machines.items() if launcher.may_have_daemons(folder, machine)
         }
-        outcomes = fan_out(partial(_end, launcher, folder), candidates)
+
+        def end(machine: Machine, launcher: Launcher = launcher) -> bool:
+            with connect(machine, folder) as node:
+                return launcher.end_daemons(node)
+
+        outcomes = fan_out(end, candidates)
         done += [Ended(launcher=name, node=outcome.node, error=outcome.error) for outcome in outcomes]
     return done
-
-
-def _end(launcher: Launcher, folder: ClusterFolder, machine: Machine) -> bool:
-    from remote.sessions.connect import connect
-
-    with connect(machine, folder) as node:
-        return launcher.end_daemons(node)

@@ -9,14 +9,13 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdo
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Literal, TextIO
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
 from gpuctl.app import App
 from gpuctl.json_documents import TaskOnNode, TaskResult
 from gpuctl.text import clean
 from gpuctl.workflow.machines.access import chosen, with_ssh
-from gpuctl.workflow.machines.thread_output import thread_output
 from inventories.text import plural
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from remote.transport.pinned_connection import PinnedConnection, PinnedGroup
 
 Stream = Literal["stdout", "stderr"]
+_Text: TypeAlias = TextIO | io.TextIOBase
 ShowLine = Callable[[Stream, str], None]
 
 
@@ -276,3 +276,57 @@ def _for_json(value: object) -> object:
     except (TypeError, ValueError):
         return None
     return value
+
+
+class _StandIn:
+    """In place of `sys.stdout` or `sys.stderr`: each thread finds its own stream behind it, or the usual one.
+
+    All redirected threads share one: the first thread installs it, and the last restores the stream of before.
+    """
+
+    def __init__(self, name: Stream) -> None:
+        self._name = name
+        self._usual: TextIO | None = None
+        self._nowhere = io.StringIO()
+        self._of: dict[int, _Text] = {}
+        self._users = 0
+        self._lock = Lock()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a stream has
+        usual = self._nowhere if self._usual is None else self._usual
+        return getattr(self._of.get(get_ident(), usual), name)
+
+    @contextmanager
+    def to(self, stream: _Text) -> Iterator[None]:
+        """Send what this thread prints to a stream."""
+        thread = get_ident()
+        with self._lock:
+            now = getattr(sys, self._name)
+            if self._users == 0 and now is not self:
+                self._usual = now
+                setattr(sys, self._name, self)
+            self._users += 1
+        before = self._of.get(thread)
+        self._of[thread] = stream
+        try:
+            yield
+        finally:
+            if before is None:
+                del self._of[thread]
+            else:
+                self._of[thread] = before
+            with self._lock:
+                self._users -= 1
+                # Another stream installed since is not ours to remove.
+                if self._users == 0 and getattr(sys, self._name) is self:
+                    setattr(sys, self._name, self._usual)
+
+
+_STDOUT, _STDERR = _StandIn("stdout"), _StandIn("stderr")
+
+
+@contextmanager
+def thread_output(out: _Text, err: _Text) -> Iterator[None]:
+    """Send what this thread prints to these streams."""
+    with _STDOUT.to(out), _STDERR.to(err):
+        yield

@@ -162,17 +162,11 @@ class _Work:
         self._failed: dict[str, SetUp] = {}
         self.left = {machine.name: machine for machine in machines}
         """The machines on which nothing has failed yet."""
-        if any(step.kind == "fab" for step in setup.steps):
-            for machine in machines:
-                self._refuse_without_ssh(machine)
-
-    def _refuse_without_ssh(self, machine: Machine) -> None:
-        if machine.transport != "ssh":
-            step = next(step for step in self._setup.steps if step.kind == "fab")
-            error = (
-                f"{machine.name} is reached by {machine.transport}, and Fabric needs SSH: write shell lines."
-            )
-            self._fail(machine.name, step, "failed", error)
+        fab = [step for step in setup.steps if step.kind == "fab"][:1]
+        for machine in machines:
+            for step in fab if machine.transport != "ssh" else ():
+                error = f"{machine.name} is reached by {machine.transport}, and Fabric needs SSH: write shell lines."
+                self._fail(machine.name, step, "failed", error)
 
     def close(self) -> None:
         """Close the logs."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.interrupts import on_interrupt
+from gpuctl.json_documents import DoctorFinding
 from gpuctl.run_results.failures.failures import what_failed
 from gpuctl.tables.view import View
 from gpuctl.workflow.runs.collect import conclude
@@ -45,7 +46,7 @@ def measure(
     inventory: Inventory,
     nodes: "Mapping[str, Node]",
     facts: "Mapping[str, Facts]",
-) -> tuple[list[Line] | None, list[dict[str, Any]]]:
+) -> tuple[list[Line] | None, list[DoctorFinding]]:
     """Measure on the nodes, by rank, that passed the preflight; return the job's lines and rows about them.
 
     The lines are `None` if the job failed. Raises KeyboardInterrupt if the user ended it.
@@ -118,7 +119,7 @@ def _run(
     return conclude(run, folder, watch, launched=began, began=began)
 
 
-def rows_of(lines: Sequence[Line], run: Run) -> list[dict[str, Any]]:
+def rows_of(lines: Sequence[Line], run: Run) -> list[DoctorFinding]:
     """Return the rows of a measurement: the largest size of each scope, and nodes below the floor of their GPUs."""
     rows = []
     for line in _largest(lines):
@@ -163,5 +164,5 @@ def floor_of(line: Line, *, alone: bool) -> float | None:
     return next((floor for part, floor in FLOORS_GB_S.items() if part in device), None)
 
 
-def _row(ok: bool | None, detail: str, fix: str | None = None) -> dict[str, Any]:
-    return {"what": "all-reduce", "ok": ok, "detail": detail, "fix": fix}
+def _row(ok: bool | None, detail: str, fix: str | None = None) -> DoctorFinding:
+    return DoctorFinding("all-reduce", ok, detail, fix)

@@ -53,10 +53,10 @@ def test_rows_of_report_largest_size_and_flag_slow_node() -> None:
         line(scope="node", rank=8, bus_gb_s=300.0),
     ]
     rows = rows_of(lines, run_of(nodes=2, nproc=8))
-    assert [(row["ok"], row["detail"]) for row in rows] == [
+    assert [(row.ok, row.detail) for row in rows] == [
         (True, "40.00 GB/s between 2 nodes (16 ranks, nccl, 1000 MB in 50.0 ms)"),
         (True, "450.00 GB/s within g-0 (8 ranks, nccl, 1000 MB in 4.0 ms)"),
         (True, "300.00 GB/s within g-1 (8 ranks, nccl, 1000 MB in 4.0 ms)"),
         (None, "g-1: 300 GB/s between its GPUs, where a healthy node has 440"),
     ]
-    assert rows[-1]["fix"]
+    assert rows[-1].fix
