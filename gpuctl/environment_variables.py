@@ -5,7 +5,13 @@ from collections.abc import Mapping
 
 from gpuctl.errors import Usage
 from inventories.text import did_you_mean
-from remote.shared.constants import LAUNCHED_VARIABLE, METRICS_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE
+from remote.shared.constants import (
+    JOB_ID_VARIABLE,
+    LAUNCHED_VARIABLE,
+    METRICS_VARIABLE,
+    RUN_DIR_VARIABLE,
+    RUN_ID_VARIABLE,
+)
 
 LAUNCHER_VARIABLES = frozenset({
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME",
@@ -14,7 +20,9 @@ LAUNCHER_VARIABLES = frozenset({
     "TORCHELASTIC_ERROR_FILE",
 })  # fmt: skip
 """Variables that torchrun sets for each rank, in place of any value that it inherits."""
-RUN_VARIABLES = frozenset({LAUNCHED_VARIABLE, RUN_ID_VARIABLE, RUN_DIR_VARIABLE, METRICS_VARIABLE})
+RUN_VARIABLES = frozenset(
+    {LAUNCHED_VARIABLE, RUN_ID_VARIABLE, JOB_ID_VARIABLE, RUN_DIR_VARIABLE, METRICS_VARIABLE}
+)
 """Variables that gpuctl sets for each run or rank, in place of any value that it inherits."""
 
 

@@ -153,6 +153,8 @@ class Run:
     """Shape of all its machines. `None`: the machines have several shapes, or no shape."""
     resumed_from: str | None = None
     """The run that this one resumes, if that left checkpoints or not."""
+    first_run: str | None = None
+    """The first run of its job, which it continues by restarts, resumes or elastic changes. `None`: itself."""
     began_with: BeganWith | None = None
     """`None`: with no checkpoints."""
     options: RunOptions | None = None
@@ -168,6 +170,11 @@ class Run:
     def built_in(self) -> bool:
         """Return whether the run ran the built-in job."""
         return self.script == "built-in" and (self.options is None or self.options.project is None)
+
+    @property
+    def job(self) -> str:
+        """Return the id of its job: that of the job's first run."""
+        return self.first_run or self.run
 
     @property
     def searched(self) -> bool:

@@ -24,6 +24,7 @@ from remote.shared.constants import (
     COMPILED_CODE,
     DIRTY_VARIABLE,
     ENVIRONMENTS,
+    JOB_ID_VARIABLE,
     NODE_FOLDER,
     RUN_DIR_VARIABLE,
     RUN_ID_VARIABLE,
@@ -272,6 +273,7 @@ def rank_environment(
     """
     environment = {
         RUN_ID_VARIABLE: run.run,
+        JOB_ID_VARIABLE: run.job,
         RUN_DIR_VARIABLE: node.run_dir,
         "OMP_NUM_THREADS": str(max(1, cores // node.nproc)),
     }

@@ -72,6 +72,8 @@ PLACE = "place.json"
 # Environment variables.
 RUN_ID_VARIABLE = "GPUCTL_RUN_ID"
 RUN_DIR_VARIABLE = "GPUCTL_RUN_DIR"
+JOB_ID_VARIABLE = "GPUCTL_JOB_ID"
+"""The id of the job's first run: restarts, resumes and elastic changes keep it."""
 METRICS_VARIABLE = "GPUCTL_METRICS"
 LAUNCHED_VARIABLE = "GPUCTL_LAUNCHED_AT"
 """The time at which the node began to start its ranks, unix seconds. The ranks themselves do not get it."""

@@ -26,6 +26,7 @@ folder = Path(os.environ["GPUCTL_RUN_DIR"], "checkpoints")
 known = sorted(folder.glob("step-*.json"))
 step = json.loads(known[-1].read_text())["step"] if rank == 0 and known else 0
 print("begins after", step, "of", world, flush=True)
+print("W&B run", os.environ.get("WANDB_RUN_ID"), os.environ.get("WANDB_RESUME"), flush=True)
 for word in sys.argv:
     if word.startswith("mb=") and not (folder / "large").exists():
         with open(folder / "large", "wb") as file:
@@ -388,6 +389,10 @@ def test_max_restarts_restarts_after_killed_rank(two_hosts: Gpuctl) -> None:
     assert result["run"] == runs[1]["run"]
     assert result["resumed_from"] == runs[0]["run"]
     assert begun(two_hosts, result["run"]) >= 2
+    for run in runs:
+        logs = two_hosts.run_folder(run["run"]) / "logs"
+        assert f"W&B run {runs[0]['run']} allow" in (logs / "rank-0.log").read_text()
+        assert f"W&B run {runs[0]['run']}-rank1 allow" in (logs / "rank-1.log").read_text()
     output = [line for line in done.err.splitlines() if line.startswith("restart ")]
     assert len(output) == 1
     assert output[0].startswith(

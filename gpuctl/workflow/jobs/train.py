@@ -301,7 +301,11 @@ class _Start:
         if self.step is not None:
             self.runs.refuse_if_stopped(point.run)
         self.record = replace(
-            self.record, resumed_from=point.run.run, began_with=began_with, seconds=rounded(self.seconds)
+            self.record,
+            resumed_from=point.run.run,
+            first_run=point.run.job,
+            began_with=began_with,
+            seconds=rounded(self.seconds),
         )
 
     def _take_back(self, point: ResumePoint) -> None:

@@ -21,6 +21,7 @@ from remote.node.runs import nccl_log
 from remote.node.runs.end_facts import EndFacts
 from remote.node.runs.fork import SIGNALS, Fork, end_by
 from remote.shared.constants import (
+    JOB_ID_VARIABLE,
     LAUNCHED_VARIABLE,
     LOGS,
     METRICS_VARIABLE,
@@ -38,6 +39,9 @@ METRICS_BYTES = 65536
 """Of the metrics file's end: no line of metrics is longer."""
 METRICS_LINES = 10
 """Lines at the file's end that are searched for samples: lines of an evaluation may be without."""
+
+WANDB_CHOICES = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
+"""Variables by which users choose the runs of W&B themselves."""
 
 Samples = Tuple[Optional[float], Optional[float]]
 """Their time, Unix seconds, and number; both `None` without any."""
@@ -100,7 +104,9 @@ def watch(run_dir: Path, program: str, start: Start) -> int:
     log_path = str(run_dir / RANK_LOG.format(rank))
     debug = nccl_debug(os.environ, str(run_dir / LOGS / "nccl-{}.log".format(rank)))
     hook = hook_environment(os.environ, run_dir, rank)
-    environment = dict(os.environ, **{METRICS_VARIABLE: str(metrics)}, **debug, **hook)
+    environment = dict(
+        os.environ, **{METRICS_VARIABLE: str(metrics)}, **debug, **hook, **wandb_run(os.environ, rank)
+    )
     with open(log_path, "ab", buffering=0) as log:
         try:
             child = start(environment, log)
@@ -129,6 +135,18 @@ def watch(run_dir: Path, program: str, start: Start) -> int:
 def take_launch_time() -> float:
     """Return the time of the launch, unix seconds, and take it out of the environment that the ranks inherit."""
     return float(os.environ.pop(LAUNCHED_VARIABLE))
+
+
+def wandb_run(environment: Mapping[str, str], rank: int) -> Dict[str, str]:
+    """Return variables by which W&B continues one run for each rank of the job.
+
+    Processes may not share a run of W&B, so ranks other than 0 have ids of their own. Empty: the user has chosen,
+    or the process belongs to no job.
+    """
+    job = environment.get(JOB_ID_VARIABLE)
+    if job is None or any(name in environment for name in WANDB_CHOICES):
+        return {}
+    return {"WANDB_RUN_ID": "{}-rank{}".format(job, rank) if rank else job, "WANDB_RESUME": "allow"}
 
 
 def nccl_debug(environment: Mapping[str, str], path: str) -> Dict[str, str]:

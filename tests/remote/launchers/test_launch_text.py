@@ -57,6 +57,7 @@ def test_rank_environment_names_the_interface_and_user_values_win() -> None:
     made = rank_command.rank_environment(run, run.nodes[0], facts(), cores=8, env={"OMP_NUM_THREADS": "3"})
     assert made == {
         "GPUCTL_RUN_ID": "R",
+        "GPUCTL_JOB_ID": "R",
         "GPUCTL_RUN_DIR": "/home/ubuntu/.gpuctl-node/runs/R",
         "OMP_NUM_THREADS": "3",
         "GLOO_SOCKET_IFNAME": "ens3",

@@ -48,6 +48,22 @@ def watched(tmp_path: Path, script: str) -> tuple[dict[str, Any], list[float]]:
     return record, [float(time) for time in output]
 
 
+@pytest.mark.parametrize(
+    ("rank", "chosen", "variables"),
+    [
+        (0, {}, {"WANDB_RUN_ID": "J", "WANDB_RESUME": "allow"}),
+        (3, {}, {"WANDB_RUN_ID": "J-rank3", "WANDB_RESUME": "allow"}),
+        (0, {"WANDB_RUN_ID": "mine"}, {}),
+        (0, {"WANDB_RESUME": "never"}, {}),
+        (0, {"WANDB_SWEEP_ID": "s"}, {}),
+    ],
+)
+def test_wandb_run_is_the_jobs_unless_the_user_chooses(
+    rank: int, chosen: dict[str, str], variables: dict[str, str]
+) -> None:
+    assert rank_wrapper.wandb_run({"GPUCTL_JOB_ID": "J", **chosen}, rank) == variables
+
+
 def test_rank_record_has_first_and_last_metrics_time(tmp_path: Path) -> None:
     script = "time.sleep(0.3); tell(64); time.sleep(1); tell(128); time.sleep(1); tell(256); time.sleep(0.3)"
     hidden = "assert 'GPUCTL_LAUNCHED_AT' not in os.environ; "
