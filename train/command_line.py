@@ -88,7 +88,13 @@ def conflict(options: Options) -> str | None:
         return f"{split} has no way for fp16's scaled gradients: take --precision bf16."
     if (problem := _problem_of_parts(options)) is not None:
         return problem
-    if (option := _of_ddp_alone(options)) is not None:
+    # They have no meaning with another strategy, or torch does not support them there.
+    ddp_only = {
+        "--compile": options.compile,
+        "--compression": options.compression != "none",
+        "--bucket-mb": options.bucket_mb is not None,
+    }
+    if (option := next((name for name, is_given in ddp_only.items() if is_given), None)) is not None:
         if split is not None:
             return f"{option} is not for {split}: leave one of them out."
         if options.strategy != "ddp":
@@ -137,16 +143,6 @@ def _problem_of_parts(options: Options) -> str | None:
     if options.cpu_offload and options.precision == "fp16":
         return "--cpu-offload has no way for fp16's scaled gradients: take --precision bf16."
     return None
-
-
-def _of_ddp_alone(options: Options) -> str | None:
-    """Return an option that has no meaning with another strategy, or that torch does not support."""
-    ddp_only = {
-        "--compile": options.compile,
-        "--compression": options.compression != "none",
-        "--bucket-mb": options.bucket_mb is not None,
-    }
-    return next((name for name, is_given in ddp_only.items() if is_given), None)
 
 
 class _Parser(argparse.ArgumentParser):

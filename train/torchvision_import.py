@@ -32,7 +32,9 @@ def import_torchvision() -> Any:  # noqa: ANN401 - a module, whose names are onl
     if spec is None or spec.origin is None:
         raise BadEnvironment("torchvision is not installed here. Run: python -m pip install torchvision")
     if not _library_loads(Path(spec.origin).parent):
-        _declare_operators()
+        for schema in SCHEMAS:
+            if not hasattr(torch.ops.torchvision, schema.split("(")[0]):
+                _library().define(schema)  # type: ignore[no-untyped-call]
     try:
         module: ModuleType = importlib.import_module("torchvision")
     except (ImportError, RuntimeError, AttributeError) as error:
@@ -54,13 +56,6 @@ def _library_loads(folder: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _declare_operators() -> None:
-    for schema in SCHEMAS:
-        name = schema.split("(")[0]
-        if not hasattr(torch.ops.torchvision, name):
-            _library().define(schema)  # type: ignore[no-untyped-call]
 
 
 @functools.cache

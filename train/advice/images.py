@@ -40,6 +40,7 @@ def image_network(options: Options, shape: tuple[int, int, int], classes: int, *
         take_memory_away(network, double=options.precision == "fp64")
         smaller, more = _passes(network, steps, splits, options, shape)
     weights = _own_weights(network, wrapped)
+    columns = (network.get_submodule(name) for name, by in splits.items() if by == "columns")
     flops = Share.of(smaller.flops, more.flops).per(Share.of(smaller.forward_flops, more.forward_flops))
     moved = Share.of(smaller.moved, more.moved).per(Share.of(smaller.forward_moved, more.forward_moved))
     launches = more.launches / more.forward_launches
@@ -63,7 +64,8 @@ def image_network(options: Options, shape: tuple[int, int, int], classes: int, *
         largest_weight=max(p.numel() for p in network.parameters()),
         unwrapped_weights=weights.get("", 0),
         output_bytes=classes * 3 * number_bytes(options.precision),
-        heads=_common_width(network, splits),
+        # The largest number that divides the columns of all layers that can be split.
+        heads=math.gcd(*(layer.out_features for layer in columns if isinstance(layer, nn.Linear))) or None,
         unsplit=unsplit,
         uncut=uncut,
     )
@@ -92,12 +94,6 @@ def _passes(
         both_passes(network, steps, splits, options, shape, number) for number in (FEWER, MORE)
     )
     return smaller.keeping(kept_few), more.keeping(kept_more)
-
-
-def _common_width(network: nn.Module, splits: Mapping[str, str]) -> int | None:
-    """Return the largest number that divides the columns of all layers that can be split. `None`: no such layer."""
-    layers = (network.get_submodule(name) for name, by in splits.items() if by == "columns")
-    return math.gcd(*(layer.out_features for layer in layers if isinstance(layer, nn.Linear))) or None
 
 
 def _built(options: Options, shape: tuple[int, ...], classes: int, *, on_meta: bool) -> nn.Module:

@@ -121,18 +121,12 @@ def question_of(
 
 def without_auto(words: Sequence[str]) -> list[str]:
     """Return the options without `--strategy auto`, which asks for advice."""
-    if _last_value(words, "--strategy") != AUTO:
-        return list(words)
-    return _without(words, ("--strategy",))
-
-
-def _last_value(words: Sequence[str], option: str) -> str | None:
-    last = None
+    strategy = None
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, equals, value = word.partition("=")
-        if name == option:
-            last = value if equals else following
-    return last
+        if name == "--strategy":
+            strategy = value if equals else following
+    return _without(words, ("--strategy",)) if strategy == AUTO else list(words)
 
 
 def _without(words: Sequence[str], options: Collection[str]) -> list[str]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from train.advice.candidates import Layout, Refused, layouts, strategies
-from train.advice.data import ImageShape
 from train.advice.machines import Machines
 from train.advice.measured import MeasuredRun, measured, range_of
 from train.advice.memory import USABLE, Memory
@@ -81,7 +80,14 @@ def network_of(question: Question, *, pipelines: bool) -> Network:
     """
     options, data = question.options, question.data
     if data.shape is not None:
-        return _measured(options, data.shape, data.classes, pipelines=pipelines)
+        try:
+            from train.advice.images import image_network
+        except ImportError as error:
+            raise BadEnvironment(
+                f"What {options.model} needs is measured with torch, on tensors that take no memory, and this "
+                f"computer has no {error.name}: pip install torch torchvision. Text models need neither."
+            ) from error
+        return image_network(options, data.shape, data.classes, pipelines=pipelines)
     return text_network(
         GPT_SIZES[options.model],
         vocabulary=data.classes,
@@ -90,17 +96,6 @@ def network_of(question: Question, *, pipelines: bool) -> Network:
         by_blocks=not options.wrap.startswith("size:"),
         compiled=options.compile,
     )
-
-
-def _measured(options: Options, shape: ImageShape, classes: int, *, pipelines: bool) -> Network:
-    try:
-        from train.advice.images import image_network
-    except ImportError as error:
-        raise BadEnvironment(
-            f"What {options.model} needs is measured with torch, on tensors that take no memory, and this computer "
-            f"has no {error.name}: pip install torch torchvision. Text models need neither."
-        ) from error
-    return image_network(options, shape, classes, pipelines=pipelines)
 
 
 def rows(question: Question, machines: Sequence[Machines], runs: Sequence[MeasuredRun] = ()) -> list[Row]:

@@ -129,11 +129,16 @@ class PartsReader:
         optimizer_keys: dict[nn.Parameter, dict[str, str]] = {}
         for name, weight in own_weights.items():
             optimizer_keys[weight] = self._keys_of(name)
-            requested |= {known: self._empty(known, weight) for known in optimizer_keys[weight].values()}
-        self._check(requested)
+            requested |= {key: self._empty(key, weight) for key in optimizer_keys[weight].values()}
+        for name, value in requested.items():
+            known = self._known.get(name)
+            if not isinstance(known, TensorStorageMetadata):
+                raise ValueError(f"it has no {name}")
+            if known.size != value.shape:
+                raise ValueError(f"its {name} has shape {tuple(known.size)} for {tuple(value.shape)}")
         self._load(requested)
         state = {
-            index: {key: requested[known] for key, known in optimizer_keys[weight].items()}
+            index: {key: requested[stored] for key, stored in optimizer_keys[weight].items()}
             for index, weight in enumerate(weights_of(optimizer))
             if optimizer_keys.get(weight)
         }
@@ -163,14 +168,6 @@ class PartsReader:
         if weight is not None and len(known.size):
             raise ValueError(f"its {name} has shape {tuple(known.size)} for {tuple(weight.shape)}")
         return torch.zeros(known.size, dtype=known.properties.dtype)
-
-    def _check(self, requested: Mapping[str, Tensor]) -> None:
-        for name, value in requested.items():
-            known = self._known.get(name)
-            if not isinstance(known, TensorStorageMetadata):
-                raise ValueError(f"it has no {name}")
-            if known.size != value.shape:
-                raise ValueError(f"its {name} has shape {tuple(known.size)} for {tuple(value.shape)}")
 
     def _load(self, requested: dict[str, Any]) -> None:
         with warnings.catch_warnings():

@@ -75,7 +75,11 @@ def read_synthetic(options: Options, env: DistributedEnvironment) -> Dataset:
     held_out = max(1, round(HELD_OUT * count))
     check_memory("--synthetic", count=count + held_out, shape=shape, env=env)
     generator = torch.Generator().manual_seed(options.seed)
-    patterns = _patterns(classes, shape, generator)
+    # A pattern [channels, height, width] for each class is its own mirror image.
+    channels, height, width = shape
+    coarse = torch.randn(classes, channels, min(COARSE, height), min(COARSE, width), generator=generator)
+    fine = interpolate(coarse, size=(height, width))
+    patterns = PIXEL_MEAN + SIGNAL * (fine + fine.flip(-1)) / 2**0.5
     training, validation, test = split_dataset(
         _images(count, patterns, generator), _images(held_out, patterns, generator), options.validation
     )
@@ -85,18 +89,10 @@ def read_synthetic(options: Options, env: DistributedEnvironment) -> Dataset:
         validation=validation,
         test=test,
         classes=classes,
-        mean=(PIXEL_MEAN / 255,) * shape[0],
-        std=((SIGNAL**2 + NOISE**2) ** 0.5 / 255,) * shape[0],
+        mean=(PIXEL_MEAN / 255,) * channels,
+        std=((SIGNAL**2 + NOISE**2) ** 0.5 / 255,) * channels,
         flip_keeps_label=True,
     )
-
-
-def _patterns(classes: int, shape: list[int], generator: torch.Generator) -> torch.Tensor:
-    """Generate a pattern [channels, height, width] for each class, which is its own mirror image."""
-    channels, height, width = shape
-    coarse = torch.randn(classes, channels, min(COARSE, height), min(COARSE, width), generator=generator)
-    fine = interpolate(coarse, size=(height, width))
-    return PIXEL_MEAN + SIGNAL * (fine + fine.flip(-1)) / 2**0.5
 
 
 def _images(count: int, patterns: torch.Tensor, generator: torch.Generator) -> Samples:

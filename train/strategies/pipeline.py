@@ -42,8 +42,9 @@ class Pipeline(FullyShard):
         tied = _tied(network, plan.layers, plan.stages)
         layers = plan.stages[self._at]
         for index, layer in enumerate(plan.layers):
-            if index not in layers:
-                _remove(network, layer.name)
+            if index not in layers and layer.name:  # the others keep their names
+                parent, _, last = layer.name.rpartition(".")
+                delattr(network.get_submodule(parent), last)
         self._stage = Stage([plan.layers[index].compute for index in layers], network, self.autocast)
         self.shard_parts(self._stage, network, plan)
         self._joins = self._join(tied)
@@ -237,10 +238,3 @@ def _tied(network: nn.Module, layers: Sequence[Layer], of_stages: Sequence[range
         if len(by_stage) > 1:
             tied.append(by_stage)
     return tied
-
-
-def _remove(network: nn.Module, name: str) -> None:
-    """Remove a layer. Later layers keep their names."""
-    if name:
-        parent, _, last = name.rpartition(".")
-        delattr(network.get_submodule(parent), last)
