@@ -25,7 +25,8 @@ def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None
     """
     from gpuctl.output_files import check_picture
     from gpuctl.run_results.export import check_table, write_csv, write_plot
-    from gpuctl.tables.lists import comparison_table, run_table
+    from gpuctl.tables.lists import ComparisonTable
+    from gpuctl.tables.run import run_table
     from gpuctl.workflow.runs.unfinished_runs import results_of
 
     if csv is not None:
@@ -42,4 +43,4 @@ def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None
     elif len(results) == 1:
         app.output.table(run_table(results[0]))
     else:
-        app.output.table(comparison_table(results))
+        app.output.table(ComparisonTable(results))

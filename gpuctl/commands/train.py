@@ -6,6 +6,7 @@ import shlex
 import stat
 import termios
 from array import array
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -175,11 +176,14 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
     elif result.status == "running":
         app.output.say(left_behind(result.run, interrupted=interrupted))
     else:
-        from gpuctl.run_results.outputs import matched_nothing
-        from gpuctl.tables.lists import run_table
+        from gpuctl.run_results.saved_results import launch_of
+        from gpuctl.tables.run import run_table
+        from inventories.disk.store import RunFolder
+        from remote.runs.outputs import matched_nothing
 
         app.output.table(run_table(result, printed=app.output.just_seen))
-        for pattern in matched_nothing(result):
+        run = launch_of(result)
+        for pattern in matched_nothing(RunFolder(Path(result.dir)), run) if run else ():
             app.output.say(f"--bring {shlex.quote(pattern)} matched no file that the run wrote")
         hung = result.reason is Reason.STOPPED_HUNG
         if hung:

@@ -1,7 +1,4 @@
-"""Outputs of a run: files that it wrote into the project's folder on the nodes, and their copies here.
-
-Pure, but for `files_of` and `matched_nothing`.
-"""
+"""Outputs of a run: files that it wrote into the project's folder on the nodes, and their copies here. Pure."""
 
 import re
 import shlex
@@ -12,7 +9,6 @@ from typing import TypeVar
 
 from gpuctl.text import clean, with_tilde
 from inventories.disk.store import RunFolder
-from inventories.errors import InventoryError
 from inventories.runs.outputs import NodeOutputs, OutputFile, OutputTotal, OutsidePath
 from inventories.runs.run import Result, Run
 from remote.shared.checkpoint_sets import sets_in
@@ -171,17 +167,6 @@ def pull_outputs_command(result: Result, node: str | None, source: str, path: st
     """Return the command that copies an output. `path`: its folder's, relative to the project's."""
     parts = [result.run, *([] if node is None else [node]), path.lstrip("/")]
     return pull_command(result.cluster, node, source, pulled_folder(Path(result.dir).parents[1], *parts))
-
-
-def matched_nothing(result: Result) -> tuple[str, ...]:
-    """Return the patterns of --bring that match no file of the run. Empty: all match, or the files are not known."""
-    from remote.runs.outputs import matched_nothing as of_run
-
-    folder = RunFolder(Path(result.dir))
-    try:
-        return of_run(folder, folder.load_run())
-    except (InventoryError, OSError):
-        return ()
 
 
 def _nearest_typed(path: AnyPath) -> AnyPath:

@@ -1,4 +1,4 @@
-"""Tables for people: one run, several side by side, the list of runs, the machines, the shapes.
+"""Tables for people: runs side by side, the list of runs, the machines, the shapes.
 
 Each function returns something for `Output.table`. They import rich: import this module where you print.
 """
@@ -18,7 +18,7 @@ from gpuctl.json_documents import ClusterStatus, ClusterSummary, IdleStatus, Rea
 from gpuctl.run_results.saved_results import args_of, is_other_layout
 from gpuctl.run_results.variants import differences
 from gpuctl.tables.layout import FittedTable, table_of
-from gpuctl.tables.run import STATUS_STYLES, run_table
+from gpuctl.tables.run import STATUS_STYLES
 from gpuctl.tables.run_facts import (
     METRIC_NAME_WIDTH,
     accuracy_text,
@@ -34,8 +34,6 @@ from inventories.runs.run import Result
 from inventories.text import plural
 from provision.records import EndGuard
 
-__all__ = ["comparison_table", "found_table", "machines_table", "run_table", "runs_table"]
-
 STATE_STYLES = {
     "running": "green",
     "pending": "cyan",
@@ -49,13 +47,8 @@ ARGS_SHOWN = 200
 """Of a script's arguments, characters in a cell; it is folded where it does not fit."""
 
 
-def comparison_table(results: Sequence[Result]) -> RenderableType:
+class ComparisonTable:
     """Several runs side by side, a column each; in blocks where the terminal is too narrow."""
-    return _Comparison(results)
-
-
-class _Comparison:
-    """Draws itself once the width is known."""
 
     def __init__(self, results: Sequence[Result]) -> None:
         self.results = tuple(results)

@@ -1,15 +1,21 @@
 """`why`: compare the activity of a run's ranks, asked of its nodes."""
 
+import re
 from dataclasses import replace
 
 from gpuctl.app import App
-from gpuctl.run_results.hangs.ray_requests import sentence_on, unserved_request
 from gpuctl.run_results.hangs.recorded import last_hang
 from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.hang_watch import ask, keep_stacks, save_hang
 from gpuctl.workflow.runs.runs import final_result, latest, machines_of
 from inventories.runs.hang import Hang
 from inventories.runs.run import Result
+
+_UNSERVED = re.compile(
+    r"No available node types can fulfill resource requests? (?:defaultdict\(<class 'float'>, )?"
+    r"(?P<request>\{[^}]*\})"
+)
+"""How Ray's scheduler writes a request that it cannot serve into a driver's log."""
 
 
 def why(app: App, named: str | None) -> Hang:
@@ -32,7 +38,7 @@ def why(app: App, named: str | None) -> Hang:
     if drives_itself(run.mode, built_in=run.built_in) and hang.ranks:
         driver = hang.ranks[0]
         if request := unserved_request(tail(folder, driver.rank)):
-            hang = replace(hang, verdict="hung", sentence=f"{sentence_on(request, driver.node, driver.at)}.")
+            hang = replace(hang, verdict="hung", sentence=f"{_sentence_on(request, driver.node, driver.at)}.")
     save_hang(folder, hang)
     return hang
 
@@ -44,4 +50,20 @@ def _of_the_past(result: Result) -> Hang:
         run=result.run,
         verdict="unknown",
         sentence=f"The run is over, it {result.status}{why_ended}. Its ranks can no longer be asked.",
+    )
+
+
+def unserved_request(log: str) -> str:
+    """Return the resources that no node has, of a log that ends with Ray's word on them; empty: it ends otherwise."""
+    lines = log.rstrip().splitlines()
+    match = _UNSERVED.search(lines[-1]) if lines else None
+    return match["request"] if match else ""
+
+
+def _sentence_on(request: str, node: str, at: str | None) -> str:
+    """Return the sentence on a driver that waits for such a request. `at`: where it is in the script."""
+    place = f", at {at}" if at else ""
+    return (
+        f"The run hangs: no machine of the cluster has what the script asks Ray for, {request}. The script waits on "
+        f"{node}{place}. Ask for less in @ray.remote or ScalingConfig, or add machines that have it"
     )

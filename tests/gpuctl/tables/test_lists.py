@@ -16,8 +16,8 @@ from terminal import Terminal
 from gpuctl.global_options import Options
 from gpuctl.json_documents import ClusterStatus, ClusterSummary, IdleStatus, ReapRow, RunInfo
 from gpuctl.output import Output
-from gpuctl.tables.lists import comparison_table, found_table, machines_table, run_table, runs_table
-from gpuctl.tables.run import draw_run
+from gpuctl.tables.lists import ComparisonTable, found_table, machines_table, runs_table
+from gpuctl.tables.run import draw_run, run_table
 from inventories.disk.store import RunFolder
 from inventories.machine import MachineInfo
 from inventories.runs.end_reasons import Reason
@@ -177,7 +177,7 @@ def test_tables_do_not_fold_without_terminal(monkeypatch: pytest.MonkeyPatch) ->
     assert f"\nbuilt-in --name {'n' * 300} · torchrun · " in text
     rows = [row(replace(GOOD, script="deep/" * 30 + "train.py")) for _ in range(3)]
     assert len(drawn(runs_table(rows)).splitlines()) == 4
-    assert len(drawn(comparison_table([GOOD] * 9)).splitlines()[0].split()) == 9
+    assert len(drawn(ComparisonTable([GOOD] * 9)).splitlines()[0].split()) == 9
 
 
 def test_run_table_title_has_shortened_script_arguments() -> None:
@@ -211,15 +211,15 @@ def test_tables_show_script_arguments_of_runs(tmp_path: Path) -> None:
     slow = kept(GOOD, tmp_path / "slow", "--lr", "0.01")
     fast = kept(GOOD, tmp_path / "fast", "--name", "n" * 40, "--lr", "0.1")
     assert "\nbuilt-in --lr 0.01 · torchrun · " in drawn(run_table(slow))
-    text = drawn(comparison_table([slow, fast]))
+    text = drawn(ComparisonTable([slow, fast]))
     assert "args           --lr 0.01 " in text
     assert "--lr 0.1\n" in text
     assert "differs by     lr 0.01, name not given " in text
     assert all(len(line) <= 80 for line in text.splitlines())
-    same = drawn(comparison_table([GOOD, GOOD]))
+    same = drawn(ComparisonTable([GOOD, GOOD]))
     assert not any(row in same for row in ("args", "differs", "commit"))
     of_commit = replace(GOOD, commit=Commit(sha="1a2b3c4d5e6f", dirty=True))
-    for table in (comparison_table([GOOD, of_commit]), run_table(of_commit)):
+    for table in (ComparisonTable([GOOD, of_commit]), run_table(of_commit)):
         assert re.search(r"^commit .* 1a2b3c4d5e, files ", drawn(table), re.MULTILINE)
     now = datetime(2026, 11, 21, 8, tzinfo=UTC)
     listed = drawn(runs_table([row(GOOD, script="a.py", args=("--lr", "0.1")), row(GOOD)], now))
@@ -349,14 +349,14 @@ epochs      3 x 1.2 s               huge                  1.5e+300 (validation)
         in text
     )
     tested = replace(GOOD, train=replace(TRAIN, metrics={"accuracy": 0.972, "top5": 1.0}, judged_on="test"))
-    lines = drawn(comparison_table([judged, tested, GOOD])).splitlines()
+    lines = drawn(ComparisonTable([judged, tested, GOOD])).splitlines()
     rows = {line[:21].strip(): line[21:].split("  ") for line in lines}
     shown = {name: [cell.strip() for cell in cells if cell] for name, cells in rows.items()}
     assert shown["accuracy"] == ["97.2 % (validation)", "97.2 % (test)"]
     assert shown["f1"] == ["0.8731 (validation)", "-"]
     assert shown["top5"] == ["-", "1 (test)"]
     assert all(len(line) <= 80 for line in lines)
-    assert "top5" not in drawn(comparison_table([GOOD, GOOD]))
+    assert "top5" not in drawn(ComparisonTable([GOOD, GOOD]))
 
 
 def test_run_table_separates_accuracy_from_metric_of_same_name() -> None:
@@ -534,7 +534,7 @@ def test_comparison_table_shows_speed_up_and_efficiency() -> None:
     faster = replace(
         GOOD, run="20261121-060000-aaaa", world_size=4, train=replace(TRAIN, samples_per_s=15_141.6)
     )
-    text = drawn(comparison_table([GOOD, faster, BAD]))
+    text = drawn(ComparisonTable([GOOD, faster, BAD]))
     lines = text.splitlines()
     assert lines[0].split() == [GOOD.run, faster.run, BAD.run]
     rows = {line[:15].strip(): line[15:].split("  ") for line in lines[1:]}
@@ -547,14 +547,14 @@ def test_comparison_table_shows_speed_up_and_efficiency() -> None:
 
 
 def test_comparison_table_splits_many_runs_into_blocks() -> None:
-    text = drawn(comparison_table([GOOD] * 7))
+    text = drawn(ComparisonTable([GOOD] * 7))
     assert text.count("status ") == 3
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
 def test_comparison_table_omits_speed_up_for_different_jobs() -> None:
     other = replace(GOOD, world_size=4, train=replace(TRAIN, dataset="cifar10"))
-    assert "speed-up" not in drawn(comparison_table([GOOD, other]))
+    assert "speed-up" not in drawn(ComparisonTable([GOOD, other]))
 
 
 @pytest.mark.parametrize(("lr", "world_size"), [("0.2", 4), ("0.2", 2), ("0.1", 2)])
@@ -567,7 +567,7 @@ def test_comparison_table_omits_speed_up_for_other_arguments_or_the_same_layout(
         folder = RunFolder(tmp_path / name)
         folder.save_run(a_run(run=name, args=("--lr", rate)))
         runs.append(replace(GOOD, run=name, world_size=ranks, dir=str(folder.path)))
-    assert "speed-up" not in drawn(comparison_table(runs))
+    assert "speed-up" not in drawn(ComparisonTable(runs))
 
 
 def row(result: Result, **more: Any) -> RunInfo:

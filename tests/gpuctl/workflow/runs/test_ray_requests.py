@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuctl.run_results.hangs.ray_requests import unserved_request
+from gpuctl.workflow.runs.why import unserved_request
 
 REFUSED = "(autoscaler +36s) Error: No available node types can fulfill resource request"
 ADD = "Add suitable node types to this cluster to resolve this issue."
