@@ -4,19 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gpuctl.run_results.metric_losses import LossCurve
 from gpuctl.run_results.metric_names import Line
+from gpuctl.run_results.metrics import LossCurve
 from gpuctl.run_results.rank_metrics import RankMetrics
+from inventories.runs.activity import HangReport, RankActivity
 from inventories.runs.hang import Hang
 from inventories.runs.outputs import NodeOutputs, RunFile
 from inventories.runs.records import NodeRecord, RankRecord
 from inventories.runs.run import Checkpoints, Run
 from inventories.runs.search import Search
-
-if TYPE_CHECKING:
-    from remote.runs.rank_activity import HangReport, RankActivity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +27,9 @@ class Records:
     """A node without a record has not reported its end."""
     hang: Hang | None = None
     """The hang that a command here saved last."""
-    hang_reports: Mapping[str, "HangReport"] = field(default_factory=dict)
+    hang_reports: Mapping[str, HangReport] = field(default_factory=dict)
     """By node: the report of its watch, while its ranks make no progress."""
-    dumps: Mapping[int, "RankActivity"] = field(default_factory=dict)
+    dumps: Mapping[int, RankActivity] = field(default_factory=dict)
     """By rank: its collectives at a timeout of NCCL."""
 
     @property

@@ -15,8 +15,7 @@ from gpuctl import text
 from gpuctl.errors import Failed, Usage
 from gpuctl.output_files import check_file, check_picture, new_figure, save_figure, write_file
 from gpuctl.run_results.metric_names import is_held_out
-from gpuctl.run_results.saved_results import args_of, earlier_of, job_of
-from gpuctl.run_results.variants import differences, options_of
+from gpuctl.run_results.saved_results import args_of, differences, earlier_of, job_of, options_of
 from inventories.codec import to_json
 from inventories.runs.run import Result
 from inventories.runs.search import Search

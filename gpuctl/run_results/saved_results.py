@@ -1,10 +1,28 @@
-"""Results that were saved: the record of the launch beside one, and the runs that it continues."""
+"""Saved results: the record of a launch, the runs that a run continues, the settings in which several differ."""
 
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
+from gpuctl import text
+from gpuctl.scripts.arguments import named_values
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
-from inventories.runs.run import Result, Run
+from inventories.runs.run import Result, Run, RunOptions
+from inventories.text import plural
+from remote.shared.addresses import without_logins
+
+Setting: TypeAlias = tuple[str, str]
+"""Its kind, `option` for an option of the script, and its name."""
+
+
+WIDTH = 30
+"""Characters of a value, and of a name."""
+
+
+ARGUMENTS = "arguments"
+"""The name of words that belong to no option."""
 
 
 def launch_of(result: Result) -> Run | None:
@@ -60,3 +78,69 @@ def nothing_was_left(result: Result) -> bool:
         and not train.epoch_s
         and not train.loss
     )
+
+
+def differences(results: Sequence[Result], *, layout: bool = True) -> list[str]:
+    """Return, for each run, the settings that not all runs have: `lr 0.1, without amp`.
+
+    Empty: the settings are equal. Values of variables, changed files and packages behind the name of a file are not
+    compared. Without `layout`, the number of nodes and ranks does not count.
+    """
+    runs = [_settings(result, layout=layout) for result in results]
+    names = dict.fromkeys(itertools.chain.from_iterable(runs))
+    columns = [(name, [run.get(name) for run in runs]) for name in names]
+    differing = [(name, values) for name, values in columns if len(set(values)) > 1]
+    return [
+        ", ".join(_text(name, values[at], values) for name, values in differing) for at in range(len(runs))
+    ]
+
+
+def _text(setting: Setting, value: str | None, values: Sequence[str | None]) -> str:
+    """Return a setting with its value. `values`: the setting's values in all runs."""
+    kind, name = setting
+    shown = text.shorten(text.clean(value or ""), WIDTH)
+    label = text.shorten(text.clean(name), WIDTH)
+    if value is None:
+        return (
+            f"{label} not given"
+            if kind == "option" and any(values) and name != ARGUMENTS
+            else f"without {label}"
+        )
+    return shown if kind != "option" or name == ARGUMENTS else f"{label} {shown}".rstrip()
+
+
+def _settings(result: Result, *, layout: bool) -> dict[Setting, str]:
+    """Return the settings of a run. A setting that it was not given is missing."""
+    run = launch_of(result)
+    options = options_of(run.args if run else ())
+    settings: dict[Setting, str] = {("run", "script"): result.script}
+    settings |= {("option", name): value for name, value in options.items()}
+    run_options = run.options if run and run.options else RunOptions()
+    for option, values in (
+        ("--env", run_options.env),
+        ("--python", (run_options.python,)),
+        ("--pip", run_options.pip),
+        ("--requirements", (run_options.requirements,)),
+    ):
+        if any(values):
+            settings["run", option] = without_logins(f"{option} {' '.join(filter(None, values))}")
+    settings["run", "mode"] = result.mode
+    if layout:
+        settings["run", "ranks"] = plural(result.world_size, "rank")
+        settings["run", "nodes"] = plural(result.nnodes, "node")
+        if run and run.shape:
+            settings["run", "shape"] = run.shape
+    if result.commit:
+        settings["run", "commit"] = text.commit(result.commit.sha, dirty=result.commit.dirty)
+    return settings
+
+
+def options_of(args: Sequence[str]) -> Mapping[str, str]:
+    """Return the options of a script with their values: `--lr 0.1`, `--lr=0.1` and `lr=0.1` are one.
+
+    A flag has an empty value.
+    """
+    options: dict[str, list[str]] = {}
+    for name, value in named_values(args):
+        options.setdefault(name or ARGUMENTS, []).extend([] if value is None else [value])
+    return {name: " ".join(values) for name, values in options.items()}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from gpuctl.run_results.metric_losses import LossCurve, thinned
+from gpuctl.run_results.metrics import LossCurve, thinned
 from inventories.runs.outputs import OutputFile
 from inventories.runs.run import LossSource
 

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from gpuctl import text
 from gpuctl.json_documents import ClusterStatus, ClusterSummary, IdleStatus, ReapRow, RunInfo
-from gpuctl.run_results.saved_results import args_of, is_other_layout
-from gpuctl.run_results.variants import differences
+from gpuctl.run_results.saved_results import args_of, differences, is_other_layout
 from gpuctl.tables.layout import FittedTable, table_of
 from gpuctl.tables.run import STATUS_STYLES
 from gpuctl.tables.run_facts import (

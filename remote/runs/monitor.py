@@ -15,6 +15,7 @@ from inventories.clocks import awake_s, back_for_s, passed_s
 from inventories.disk.cluster_files import ClusterFiles
 from inventories.disk.store import RunFolder
 from inventories.machine import Machine
+from inventories.runs.activity import HangReport
 from inventories.runs.end_reasons import Ended, Reason
 from inventories.runs.records import NodeEnding, NodeRecord, RankRecord
 from inventories.runs.run import Run
@@ -25,7 +26,6 @@ from remote.runs.mirror import Mirror
 from remote.runs.node_state import record_of_end
 from remote.runs.observer import Lines, Observer
 from remote.runs.outputs import wanted_outputs
-from remote.runs.rank_activity import HangReport
 from remote.runs.rank_states import RankStates
 from remote.runs.run_files import (
     MAX_ARTIFACT_BYTES,

@@ -19,6 +19,7 @@ from inventories.disk import lock
 from inventories.disk.files import write_atomic
 from inventories.disk.store import RunFolder
 from inventories.errors import CorruptFile
+from inventories.runs.activity import HangReport, RankActivity
 from inventories.runs.outputs import NodeOutputs
 from inventories.runs.records import NodeEnding, NodeRecord, RankRecord
 from inventories.runs.run import Run, RunNode, RunOptions
@@ -27,7 +28,7 @@ from remote.files.receive import FileReceiver, plain_parts
 from remote.runs import outputs
 from remote.runs.metrics_lines import MetricsFile, read_metrics_file
 from remote.runs.node_state import RANK_REASONS, problem_of
-from remote.runs.rank_activity import HangReport, RankActivity, hang_report, rank_activity
+from remote.runs.rank_activity import hang_report, rank_activity
 from remote.shared import constants, flight_recorder
 from remote.shared.checkpoint_files import lacking, parts_in
 from remote.shared.files import digest_of, read_json, write_json

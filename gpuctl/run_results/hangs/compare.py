@@ -15,7 +15,7 @@ from gpuctl.run_results.failures.stacks import (
     collective,
 )
 from gpuctl.run_results.hangs.rank import TIMES_BUSY, Rank
-from remote.runs.rank_activity import Collective
+from inventories.runs.activity import Collective
 
 MIN_HUNG_S = 10.0
 """Minimum wait of a hang: a rank may just have come earlier."""

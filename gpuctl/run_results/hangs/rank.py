@@ -12,7 +12,7 @@ from gpuctl.run_results.failures.stacks import (
     waits_for_data,
 )
 from gpuctl.text import clean
-from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
+from inventories.runs.activity import ChildActivity, Collective, RankActivity
 
 STOPPED_STATES = ("T", "t")
 

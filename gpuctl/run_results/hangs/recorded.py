@@ -1,27 +1,23 @@
 """The hang of a run that is over, or that nobody watched: saved by a command here, or reported by its nodes. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
-from typing import TYPE_CHECKING
 
 from gpuctl.run_results.evidence import Records
 from gpuctl.run_results.hangs.compare import blocks, compare
 from gpuctl.run_results.hangs.rank import Rank
 from gpuctl.run_results.hangs.sentences import hang_of, past_tense
+from inventories.runs.activity import RankActivity
 from inventories.runs.hang import Hang
 from inventories.runs.run import Run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from remote.runs.rank_activity import RankActivity
 
 SAME_MOMENT_S = 2.0
 """Maximum difference of two machines' clocks beyond the known offset, seconds."""
 
 
-def ranks_of(run: Run, activities: "Mapping[int, RankActivity]") -> list[Rank]:
+def ranks_of(run: Run, activities: Mapping[int, RankActivity]) -> list[Rank]:
     """Return all ranks of a run, each with its node's report."""
     return [
         Rank(rank=rank, node=part.name, activity=activities.get(rank), clock_offset_s=part.clock_offset_s)
@@ -69,8 +65,6 @@ def _progressed_since(records: Records, hang: Hang) -> bool:
 
 def _of_reports(records: Records) -> Hang | None:
     """Return the hang from the reports of the nodes' watches. `None` also while a node without one still runs."""
-    from remote.runs.rank_activity import ended_activity
-
     run, reports = records.run, records.hang_reports
     activities = {activity.rank: activity for report in reports.values() for activity in report.ranks}
     if not activities:
@@ -81,7 +75,9 @@ def _of_reports(records: Records) -> Hang | None:
     ):
         if record.ended_at is None or record.ended_at > last:
             return None
-        activities[record.rank] = ended_activity(record)
+        activities[record.rank] = RankActivity(
+            rank=record.rank, now=record.ended_at, began_at=record.started_at, ended=True
+        )
     finding = compare(ranks_of(run, activities))
     if len(activities) < run.world_size or not any(
         blocks(finding, report.silent_s, report.allowed_s) for report in reports.values()

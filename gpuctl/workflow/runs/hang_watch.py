@@ -14,6 +14,7 @@ from inventories.disk.files import private_dir, write_atomic
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Machine
+from inventories.runs.activity import HangReport
 from inventories.runs.hang import Hang
 from inventories.runs.run import Run
 from remote.errors import RemoteError
@@ -21,7 +22,6 @@ from remote.launchers import drives_itself
 
 if TYPE_CHECKING:
     from remote.runs.observer import Observer
-    from remote.runs.rank_activity import HangReport
 
 STACKS = "stacks/rank-{}.txt"
 PROBLEMS = (OSError, ValueError, InventoryError, RemoteError)
@@ -47,7 +47,7 @@ class HangWatch:
         self,
         folder: RunFolder,
         observer: "Observer",
-        ask: "Callable[[HangReport], Answer]",
+        ask: Callable[[HangReport], Answer],
         *,
         give_up: Callable[[], None] | None = None,
     ) -> None:
@@ -64,7 +64,7 @@ class HangWatch:
         self._asking = self._gave_up = False
         self._printed = ""
 
-    def reported(self, node: str, report: "HangReport | None") -> None:
+    def reported(self, node: str, report: HangReport | None) -> None:
         """Take a node's report and return at once. Several nodes report at about the same time, and are asked once.
 
         `None`: its ranks make progress, so the hang is over.
@@ -109,7 +109,7 @@ class HangWatch:
                         self._tell(answer)
                     return
 
-    def _question(self) -> "tuple[HangReport, int] | None":
+    def _question(self) -> tuple[HangReport, int] | None:
         """Return the report to ask about, and the number of withdrawals so far."""
         with self._changing:
             report = next(reversed(self._reports.values()), None)
@@ -141,7 +141,7 @@ def ask(
     run: Run,
     machines: Mapping[str, Machine],
     cluster: ClusterFolder,
-    report: "HangReport | None" = None,
+    report: HangReport | None = None,
 ) -> Answer:
     """Ask the nodes for their ranks' activity. `report`: of a watch, about missing progress."""
     from remote.runs.rank_activity import ask_nodes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.run_results.metric_losses import POINTS, LossCurve, thinned
+from gpuctl.run_results.metrics import POINTS, LossCurve, thinned
 from gpuctl.run_results.written_losses import losses_from_log, written_losses
 from inventories.disk.store import RunFolder, Store
 

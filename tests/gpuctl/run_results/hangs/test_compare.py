@@ -9,8 +9,8 @@ import pytest
 from gpuctl.run_results.hangs.compare import Kind, blocks, compare, culprits_idle
 from gpuctl.run_results.hangs.rank import Rank
 from gpuctl.run_results.hangs.sentences import hang_of
+from inventories.runs.activity import ChildActivity, Collective, RankActivity
 from inventories.runs.hang import Hang
-from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
 
 CODE = "/home/me/.gpuctl-node/code"
 C10D = "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"

@@ -19,11 +19,11 @@ from gpuctl.run_results.read_run import read_records
 from gpuctl.workflow.runs.hang_watch import Answer, HangWatch, keep_stacks, save_hang
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
+from inventories.runs.activity import HangReport, RankActivity
 from inventories.runs.hang import Hang, RankStacks
 from inventories.runs.records import NodeRecord
 from inventories.runs.run import RunNode
 from remote.errors import BadAnswer
-from remote.runs.rank_activity import HangReport, RankActivity
 from remote.runs.run_files import RunFiles, save_node_record
 
 STACKS = 'Thread 0x1 (most recent call first):\n  File "{}", line {} in {}\n'

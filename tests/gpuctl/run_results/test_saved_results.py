@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import a_result, a_run
 
-from gpuctl.run_results.variants import differences, options_of
+from gpuctl.run_results.saved_results import differences, options_of
 from inventories.disk.store import RunFolder
 from inventories.runs.run import Commit, Result, RunOptions
 
