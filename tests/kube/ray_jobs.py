@@ -113,12 +113,6 @@ def _cluster(client: Client, job: Document) -> Document | None:
         return None
 
 
-def ask_head(client: Client, namespace: str, cluster: str, path: str) -> Document:
-    """Return the response of the dashboard on a RayCluster's head."""
-    result = client.call("GET", f"/apis/ray.io/v1/namespaces/{namespace}/rayclusters/{cluster}")
-    return _ask(client, result, "GET", path)
-
-
 def _ask(client: Client, cluster: Document, method: str, path: str, body: Any = None) -> Document:
     """Send a request to the head's dashboard. Raises AssertionError with the text of a refusal."""
     namespace = cluster["metadata"]["namespace"]

@@ -10,8 +10,6 @@ from tests.fakes.aws_proxy.world import World
 
 Params = dict[str, Any]
 
-VERSION_1 = "2026-07-01T08:00:00Z"
-
 
 def answer(world: World, service: str, operation: str, region: str, params: Params) -> Params | None:
     """Answer a call in JSON; `None`: moto has to answer it."""

@@ -17,7 +17,6 @@ from tests.fakes.kube.scheduler import place
 from tests.fakes.kube.store import WHEN, Document, Resource, Store
 
 Fate = Literal["missing", "slow", "crashing"]
-MANAGER = "the-cluster"
 MOST_TURNS = 50
 
 
