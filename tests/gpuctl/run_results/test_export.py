@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import a_run
+from support import a_result, a_run
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.output_files import check_picture, new_figure, write_file
@@ -23,7 +23,6 @@ from inventories.runs.run import (
     FirstError,
     RankResult,
     Result,
-    Seconds,
     Share,
     StepMs,
     TrainSummary,
@@ -33,19 +32,11 @@ from inventories.runs.search import Search, Trial
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RESULT = Result(
-    run="20261121-054625-3fa9",
-    cluster="default",
-    mode="torchrun",
+RESULT = a_result(
     script="built-in",
-    status="succeeded",
-    exit_code=0,
     nnodes=2,
-    nproc_per_node=1,
     world_size=2,
-    started_at="2026-11-21T05:46:25+00:00",
     ended_at=None,
-    seconds=Seconds(total=16.0),
     train=TrainSummary(
         loss=(0.9, float("nan"), 0.3),
         samples_per_s=8412.0,
@@ -53,7 +44,6 @@ RESULT = Result(
         share=Share(compute=0.6, communication=0.3, data=0.1),
     ),
     ranks=(RankResult(rank=0, local_rank=0, node="node-0"),),
-    first_error=None,
     cost_usd=None,
     dir="/here",
 )

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import drawn
+from support import a_result, drawn
 
 from gpuctl.errors import Failed
 from gpuctl.run_results.export import csv_text
 from gpuctl.run_results.read_run import read_search
 from gpuctl.tables.run import run_table
 from inventories.disk.store import RunFolder
-from inventories.runs.run import Result, Seconds, TrainSummary
+from inventories.runs.run import Result, Seconds
 
 
 def row(number: int, value: float | None, **more: Any) -> dict[str, Any]:
@@ -30,12 +30,7 @@ def run(tmp_path: Path) -> Result:
     trials = [row(1, 0.5), row(2, None, status="failed", error="boom"), row(3, 0.9, node="10.0.0.2")]
     document = {"metric": "accuracy", "mode": "max", "trials": trials}
     (tmp_path / "artifacts" / "trials.json").write_text(json.dumps(document))
-    return Result(
-        run="20261121-054625-3fa9", cluster="default", mode="ray", script="tune built-in", status="succeeded",
-        exit_code=0, nnodes=1, nproc_per_node=1, world_size=1, started_at="2026-11-21T05:46:25+00:00",
-        ended_at=None, seconds=Seconds(), train=TrainSummary(), ranks=(), first_error=None, cost_usd=0.0,
-        dir=str(tmp_path),
-    )  # fmt: skip
+    return a_result(mode="ray", script="tune built-in", ended_at=None, seconds=Seconds(), dir=str(tmp_path))
 
 
 def searched(run: Result) -> Result:

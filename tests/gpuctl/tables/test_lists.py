@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from rich.console import RenderableType
-from support import a_run
+from support import a_result, a_run
 from terminal import Terminal
 
 from gpuctl.global_options import Options
@@ -48,18 +48,10 @@ TRAIN = TrainSummary(
     step_ms=StepMs(p50=3.1, p95=4.2),
     share=Share(compute=0.61, communication=0.3, data=0.09),
 )
-GOOD = Result(
-    run="20261121-054625-3fa9",
-    cluster="default",
-    mode="torchrun",
+GOOD = a_result(
     script="built-in",
-    status="succeeded",
-    exit_code=0,
     nnodes=2,
-    nproc_per_node=1,
     world_size=2,
-    started_at="2026-11-21T05:46:25+00:00",
-    ended_at="2026-11-21T05:46:41+00:00",
     seconds=Seconds(
         total=16.0, connect=0.2, prepare=1.1, preflight=0.05, launch=0.3, train=12.0, collect=0.1
     ),
@@ -68,9 +60,6 @@ GOOD = Result(
         RankResult(rank=0, local_rank=0, node="node-0", device="cpu", exit_code=0, step_ms_p50=3.1, steps=20),
         RankResult(rank=1, local_rank=0, node="node-1", device="cpu", exit_code=0, step_ms_p50=5.0, steps=20),
     ),
-    first_error=None,
-    cost_usd=0.0,
-    dir="/home/me/.gpuctl/runs/20261121-054625-3fa9",
 )
 BAD = replace(
     GOOD,

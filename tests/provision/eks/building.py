@@ -4,24 +4,17 @@ import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from support import an_inventory
-
-from inventories.disk.store import ClusterFolder, Store
-from inventories.machine import Machine
-from inventories.specs.spec import Spec
 from provision.eks.cloud import EksCloud
 from provision.eks.service import provider
 from provision.eks.tokens import CLUSTER_HEADER, PREFIX
-from provision.provider import Leftover, Plan
 from provision.records import Target
 from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi, kube_api
 from tests.provision.aws.building import FastClock
+from tests.provision.service_user import ServiceUser
 
 
 def signed_for(token: str) -> dict[str, str]:
@@ -53,45 +46,14 @@ def api_server() -> Iterator[KubeApi]:
         yield api
 
 
-class User:
-    """A user with a separate home and one cluster."""
+class User(ServiceUser):
+    """A user of this service."""
 
-    def __init__(self, home: Path, *, name: str = "demo") -> None:
-        self.home = home
-        self.name = name
-        self.said: list[str] = []
-
-    @property
-    def folder(self) -> ClusterFolder:
-        return Store(self.home).cluster(self.name)
+    service, shape = "eks", "g5.12xlarge"
 
     @property
     def provider(self) -> ManagedKubernetes:
-        """Create a new provider, as each command does."""
         return provider(self.folder, clock=FastClock())
-
-    def plan(self, count: int | None = 2, **spec: Any) -> Plan:
-        request: dict[str, Any] = {"shape": "g5.12xlarge", "ssh_cidr": "198.51.100.7/32", "provider": "eks"}
-        current = self.folder.load() if self.folder.exists() else None
-        return self.provider.plan(Spec(cluster=self.name, count=count, **(request | spec)), current)
-
-    def up(self, count: int | None = 2, **spec: Any) -> tuple[Machine, ...]:
-        plan = self.plan(count, **spec)
-        machines = self.provider.create(plan, self.folder.journal, self.said.append)
-        self.folder.save(
-            an_inventory(
-                cluster=self.name,
-                provider="eks",
-                region=plan.region,
-                shape=plan.spec.shape,
-                hourly_usd=plan.hourly_usd,
-                machines=machines,
-            )
-        )
-        return machines
-
-    def down(self) -> tuple[Leftover, ...]:
-        return self.provider.destroy(self.said.append)
 
 
 def region_of(fake: FakeCloud) -> EksCloud:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import a_machine, a_run
+from support import a_machine, a_result, a_run
 
 from gpuctl.command_line import cli
 from gpuctl.json_documents import CleanItem
@@ -51,23 +51,13 @@ def made(
     if over:
         save_node_record(folder, NodeRecord(node="gpu-0", launcher="torchrun", exit_code=0))
         folder.save_result(
-            Result(
+            a_result(
                 run=folder.id,
                 cluster="c",
-                mode="torchrun",
                 script=script,
-                status="succeeded",
-                exit_code=0,
-                nnodes=1,
-                nproc_per_node=1,
-                world_size=1,
                 started_at=began.isoformat(),
                 ended_at=began.isoformat(),
                 seconds=Seconds(),
-                train=TrainSummary(),
-                ranks=(),
-                first_error=None,
-                cost_usd=0.0,
                 dir=str(folder.path),
             )
         )

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support import a_run
+from support import a_result, a_run
 
 from gpuctl.run_results.failures.failures import what_failed
 from gpuctl.workflow.jobs.job import (
@@ -31,7 +31,6 @@ from inventories.runs.run import (
     RunNode,
     RunStatus,
     Seconds,
-    TrainSummary,
 )
 
 NODES = tuple(
@@ -49,16 +48,11 @@ def error(rank: int | None, node: str, message: str) -> FirstError:
     return FirstError(rank=rank, node=node, message=message, reason=reason, detail=message)
 
 
-FAILED = Result(
-    run=RUN.run, cluster="default", mode="torchrun", script="my.py", status="failed", exit_code=3, nnodes=1,
-    nproc_per_node=1, world_size=1, started_at="", ended_at=None, seconds=Seconds(), train=TrainSummary(),
-    ranks=(
+FAILED = a_result(run=RUN.run, status="failed", exit_code=3, started_at="", ended_at=None, seconds=Seconds(), ranks=(
         RankResult(rank=0, local_rank=0, node="gpu-0", exit_code=3),
         RankResult(rank=1, local_rank=0, node="gpu-1", exit_code=3),
         RankResult(rank=2, local_rank=0, node="gpu-2", exit_code=-15),
-    ),
-    first_error=error(1, "gpu-1", f"boom in runs/{RUN.run}"), cost_usd=None, dir="/",
-)  # fmt: skip
+    ), first_error=error(1, "gpu-1", f"boom in runs/{RUN.run}"), cost_usd=None, dir="/")  # fmt: skip
 LOST = replace(FAILED, exit_code=None, first_error=error(None, "gpu-1", "lost"))
 
 

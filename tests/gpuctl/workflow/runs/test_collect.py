@@ -4,34 +4,23 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from support import a_machine, a_run, an_inventory
+from support import a_machine, a_result, a_run, an_inventory
 
 from gpuctl.run_results.read_run import checkpoints_left
 from gpuctl.workflow.runs.collect import failed_as_before
 from gpuctl.workflow.runs.runs import machines_of
 from inventories.disk.store import Store
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import FirstError, Result, RunNode, Seconds, TrainSummary
+from inventories.runs.run import FirstError, RunNode, Seconds
 from remote.runs.run_files import mirrored_path
 
-LOST = Result(
-    run="20261121-054625-3fa9",
-    cluster="default",
-    mode="torchrun",
-    script="my.py",
+LOST = a_result(
     status="failed",
     exit_code=None,
     nnodes=2,
-    nproc_per_node=1,
     world_size=2,
-    started_at="2026-11-21T05:46:25+00:00",
-    ended_at="2026-11-21T05:46:41+00:00",
     seconds=Seconds(),
-    train=TrainSummary(),
-    ranks=(),
     first_error=FirstError(rank=None, node="gpu-1", message="lost", reason=Reason.NODE_LOST),
-    cost_usd=0.0,
-    dir="/home/me/.gpuctl/runs/20261121-054625-3fa9",
     reason=Reason.NODE_LOST,
 )
 STOPPED = replace(LOST, status="stopped", first_error=None, reason=Reason.STOPPED)

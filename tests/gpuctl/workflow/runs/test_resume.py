@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support import a_result
+from support import a_machine, a_result, a_run, an_inventory
 
 from gpuctl.command_line import cli
 from gpuctl.errors import Usage
@@ -26,16 +26,10 @@ from inventories.runs.run import (
 )
 from remote.files.checkpoints import keep_times
 
-RUN = Run(
-    run="20261121-054625-3fa9",
-    cluster="default",
-    mode="torchrun",
+RUN = a_run(
     script="sub/my.py",
     args=("--lr", "0.1"),
     nodes=(RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run"),),
-    master_addr="10.0.0.1",
-    master_port=29500,
-    started_at="2026-11-21T05:46:25+00:00",
     options=RunOptions(project="/srv", nnodes=2, nproc_per_node=4, pip=("numpy",)),
 )
 HANGS = replace(RUN, options=RunOptions(project="/srv", hang_after="600", on_hang="restart"))
@@ -194,16 +188,7 @@ def test_run_record_without_new_fields_is_read() -> None:
 
 
 def machine(name: str, rank: int = 0) -> Machine:
-    return Machine(
-        name=name,
-        rank=rank,
-        state="running",
-        host="127.0.0.1",
-        user="me",
-        private_ip="127.0.0.1",
-        gpus=0,
-        id=name,
-    )
+    return a_machine(name=name, rank=rank)
 
 
 CLUSTER = ClusterFolder(Path("/home/me/.gpuctl/clusters/default"))
@@ -452,12 +437,7 @@ def test_resume_line_reports_fewer_ranks(run: Run, args: tuple[str, ...], where:
 
 
 def test_candidates_of_omits_unreachable_machines() -> None:
-    inventory = Inventory(
-        cluster="default",
-        provider="local",
-        created_at="2026-11-21T05:46:25+00:00",
-        machines=tuple(machine(f"gpu-{n}", n) for n in range(3)),
-    )
+    inventory = an_inventory(provider="local", machines=tuple(machine(f"gpu-{n}", n) for n in range(3)))
 
     def names(
         usable: frozenset[str] | None = None, preferred: tuple[str, ...] = (), **request: object
