@@ -15,7 +15,7 @@ from gpuctl.workflow.clusters.clean.this_computer import remove_here
 from inventories.disk.store import RunFolder, Store
 from inventories.machine import Inventory
 from inventories.runs.records import NodeRecord
-from inventories.runs.run import Result, RunNode, RunOptions, Seconds, TrainSummary
+from inventories.runs.run import RunNode, RunOptions, Seconds
 from remote.runs.run_files import save_node_record
 
 NOW = datetime.now(UTC)
