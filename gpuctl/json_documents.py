@@ -374,7 +374,7 @@ class TaskResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RayState:
-    """Whether Ray runs on a node, an element of `ray status --json`."""
+    """The state of Ray on a node, an element of `ray status --json`."""
 
     node: str
     running: bool | None

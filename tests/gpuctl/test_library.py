@@ -33,8 +33,7 @@ from gpuctl.library.options import (
     up_request,
 )
 from gpuctl.library.silent_output import SilentOutput, silent_app
-from gpuctl.workflow.clusters.clean.after_down import offer
-from gpuctl.workflow.clusters.clean.clean import Survey
+from gpuctl.workflow.clusters.clean.clean import Survey, offer
 from gpuctl.workflow.machines.fab import thread_output
 from inventories.codec import plain
 from inventories.disk.store import Store

@@ -87,7 +87,7 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
         left: list[LeftOnNode] = []
         if forgets and not opened:
             # Imported late, as only machines that stay need the modules for connections.
-            from gpuctl.workflow.clusters.clean.after_down import report_leftovers
+            from gpuctl.workflow.clusters.clean.clean import report_leftovers
 
             left = report_leftovers(app, folder, machines)
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")

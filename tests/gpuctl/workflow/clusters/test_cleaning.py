@@ -12,7 +12,6 @@ import pytest
 from gpuctl.global_options import Options
 from gpuctl.json_documents import CleanItem, NotAsked
 from gpuctl.output import Output
-from gpuctl.workflow.clusters.clean.after_down import by_kind, sentence
 from gpuctl.workflow.clusters.clean.choices import (
     ClusterFacts,
     LocalRun,
@@ -23,7 +22,7 @@ from gpuctl.workflow.clusters.clean.choices import (
     latest_checkpoints,
     loss_clause,
 )
-from gpuctl.workflow.clusters.clean.clean import Survey, once_per_home, silent_nodes
+from gpuctl.workflow.clusters.clean.clean import Survey, by_kind, once_per_home, sentence, silent_nodes
 from gpuctl.workflow.clusters.clean.table import clean_table
 from remote.files.leftovers import Item, Leftovers, RunFile
 
