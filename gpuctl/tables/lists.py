@@ -249,7 +249,8 @@ def _guard_note(guard: EndGuard) -> str:
     problem = f" ({guard.problem})" if guard.problem else ""
     if guard.guard == "idle":
         when = f" at {guard.at} without further use" if guard.at else ""
-        return f"idle{when}: {state}{problem}, {bill}"
+        means = bill if guard.ends_bill else "`gpuctl reap --idle` then ends the machines and their bill"
+        return f"idle{when}: {state}{problem}, {means}"
     return f"{guard.guard} at {guard.at or 'an unknown time'}: {state}{problem}, {bill}"
 
 

@@ -29,9 +29,9 @@ def expires_at(now: datetime, ttl_s: float) -> str:
     return end.isoformat(timespec="seconds")
 
 
-def reap_command(target: Target, which: str = "--expired") -> str:
-    """Return the command that removes expired clusters from the target, on any computer. `which`: or idle ones."""
-    words = ["gpuctl", "reap", which, "--yes", "--provider", target.provider]
+def reap_command(target: Target, option: str = "--expired") -> str:
+    """Return the command that removes expired clusters from the target, on any computer. `option`: or unused ones."""
+    words = ["gpuctl", "reap", option, "--yes", "--provider", target.provider]
     for option in ("region", "compartment", "profile"):
         value = getattr(target, option)
         words += [f"--{option}", value] if value else []

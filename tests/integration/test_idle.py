@@ -87,8 +87,8 @@ def test_unused_cluster_ends_as_one_in_the_clouds_record(tmp_path: Path) -> None
         assert status["idle"]["signals"]["queue"] is True
         assert status["idle"]["signals"]["gpu"] is None
         assert status["expires_at"] is None
-        kept = gpuctl.ok("keep", "1h", "--json").json
-        assert kept["kept_until"] == kept["ends_at"]
+        keep = gpuctl.ok("keep", "1h", "--json").json
+        assert keep["kept_until"] == keep["ends_at"]
         gpuctl.ok("exec", "--rank", "0", *leave)
         time.sleep(2 * IDLE_S)
         assert len(gpuctl.cloud.live_instances()) == 2, "kept"

@@ -18,6 +18,7 @@ CLOUDS_ONLY = [
     ({"spot": True}, "--spot"),
     ({"ssh_cidr": "10.0.0.0/8"}, "--ssh-cidr"),
     ({"ttl_s": 3600.0}, "--ttl"),
+    ({"idle_s": 3600.0}, "--idle"),
     ({"compartment": "ocid1.compartment"}, "--compartment"),
     ({"profile": "work"}, "--profile"),
     ({"ssh_port": 22}, "network.ssh_port"),

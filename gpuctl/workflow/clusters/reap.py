@@ -101,8 +101,8 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
     problems: dict[str, str] = {}
     if selection.idle:
         clusters = [cluster for region in result.scanned for cluster in region.contents.clusters]
-        asked = find_unused(clusters, _folders_of(app, {cluster.id for cluster in clusters}))
-        selection, problems = replace(selection, unused=asked.ids), dict(asked.problems)
+        use = find_unused(clusters, _folders_of(app, {cluster.id for cluster in clusters}))
+        selection, problems = replace(selection, unused=use.ids), dict(use.problems)
         for cluster in clusters:
             if cluster.id in problems:
                 app.output.error(f"{cluster.name} stays: {problems[cluster.id]}")
@@ -318,7 +318,7 @@ def _ask(app: App, chosen: Sequence[Chosen]) -> None:
 
 
 def _remove(app: App, chosen: Chosen, outcome: Outcome, selection: Selection) -> None:
-    """Remove exactly what was shown of a place; report errors, and add them to `outcome`.
+    """Remove the shown resources of a place; report errors, and add them to `outcome`.
 
     A cluster that was chosen as unused is asked again under its lock, and stays if it is in use now.
     """

@@ -10,7 +10,7 @@ from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on
 from gpuctl.workflow.clusters.limits import start_cut_off
 from gpuctl.workflow.machines.connect import load_inventory
-from gpuctl.workflow.machines.idle import look
+from gpuctl.workflow.machines.idle import idle_state
 from gpuctl.workflow.machines.setup_state import unprepared_note
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
@@ -101,7 +101,7 @@ def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
             f"{names}: stopped, so the disk alone is billed, until `gpuctl down --cluster {folder.name}` removes it"
         )
     guards = guards_of(folder, inventory, app.output.say)
-    idle, guards = look(folder, inventory.provider, inventory.machines, guards)
+    idle, guards = idle_state(folder, inventory.provider, inventory.machines, guards)
     return describe(folder, inventory, open_runs(app, folder.name), datetime.now(UTC), guards, idle)
 
 

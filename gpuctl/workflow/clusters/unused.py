@@ -12,7 +12,7 @@ from provision.rented.tagged_clusters import FoundCluster
 
 @dataclass(frozen=True, kw_only=True)
 class Unused:
-    """The clusters that may end, and those that could not be asked."""
+    """Clusters without use, and clusters that could not be asked."""
 
     ids: frozenset[str]
     problems: Mapping[str, str]
@@ -20,7 +20,7 @@ class Unused:
 
 
 def find_unused(clusters: Iterable[FoundCluster], folders: Mapping[str, ClusterFolder]) -> Unused:
-    """Ask the machines of clusters with `--idle`. `folders`: those of this computer, by id of the cluster.
+    """Ask the machines of clusters with `--idle`. `folders`: on this computer, by id of the cluster.
 
     A cluster is unused if all its machines answer that their time is over.
     """

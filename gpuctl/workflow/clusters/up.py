@@ -14,7 +14,7 @@ from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on, record_end_timers, warning
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import update_firewalls
-from gpuctl.workflow.machines.idle import look
+from gpuctl.workflow.machines.idle import idle_state
 from gpuctl.workflow.machines.inventory_files import HostKeys, pin_all, pin_host_keys, save_inventory
 from gpuctl.workflow.machines.reach import (
     BOOT_TIMEOUT_S,
@@ -133,7 +133,7 @@ def _ends(
     try:
         ends = ends_of(folder, provider, inventory.machines)
         if ask_machines:
-            ends = look(folder, provider.name, inventory.machines, ends)[1] or ()
+            ends = idle_state(folder, provider.name, inventory.machines, ends)[1] or ()
     except ProvisionError as error:
         app.output.say(f"note: the end of the machines' time could not be looked at: {error}")
         return None

@@ -49,12 +49,12 @@ def idle_status(after_s: float, answers: "Answers", now: datetime) -> IdleStatus
     """Return the cluster's state: in use where a machine is, and its end as that of the last machine."""
     states = [outcome.value for outcome in answers if outcome.value is not None and outcome.value.running]
     known = bool(states) and len(states) == len(answers)
-    kept = [state.keep_s for state in states if state.keep_s]
+    keep_times = [state.keep_s for state in states if state.keep_s]
     return IdleStatus(
         after_s=after_s,
         signals=_signals([state.signals for state in states], complete=known),
         ends_at=_time(now, max(state.ends_in_s for state in states)) if known else None,
-        kept_until=_time(now, max(kept)) if kept else None,
+        kept_until=_time(now, max(keep_times)) if keep_times else None,
     )
 
 
@@ -69,7 +69,7 @@ def with_answers(guard: EndGuard, answers: "Answers", status: IdleStatus) -> End
     return replace(guard, armed=True, at=status.ends_at)
 
 
-def look(
+def idle_state(
     folder: ClusterFolder, provider: str, machines: Sequence[Machine], guards: tuple[EndGuard, ...] | None
 ) -> tuple[IdleStatus | None, tuple[EndGuard, ...] | None]:
     """Return the cluster's idle state, and the guards with it. `None`: the cluster has no `--idle`."""

@@ -46,7 +46,7 @@ Sample = NamedTuple(
     "Sample",
     [
         ("counters", Counters),
-        ("signals", Dict[str, Optional[bool]]),  # of run, queue and gpu; None: not known
+        ("signals", Dict[str, Optional[bool]]),  # of run, queue and gpu; `None`: not known
         ("logins", Optional[FrozenSet[str]]),  # addresses of clients that are alive
         ("peer", bool),  # whether another machine of the cluster reported use
         ("keep_until_s", float),  # as `gpuctl keep` wrote it
@@ -153,7 +153,7 @@ def network_bytes(dev: str) -> Dict[str, int]:
 
 
 def living_logins(output: str) -> FrozenSet[str]:
-    """Return the addresses of clients that sshd heard of lately, from the output of `ss -tinH state established`."""
+    """Return the addresses of clients that sent something lately, from the output of `ss -tinH state established`."""
     logins = set()
     client = ""
     for line in output.splitlines():
@@ -168,8 +168,8 @@ def living_logins(output: str) -> FrozenSet[str]:
 def gpu_in_use(utilization: Optional[str], processes: Optional[str]) -> Optional[bool]:
     """Return whether a process keeps a GPU busy, from nvidia-smi's output. `None`: not known.
 
-    Without a process there is no use: some drivers report 100 % while nvidia-smi itself wakes a GPU. Where the driver
-    does not measure (MIG), each process counts.
+    A GPU without a process is not in use, whatever nvidia-smi measures. If the driver does not measure (MIG), each
+    process counts.
     """
     if utilization is None or not utilization.strip():
         return None
@@ -296,14 +296,14 @@ class Machine:
 
     def _heard_peer(self) -> bool:
         """Return whether another machine of the cluster reported use since the last look."""
-        peers, heard = self._peers(), False
+        peers, reported = self._peers(), False
         try:
             for _ in range(10000):
                 message, sender = self._open_socket().recvfrom(256)
-                heard = heard or (sender[0] in peers and message == self._message)
+                reported = reported or (sender[0] in peers and message == self._message)
         except OSError:
             pass
-        return heard
+        return reported
 
     def _open_socket(self) -> socket.socket:
         if self._socket is None:
@@ -319,7 +319,7 @@ class Machine:
 
 
 def now_s() -> float:
-    """Return the seconds since the boot, also those in sleep: CLOCK_BOOTTIME, which Python 3.6 has no name for."""
+    """Return the seconds since the boot, sleep included: CLOCK_BOOTTIME, which Python 3.6 has no name for."""
     return time.clock_gettime(7)
 
 

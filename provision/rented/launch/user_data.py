@@ -27,7 +27,7 @@ _WATCH = "/usr/local/lib/gpuctl/idle_watch.py"
 _WATCH_SETTINGS = "/etc/gpuctl-idle.json"
 _SSHD = "/etc/ssh/sshd_config"
 _ASK_CLIENTS = ("ClientAliveInterval 60", "ClientAliveCountMax 1000")
-"""sshd asks each quiet client once a minute, so the watch sees which logins are alive. None is closed for 16 h."""
+"""sshd asks each quiet client once a minute, so the watch sees which logins are alive. A login stays for 16 h."""
 _RULES = "/etc/iptables/rules.v4"
 
 

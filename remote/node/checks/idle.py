@@ -1,4 +1,4 @@
-"""The watch that ends this machine after a time without use: its state, and what the client tells it."""
+"""The watch that ends this machine after a time without use: its state, peers and time to keep."""
 
 import time
 from pathlib import Path

@@ -713,8 +713,11 @@ def test_machines_table_shows_use_and_the_end_without_use() -> None:
     guard = EndGuard(guard="idle", at=at, ends_bill=True, armed=True)
     text = " ".join(drawn(machines_table(replace(CLUSTER, ends=(guard,), idle=idle))).split())
     assert f"idle at {at} without further use: armed, ends the bill in use: login; not known: gpu" in text
-    kept = replace(idle, signals=dict.fromkeys(signals, False), kept_until=at)
-    text = " ".join(drawn(machines_table(replace(CLUSTER, ends=(guard,), idle=kept))).split())
+    rented = (replace(guard, ends_bill=False),)
+    text = " ".join(drawn(machines_table(replace(CLUSTER, ends=rented, idle=idle))).split())
+    assert "armed, `gpuctl reap --idle` then ends the machines and their bill" in text
+    unused = replace(idle, signals=dict.fromkeys(signals, False), kept_until=at)
+    text = " ".join(drawn(machines_table(replace(CLUSTER, ends=(guard,), idle=unused))).split())
     assert f"no use now; gpuctl keep puts the end off until {at}" in text
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from provision.records import CloudCluster, EndGuard, PlannedEnd, ScheduledEnd, Target
-from provision.rented.ends import guards, is_late, not_scheduled
+from provision.rented.ends import guards, idle_clause, idle_settings, is_late, not_scheduled, planned_ends
 
 END = datetime.fromisoformat("2026-11-27T17:30:20+00:00")
 MINUTE = "2026-11-27T17:31:00+00:00"
@@ -87,3 +87,18 @@ def test_guard_of_a_pool_that_is_scaling_is_not_known() -> None:
 def test_schedule_that_could_not_be_read_is_shown_also_where_it_was_not_planned() -> None:
     result = guards((POWER_OFF,), CLUSTER, (), BOTH, unreadable="no answer")
     assert schedule_of(result) == (None, "no answer")
+
+
+@pytest.mark.parametrize(("provider", "ends_bill"), [("aws", True), ("oci", False)])
+def test_idle_machines_power_off_where_that_ends_their_bill(provider, ends_bill):
+    unused = replace(
+        CLUSTER, target=replace(CLUSTER.target, provider=provider), expires_at=None, idle_s=1800.0
+    )
+    assert planned_ends(unused) == (PlannedEnd(guard="idle", at=None, ends_bill=ends_bill),)
+    assert idle_settings(unused) == {"cluster": "1", "idle_s": 1800.0, "power_off": ends_bill}
+    assert idle_settings(replace(unused, idle_s=None)) is None
+    clause = idle_clause(unused)
+    assert clause.startswith("after 30m without use")
+    assert ("`gpuctl reap --idle --yes --provider oci" in clause) is not ends_bill
+    timed = replace(unused, expires_at=CLUSTER.expires_at)
+    assert [end.guard for end in planned_ends(timed)][-1] == "idle"

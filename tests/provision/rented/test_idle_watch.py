@@ -35,7 +35,7 @@ ROUND_S = 30.0
 IDLE_S = 1800.0
 
 
-def look(
+def a_look(
     now_s: float,
     *,
     run: bool = False,
@@ -70,7 +70,7 @@ def after(state: State, *samples: Sample, idle_s: float = IDLE_S) -> State:
     ],
 )
 def test_each_signal_of_use_puts_the_end_off(use, last_use_s):
-    state = after(begin(0), look(30), look(60), look(90, **use))
+    state = after(begin(0), a_look(30), a_look(60), a_look(90, **use))
     assert (state.last_use_s, state.ends_at_s) == (last_use_s, last_use_s + IDLE_S)
 
 
@@ -82,46 +82,46 @@ def test_rates_are_averages_of_a_minute(kind, each_s, busy):
     amounts = [int(each_s * s) if kind == "transfer" else each_s * s for s in (0, 30, 60, 90)]
     name = "moved" if kind == "transfer" else "cpu_s"
     state = after(
-        begin(0), *(look(s, **{name: amount}) for s, amount in zip((0, 30, 60, 90), amounts, strict=True))
+        begin(0), *(a_look(s, **{name: amount}) for s, amount in zip((0, 30, 60, 90), amounts, strict=True))
     )
     assert state.signals[kind] is busy
     assert (state.last_use_s == 90) is busy
 
 
 def test_short_burst_below_the_minute_is_no_use():
-    state = after(begin(0), look(0), look(30), look(60, cpu_s=29.0), look(90, cpu_s=29.0))
+    state = after(begin(0), a_look(0), a_look(30), a_look(60, cpu_s=29.0), a_look(90, cpu_s=29.0))
     assert state.signals["cpu"] is False
     assert state.last_use_s == 0
 
 
 def test_login_counts_from_the_second_look_so_that_a_question_is_no_use():
     mine, asking = frozenset({"10.0.0.9:50000"}), frozenset({"10.0.0.9:50001"})
-    state = after(begin(0), look(30, logins=mine), look(60, logins=asking), look(90))
+    state = after(begin(0), a_look(30, logins=mine), a_look(60, logins=asking), a_look(90))
     assert (state.signals["login"], state.last_use_s) == (False, 0)
-    assert after(begin(0), look(30, logins=mine), look(60, logins=mine)).last_use_s == 60
+    assert after(begin(0), a_look(30, logins=mine), a_look(60, logins=mine)).last_use_s == 60
 
 
 def test_what_begins_at_the_last_moment_puts_the_end_off_by_a_look():
-    idle = [look(s) for s in range(0, 1801, 30)]
+    idle = [a_look(s) for s in range(0, 1801, 30)]
     assert is_over(after(begin(0), *idle))
-    assert not is_over(after(begin(0), *idle[:-1], look(1800, logins=frozenset({"10.0.0.9:50000"}))))
-    assert not is_over(after(begin(0), *idle[:-1], look(1800, cpu_s=20)))
+    assert not is_over(after(begin(0), *idle[:-1], a_look(1800, logins=frozenset({"10.0.0.9:50000"}))))
+    assert not is_over(after(begin(0), *idle[:-1], a_look(1800, cpu_s=20)))
 
 
 @pytest.mark.parametrize(("keep_s", "ends_at_s"), [(3600, 3660), (600, 1800), (24 * 3600 + 1, 1800)])
 def test_keep_puts_the_end_off_within_its_bound(keep_s, ends_at_s):
-    state = after(begin(0), look(60, keep_until_s=60 + keep_s))
+    state = after(begin(0), a_look(60, keep_until_s=60 + keep_s))
     assert state.ends_at_s == ends_at_s
 
 
 def test_time_without_looks_is_not_time_without_use():
-    state = after(begin(0), look(0), look(30), look(7230))
+    state = after(begin(0), a_look(0), a_look(30), a_look(7230))
     assert state.last_use_s == 7200 - idle_watch.MAX_GAP_S
 
 
 def test_watch_that_starts_again_goes_on_where_it_was():
     document = report(
-        after(begin(0), look(30), look(60, run=True), look(90)), {"idle_s": IDLE_S, "round_s": 30}
+        after(begin(0), a_look(30), a_look(60, run=True), a_look(90)), {"idle_s": IDLE_S, "round_s": 30}
     )
     assert (document["last_use_s"], document["over"]) == (90, False)
     assert resumed(document, 120).last_use_s == 90
@@ -152,7 +152,7 @@ def history(random_: random.Random) -> list[Use]:
     return uses
 
 
-def sample_of(uses: list[Use], now_s: float, asked: bool) -> Sample:
+def sample_of(uses: list[Use], now_s: float, questioned: bool) -> Sample:
     spent_s = {"cpu": 0.0, "transfer": 0.0}
     kinds = set()
     for kind, begin_s, end_s in uses:
@@ -163,12 +163,12 @@ def sample_of(uses: list[Use], now_s: float, asked: bool) -> Sample:
         elif now_s < end_s:
             kinds.add(kind)
     logins = {"10.0.0.9:50000"} if "login" in kinds else set()
-    return look(
+    return a_look(
         now_s,
         run="run" in kinds,
         queue="queue" in kinds,
         gpu="gpu" in kinds,
-        logins=frozenset(logins | ({f"10.0.0.9:{int(now_s)}"} if asked else set())),
+        logins=frozenset(logins | ({f"10.0.0.9:{int(now_s)}"} if questioned else set())),
         cpu_s=spent_s["cpu"] + 0.1 * now_s,
         moved=int(2e6 * spent_s["transfer"] + 1e4 * now_s),
         peer="peer" in kinds,
@@ -183,9 +183,9 @@ def test_no_history_of_a_day_ends_in_use_or_outlives_its_time(seeds):
     for seed in seeds:
         random_ = random.Random(seed)
         uses, idle_s = history(random_), random_.choice([600.0, 1800.0, 7200.0])
-        state, now_s, looks = begin(0), 0.0, 0
+        state, now_s, count = begin(0), 0.0, 0
         while now_s < 130000:
-            state, looks = step(state, sample_of(uses, now_s, asked=looks % 20 == 0), idle_s), looks + 1
+            state, count = step(state, sample_of(uses, now_s, questioned=count % 20 == 0), idle_s), count + 1
             seen = [
                 use for use in uses if use.begin_s <= now_s - (60 if use.kind in ("cpu", "transfer") else 0)
             ]
@@ -343,7 +343,7 @@ def test_machine_whose_power_off_ends_no_bill_only_reports_its_end(tmp_path):
 
 @pytest.mark.slow
 def test_machine_lives_while_a_run_a_queue_a_login_or_a_peer_use_it(tmp_path):
-    """One use after the other, each longer than the idle time: the machine ends only after the last."""
+    """Check one use after the other, each longer than the idle time."""
     watched = Watched(tmp_path, idle_s=2.0)
     run = watched.node_home / "runs/r1/gpu-0"
     run.mkdir(parents=True)
@@ -352,24 +352,24 @@ def test_machine_lives_while_a_run_a_queue_a_login_or_a_peer_use_it(tmp_path):
     (run / "runner.json").write_text(json.dumps({"pid": 77, "birth": "4711", "boot_id": "boot-1"}))
     (watched.node_home / constants.IDLE_PEERS).write_text('{"peers": ["127.0.0.1"]}')
 
-    def stays(signal: str) -> None:
+    def expect_alive(signal: str) -> None:
         wait_until(lambda: watched.state()["signals"].get(signal))  # type: ignore[attr-defined]
         time.sleep(2.5)
         assert watched.state()["signals"][signal]  # type: ignore[index]
         assert not watched.ended(), signal
 
     with watched:
-        stays("run")
+        expect_alive("run")
         (watched.node_home / "queue").mkdir()
         (watched.node_home / "queue/0001.json").write_text("{}")
         (run / "exit.json").write_text("{}")
-        stays("queue")
+        expect_alive("queue")
         (tmp_path / "ss").write_text(SS)
         (watched.node_home / "queue/0001.json").unlink()
-        stays("login")
+        expect_alive("login")
         (tmp_path / "gpus").write_text("87, 3\n")
         (tmp_path / "ss").unlink()
-        stays("gpu")
+        expect_alive("gpu")
         (tmp_path / "gpus").unlink()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
             for _ in range(30):

@@ -376,6 +376,7 @@ CHANGES: dict[str, Any] = {
     "disk_gb": 333,
     "spot": True,
     "ttl_s": 2 * TTL_S,
+    "idle_s": 1800.0,
     "public_ip": False,
     "subnet_id": "ocid1.subnet.mine",
     "ssh_port": 2222,
@@ -394,6 +395,7 @@ def test_up_refuses_changed_options_while_machines_live(scene: Scene, subject: s
     ("settings", "message"),
     [
         ({"ttl_s": 2 * TTL_S}, "--ttl 90m, not 8h"),
+        ({"idle_s": 1800.0}, "no --idle, not --idle 30m"),
         ({"spot": True}, "no --spot, not --spot"),
         ({"public_ip": False}, "no --no-public-ip, not --no-public-ip"),
         ({"image": "mine"}, "no --image, not --image mine"),

@@ -17,7 +17,7 @@ from inventories.specs.setup_steps import SetupStep
 from inventories.specs.spec import Spec
 from provision.pricing.plan_price import PlanPrice
 from provision.provider import Plan, PlannedMachine
-from provision.records import PlannedRequest, PlannedResource, Terms
+from provision.records import PlannedEnd, PlannedRequest, PlannedResource, Terms
 
 PRICE = PlanPrice(machines_usd=8.0, disks_usd=0.0233)
 PLAN = Plan(
@@ -246,3 +246,15 @@ def test_requests_text_shows_one_request_per_line() -> None:
 )  # fmt: skip
 def test_span_formats_seconds(seconds: float, text: str) -> None:
     assert up_plan.span(seconds) == text
+
+
+def test_plan_names_the_end_without_use_and_who_ends_the_bill() -> None:
+    end = PlannedEnd(guard="idle", at=None, ends_bill=True)
+    clause = "after 30m without use the machines shut down, which ends their bill"
+    plan = replace(PLAN, until_s=None, ending="", ends=(end,), idle=clause)
+    assert clause in " ".join(shown(plan).split())
+    assert "nothing ends" not in shown(plan) + up_plan.question(plan)
+    assert list(up_plan.standing_notes(plan))[-1] == clause
+    assert plain(up_plan.document(plan))["ends"] == [{"guard": "idle", "at": None, "ends_bill": True}]  # type: ignore[index,call-overload]
+    on_oci = replace(plan, ends=(replace(end, ends_bill=False),))
+    assert "nothing ends these machines" in " ".join(shown(on_oci).split())

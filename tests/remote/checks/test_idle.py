@@ -1,0 +1,36 @@
+"""The state of the watch that ends unused machines, as a machine answers it."""
+
+from typing import Any
+
+import pytest
+
+from remote.checks.idle import SIGNALS, IdleState, parse
+from remote.errors import BadAnswer
+
+WATCH = {
+    "at_s": 1000.0,
+    "round_s": 30,
+    "over": False,
+    "ends_at_s": 2500.0,
+    "keep_until_s": None,
+    "signals": {"run": True, "queue": False, "gpu": None, "login": False, "cpu": False, "transfer": False},
+}
+
+
+def test_state_of_a_watch_is_read() -> None:
+    state = parse("gpu-0", {"now_s": 1020.0, "watch": WATCH | {"keep_until_s": 1120.0}})
+    assert state == IdleState(running=True, ends_in_s=1480.0, keep_s=100.0, signals=WATCH["signals"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("answer", [{"now_s": 1.0, "watch": {}}, {"now_s": 1300.0, "watch": WATCH}])
+def test_watch_without_a_recent_state_does_not_run(answer: dict[str, Any]) -> None:
+    assert parse("gpu-0", answer) == IdleState(running=False, signals=dict.fromkeys(SIGNALS))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"now_s": "x", "watch": WATCH}, {"now_s": 1.0, "watch": {"at_s": 1.0}}, {"now_s": 1, "watch": 3}],
+)
+def test_unreadable_state_is_a_bad_answer(answer: dict[str, Any]) -> None:
+    with pytest.raises(BadAnswer, match="gpu-0: no state of its idle watch"):
+        parse("gpu-0", answer)
