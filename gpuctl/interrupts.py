@@ -1,4 +1,7 @@
-"""Ctrl-C during actions that must not be broken off, and SIGTERM with a message."""
+"""Ctrl-C during actions that must not be broken off, and SIGTERM with a message.
+
+The first and later Ctrl-C of `train` are handled by `RunMonitor.interrupt` in `remote/runs/monitor.py`.
+"""
 
 import os
 import signal

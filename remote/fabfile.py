@@ -26,7 +26,7 @@ from invoke.tasks import Call, Task
 
 from inventories.text import did_you_mean
 from remote.errors import BadFabfile, ConnectionLost, RemoteError
-from remote.transport.pinned_connection import BROKEN, Config, PinnedConnection, fresh_config
+from remote.transport.fabric_connection import BROKEN, Config, PinnedConnection, fresh_config
 
 NAME = "fabfile"
 

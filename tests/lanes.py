@@ -146,7 +146,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     ),
     "integration/test_hangs.py": (
         "gpuctl/run_results/hangs/",
-        "gpuctl/workflow/runs/hang_watch.py",
+        "gpuctl/workflow/runs/on_hang.py",
         "remote/node/hangs/",
         "remote/runs/rank_activity.py",
     ),
@@ -157,7 +157,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     ),
     "integration/test_hangs_vms.py": (
         "gpuctl/run_results/hangs/",
-        "gpuctl/workflow/runs/hang_watch.py",
+        "gpuctl/workflow/runs/on_hang.py",
         "remote/node/hangs/",
         "remote/runs/rank_activity.py",
     ),
@@ -271,7 +271,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "train/strategies/",
         "train/checkpoints/",
         "train/on_ray/",
-        "gpuctl/workflow/runs/hang_watch.py",
+        "gpuctl/workflow/runs/on_hang.py",
         "gpuctl/run_results/",
     ),
     "integration/test_strategy_chains.py": (

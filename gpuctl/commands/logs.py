@@ -58,7 +58,7 @@ def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
     if follow and not app.options.json:
         _tell_the_end(app, result)
     if follow and result.status != "running":
-        from gpuctl.workflow.jobs.run_machines import end_idle_machines
+        from gpuctl.workflow.jobs.scale_for_run import end_idle_machines
 
         end_idle_machines(app, "logs", app.store.cluster(result.cluster))
     return 1 if follow and result.status != "succeeded" else 0

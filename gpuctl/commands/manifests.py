@@ -67,7 +67,7 @@ def command(
     A script for torchrun becomes a JobSet, one for Ray a RayJob. It is in the image, or in the zip.
     No cluster is asked.
     """
-    from provision.kubernetes.manifests import JobManifest, document, text
+    from provision.kubernetes.job_manifests import JobManifest, document, text
     from provision.pricing.catalog import gpus_of
 
     started = [*(["-m", module] if module else []), *words]

@@ -31,7 +31,7 @@ def command(app: App, stop_grace: str | None, signal_name: str, run: str | None)
     If several runs are active, it names them and stops none. SIGTERM ends a Python script without an exception,
     unless the script handles it; --signal int raises KeyboardInterrupt in it.
     """
-    from gpuctl.workflow.jobs.run_machines import end_idle_machines
+    from gpuctl.workflow.jobs.scale_for_run import end_idle_machines
     from gpuctl.workflow.runs.stop import stop
 
     grace_s = None if stop_grace is None else check_stop_grace_s(stop_grace)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from inventories.machine import MachineInfo
     from inventories.runs.hang import Hang
     from inventories.runs.run import Result
-    from remote.transport.pinned_connection import PinnedConnection, PinnedGroup
+    from remote.transport.fabric_connection import PinnedConnection, PinnedGroup
 
 
 class Cluster:
@@ -236,7 +236,7 @@ class Cluster:
         """
         if signal not in ("term", "int"):
             raise Usage(f"signal is 'term' or 'int', not {signal!r}.")
-        from gpuctl.workflow.jobs.run_machines import end_idle_machines
+        from gpuctl.workflow.jobs.scale_for_run import end_idle_machines
         from gpuctl.workflow.runs.stop import stop
         from inventories.specs.checks import check_stop_grace_s
 
@@ -281,7 +281,7 @@ class Cluster:
 
         Closed at the end of the cluster's `with` block, by `down`, or by its own `close`.
         """
-        from remote.transport.pinned_connection import PinnedConnection
+        from remote.transport.fabric_connection import PinnedConnection
 
         (machine,) = access.with_ssh(access.chosen(self._app, str(node)))
         box = PinnedConnection(machine, self._folder)
@@ -290,7 +290,7 @@ class Cluster:
 
     def group(self) -> "PinnedGroup":
         """Return a `fabric.Group` of all nodes, by rank. Closed as a `connection` is."""
-        from remote.transport.pinned_connection import PinnedGroup
+        from remote.transport.fabric_connection import PinnedGroup
 
         group = PinnedGroup(access.with_ssh(access.chosen(self._app, None)), self._folder)
         self._opened.append(group)

@@ -12,6 +12,7 @@ from gpuctl.run_results.failures.log_errors import read
 from gpuctl.run_results.hangs.recorded import last_hang
 from gpuctl.run_results.outputs import outputs_of, with_local_paths_once
 from gpuctl.run_results.rank_metrics import RankMetrics, Written
+from gpuctl.run_results.status import run_status
 from gpuctl.run_results.time_parts import first_step_of, train_parts_of
 from gpuctl.run_results.utilisation import use_of_run
 from inventories.runs.end_reasons import Cause, Reason
@@ -84,19 +85,6 @@ def result_of(evidence: Evidence, measured: Mapping[str, float] | None = None) -
         outside=with_local_paths_once(run, evidence.folder.parents[1], outside),
         unused_metrics=None if run.built_in else metrics.unused(evidence.metrics),
     )
-
-
-def run_status(evidence: Evidence, failure: Failure | None) -> RunStatus:
-    """Return the status: `succeeded` needs every node's record; `stopped`, a recorded order and no failure before."""
-    if failure:
-        return "failed"
-    if not evidence.is_over:
-        return "running"
-    if any(node.stop_ordered for node in evidence.nodes):
-        return "stopped"
-    launchers_well = all(node.exit_code == 0 for node in evidence.nodes)
-    ranks_well = all(record.exit_code in (0, None) for record in evidence.by_rank.values())
-    return "succeeded" if launchers_well and ranks_well else "failed"
 
 
 def _raised_in(hang: Hang) -> Failure | None:

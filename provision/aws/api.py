@@ -27,7 +27,8 @@ from provision.aws.credentials import (
 from provision.aws.errors import EXPIRED, HINTS, translate
 from provision.errors import BadCredentials, CloudError, Gone, NoAnswer, Unclear
 from provision.reachable import no_answer, resolve
-from provision.waiting import CONNECT_TIMEOUT_S, FIRST_READ_S, Clock, Retry, retry_while
+from provision.retries import CONNECT_TIMEOUT_S, FIRST_READ_S, Retry
+from provision.waiting import Clock, retry_while
 
 Answer = dict[str, Any]
 Item = Mapping[str, Any]

@@ -21,7 +21,7 @@ from provision.aws.errors import HINTS, translate
 from provision.errors import BadCredentials, CloudError, UnknownProfile
 from provision.ini_files import no_ini
 from provision.reachable import no_answer
-from provision.waiting import CONNECT_TIMEOUT_S, FIRST_READ_S
+from provision.retries import CONNECT_TIMEOUT_S, FIRST_READ_S
 
 T = TypeVar("T")
 

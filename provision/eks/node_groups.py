@@ -12,7 +12,7 @@ from provision.aws.errors import KEY_REFUSED, key_hint
 from provision.aws.infrastructure.find_or_create import named
 from provision.aws.requests import cluster_tags, filters, tagged
 from provision.eks import deletion, listing, requests
-from provision.eks.auto_scaling import (
+from provision.eks.auto_scaling_groups import (
     NO_SCALING_GROUP,
     refusals,
     scaling_group,

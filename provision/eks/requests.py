@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.aws.requests import cluster_tags, efa_layout, tag_specification
-from provision.kubernetes.objects import GROUP_LABEL
+from provision.kubernetes.ray_cluster import GROUP_LABEL
 from provision.records import CloudCluster, Offer
 from provision.rented import tags
 

@@ -20,7 +20,8 @@ from inventories.kube_context import UNREADABLE, KubeContext, api_client, kube_c
 from inventories.kube_plugin import PluginFailed
 from inventories.text import did_you_mean
 from provision.errors import BadCredentials, CloudError, Denied, Gone, Throttled, Unclear, UnknownProfile
-from provision.waiting import Clock, Retry, SystemClock
+from provision.retries import Retry
+from provision.waiting import Clock, SystemClock
 
 FIELD_MANAGER = "gpuctl"
 PAGE = 500

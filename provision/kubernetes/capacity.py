@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inventories.errors import InvalidInput
-from provision.kubernetes.objects import EFA, GPU, INSTANCE_TYPE
+from provision.kubernetes.ray_cluster import EFA, GPU, INSTANCE_TYPE
 
 OVER = ("Succeeded", "Failed")
 

@@ -8,7 +8,7 @@ from inventories.errors import InvalidInput
 from inventories.threads import run_all, values
 from provision.errors import CloudError, Denied, Gone
 from provision.findings import Finding
-from provision.kubernetes import objects
+from provision.kubernetes import ray_cluster
 from provision.kubernetes.api import ACCESS_REVIEW, CRD, NODE, POD, QUOTA, RAY_CLUSTER, Api, Kind
 from provision.kubernetes.capacity import NodeRoom, gpus_each, rooms, that_fit, with_room
 from provision.kubernetes.images import full_name
@@ -93,7 +93,7 @@ def nodes(api: Api, namespace: str) -> tuple[NodeRoom, ...] | None:
         return None
 
     def takes_room(metadata: Mapping[str, Any]) -> bool:
-        is_machine = objects.RANK in metadata.get("labels", {}) and "deletionTimestamp" not in metadata
+        is_machine = ray_cluster.RANK in metadata.get("labels", {}) and "deletionTimestamp" not in metadata
         return metadata["namespace"] != namespace or is_machine
 
     try:
@@ -185,7 +185,7 @@ def _node_findings(
         detail=detail if enough else f"{detail}; {room} of {count} that are asked for",
         fix="" if enough else "Ask for fewer, wait, or have the cluster's administrator add nodes.",
     )
-    with_image = image_finding(image or objects.default_image(each), that_fit(usable, shape, each))
+    with_image = image_finding(image or ray_cluster.default_image(each), that_fit(usable, shape, each))
     try:
         quotas = [quota_finding(quota, each * count) for quota in api.list(QUOTA, namespace)]
     except Denied:
@@ -209,10 +209,10 @@ def image_finding(image: str, fitting: Sequence[NodeRoom]) -> Finding:
 def quota_finding(quota: Mapping[str, Any], gpus: int) -> Finding | None:
     """Return the finding on a quota for that number of GPUs. `None`: the quota does not limit GPUs. Pure."""
     hard, used = ((quota.get("status") or {}).get(part) or {} for part in ("hard", "used"))
-    limit = hard.get(f"requests.{objects.GPU}")
+    limit = hard.get(f"requests.{ray_cluster.GPU}")
     if limit is None:
         return None
-    requested = int(used.get(f"requests.{objects.GPU}", 0))
+    requested = int(used.get(f"requests.{ray_cluster.GPU}", 0))
     ok = int(limit) >= gpus
     return Finding(
         what="quota",

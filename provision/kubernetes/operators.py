@@ -6,7 +6,7 @@ from typing import Any
 from provision.errors import Gone
 from provision.kubernetes import kuberay
 from provision.kubernetes.api import CRD, NAMESPACE, RAY_CLUSTER, Api, Kind
-from provision.kubernetes.objects import GPU
+from provision.kubernetes.ray_cluster import GPU
 from provision.waiting import Clock, Say, Waiting
 
 PLUGIN_NAMESPACE = "kube-system"

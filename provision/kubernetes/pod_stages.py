@@ -1,8 +1,10 @@
-"""The stage of a pod on its way to ready, by its status and its events. Pure."""
+"""The stage of a pod on its way to ready, by its status and its events; and the error for one that stays. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from provision.errors import CreateFailed, NoCapacity, ProvisionError
 
 Stage = Literal["node", "image", "init", "start", "ready"]
 DEADLINES_S: dict[Stage, float] = {
@@ -29,6 +31,14 @@ class PodStage:
     """The thing that the pod waits for, in a clause."""
     fatal: bool = False
     """Whether waiting does not help."""
+
+    def error(self, name: str, seconds: float, events: Sequence[str]) -> ProvisionError:
+        """Return the error for a pod that stays at this stage. `events`: lines about its last events."""
+        if self.stage == "node":
+            head = f"No node has room for {name} within {seconds:.0f} s: it waits for {self.reason}."
+            return NoCapacity("\n".join([head, *events]))
+        problem = "can't start" if self.fatal else f"is not ready after {seconds:.0f} s"
+        return CreateFailed("\n".join([f"The pod {name} {problem}: it waits for {self.reason}.", *events]))
 
 
 def stage_of(pod: Mapping[str, Any], events: Sequence[Mapping[str, Any]] | None = ()) -> PodStage:

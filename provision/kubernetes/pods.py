@@ -7,8 +7,8 @@ from typing import Any
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine, MachineState
-from provision.errors import CreateFailed, Denied, LeftBehind, NoCapacity, ProvisionError
-from provision.kubernetes import objects
+from provision.errors import CreateFailed, Denied, LeftBehind, ProvisionError
+from provision.kubernetes import ray_cluster
 from provision.kubernetes.api import EVENT, NAMESPACE, NETWORK_POLICY, POD, RAY_CLUSTER, SECRET, Api
 from provision.kubernetes.capacity import OVER
 from provision.kubernetes.pod_stages import DEADLINES_S, PodStage, Stage, stage_of
@@ -32,25 +32,25 @@ class Pods:
 
     def workers(self) -> list[dict[str, Any]]:
         """Return the worker pods that KubeRay does not replace, ranked pods first."""
-        return sorted((pod for pod in self._pods(objects.WORKERS) if _in_service(pod)), key=_order)
+        return sorted((pod for pod in self._pods(ray_cluster.WORKERS) if _in_service(pod)), key=_order)
 
     def apply(self, count: int, token: str) -> None:
         """Create or update the namespace, the token and the RayCluster with `count` workers.
 
         Of too many workers, unranked pods end first, then the highest ranks: KubeRay would end any.
         """
-        self.api.apply(NAMESPACE, objects.namespace(self.cluster))
-        self.api.apply(NETWORK_POLICY, objects.network_policy(self.cluster))
-        self.api.apply(SECRET, objects.secret(self.cluster, token))
+        self.api.apply(NAMESPACE, ray_cluster.namespace(self.cluster))
+        self.api.apply(NETWORK_POLICY, ray_cluster.network_policy(self.cluster))
+        self.api.apply(SECRET, ray_cluster.secret(self.cluster, token))
         workers = self.workers()
         excess = sorted(workers, key=_order, reverse=True)[: max(0, len(workers) - count)]
         names = [pod["metadata"]["name"] for pod in excess]
-        self.api.apply(RAY_CLUSTER, objects.ray_cluster(self.cluster, count, delete=names))
+        self.api.apply(RAY_CLUSTER, ray_cluster.ray_cluster(self.cluster, count, delete=names))
 
     def requested_count(self) -> int | None:
         """Return the number of workers that the RayCluster requests. `None`: no RayCluster."""
-        ray_cluster = self.api.get(RAY_CLUSTER, objects.RAY_CLUSTER_NAME, self.cluster.namespace)
-        return None if ray_cluster is None else int(ray_cluster["spec"]["workerGroupSpecs"][0]["replicas"])
+        described = self.api.get(RAY_CLUSTER, ray_cluster.RAY_CLUSTER_NAME, self.cluster.namespace)
+        return None if described is None else int(described["spec"]["workerGroupSpecs"][0]["replicas"])
 
     def wait(self, count: int, say: Say) -> list[dict[str, Any]]:
         """Wait until `count` workers and the head are ready; say the reasons of the wait. Returns the workers.
@@ -63,7 +63,7 @@ class Pods:
         for _ in poll(self.clock, longest_s=POLL_S):
             now = self.clock.now()
             # KubeRay replaces pods that have ended.
-            pods = [pod for pod in self._pods(objects.PODS) if _in_service(pod)]
+            pods = [pod for pod in self._pods(ray_cluster.PODS) if _in_service(pod)]
             stages = {pod["metadata"]["name"]: self._stage(pod) for pod in pods}
             if len(pods) == count + 1 and all(stage.stage == "ready" for stage in stages.values()):
                 break
@@ -74,7 +74,8 @@ class Pods:
                     reported.add(stage.reason)
                     say(f"{name} waits for {stage.reason}")
                 if stage.fatal or now - since[name][1] > DEADLINES_S[stage.stage] > 0:
-                    raise self._failure(name, stage, now - since[name][1])
+                    lines = self._last_events(self.api.get(POD, name, self.cluster.namespace))
+                    raise stage.error(name, now - since[name][1], lines)
             missing = count + 1 - len(pods)
             if _overdue(since, "", missing > 0, now):
                 raise self._not_made(missing, count + 1)
@@ -96,7 +97,7 @@ class Pods:
         for pod in workers:
             if (rank := rank_of(pod)) is None or rank >= count:
                 name = pod["metadata"]["name"]
-                self.api.label(POD, name, self.cluster.namespace, {objects.RANK: str(next(free))})
+                self.api.label(POD, name, self.cluster.namespace, {ray_cluster.RANK: str(next(free))})
 
     def ranked(self) -> tuple[Machine, ...]:
         """Return the machines: the worker pods that have a rank, by it."""
@@ -126,11 +127,11 @@ class Pods:
             namespace = self.api.get(NAMESPACE, name)
             if namespace is None:
                 return ()
-            if not objects.is_of(namespace, self.cluster):
+            if not ray_cluster.is_of(namespace, self.cluster):
                 return left(
-                    f"It has not the label {objects.CLUSTER_ID}={self.cluster.id}, so it is left alone."
+                    f"It has not the label {ray_cluster.CLUSTER_ID}={self.cluster.id}, so it is left alone."
                 )
-            self.api.delete(RAY_CLUSTER, objects.RAY_CLUSTER_NAME, name)
+            self.api.delete(RAY_CLUSTER, ray_cluster.RAY_CLUSTER_NAME, name)
             self.api.delete(NAMESPACE, name)
         except Denied as error:
             return left(str(error))
@@ -150,7 +151,9 @@ class Pods:
         """Return the machines, lost ones replaced by ready pods, which get their ranks."""
         new = self.replacements(machines)
         for rank, pod in new.items():
-            self.api.label(POD, pod["metadata"]["name"], self.cluster.namespace, {objects.RANK: str(rank)})
+            self.api.label(
+                POD, pod["metadata"]["name"], self.cluster.namespace, {ray_cluster.RANK: str(rank)}
+            )
         return tuple(
             self.machine(new[machine.rank], rank=machine.rank, python=machine.python)
             if machine.rank in new
@@ -213,7 +216,7 @@ class Pods:
 
     def _not_made(self, missing: int, count: int) -> CreateFailed:
         """Return the error for pods that KubeRay does not make, with its events about the RayCluster."""
-        name, namespace = objects.RAY_CLUSTER_NAME, self.cluster.namespace
+        name, namespace = ray_cluster.RAY_CLUSTER_NAME, self.cluster.namespace
         lines = self._last_events(self.api.get(RAY_CLUSTER, name, namespace))
         head = f"KubeRay has not made {missing} of {count} pods within {DEADLINES_S['start']:.0f} s."
         if not lines:
@@ -226,15 +229,6 @@ class Pods:
     def _last_events(self, of_object: Mapping[str, Any] | None) -> list[str]:
         events = (self._events(of_object) or [])[-MAX_EVENTS:] if of_object else []
         return [f"  {event.get('reason')}: {event.get('message')}" for event in events]
-
-    def _failure(self, name: str, stage: PodStage, seconds: float) -> ProvisionError:
-        """Return the error for a pod that does not become ready, with its last events."""
-        lines = self._last_events(self.api.get(POD, name, self.cluster.namespace))
-        if stage.stage == "node":
-            head = f"No node has room for {name} within {seconds:.0f} s: it waits for {stage.reason}."
-            return NoCapacity("\n".join([head, *lines]))
-        problem = "can't start" if stage.fatal else f"is not ready after {seconds:.0f} s"
-        return CreateFailed("\n".join([f"The pod {name} {problem}: it waits for {stage.reason}.", *lines]))
 
 
 class PodMachines(ABC):
@@ -324,7 +318,7 @@ def _lost(machines: Sequence[Machine], workers: Sequence[Mapping[str, Any]]) -> 
 
 def rank_of(pod: Mapping[str, Any]) -> int | None:
     """Return the node rank in the pod's label. `None`: no such label."""
-    text = (pod["metadata"].get("labels") or {}).get(objects.RANK, "")
+    text = (pod["metadata"].get("labels") or {}).get(ray_cluster.RANK, "")
     return int(text) if text.isdecimal() else None
 
 

@@ -13,7 +13,7 @@ from inventories.specs.gpu_driver import NO_DRIVER
 from inventories.specs.spec import Spec
 from provision.errors import Denied, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
 from provision.findings import Finding
-from provision.kubernetes import checks, objects
+from provision.kubernetes import checks, ray_cluster
 from provision.kubernetes.api import Api, connect
 from provision.kubernetes.capacity import NodeRoom, cpus_each, efa_each, gpus_each, with_room
 from provision.kubernetes.images import full_name
@@ -211,7 +211,7 @@ class KubernetesProvider(PodMachines):
                 notes.append(
                     f"{adds_nodes} makes the nodes that are missing, which are billed; their price is not known here"
                 )
-        image = spec.image or (base.image or objects.default_image(gpus))
+        image = spec.image or (base.image or ray_cluster.default_image(gpus))
         return replace(base, shape=shape, gpus=gpus, cpus=cpus, efa=efa, image=image), free, notes
 
     def _api(self, record: KubernetesCluster | None, spec: Spec) -> Api:
@@ -269,12 +269,12 @@ def _no_room(
 
 
 def _requests(cluster: KubernetesCluster, count: int) -> tuple[PlannedRequest, ...]:
-    hidden = objects.secret(cluster, "") | {"data": {"auth_token": "<token>"}}
+    hidden = ray_cluster.secret(cluster, "") | {"data": {"auth_token": "<token>"}}
     documents = (
-        objects.namespace(cluster),
-        objects.network_policy(cluster),
+        ray_cluster.namespace(cluster),
+        ray_cluster.network_policy(cluster),
         hidden,
-        objects.ray_cluster(cluster, count),
+        ray_cluster.ray_cluster(cluster, count),
     )
     return tuple(PlannedRequest(operation=f"Apply{body['kind']}", body=body) for body in documents)
 
@@ -287,7 +287,7 @@ def _resources(
         action: ResourceAction = "create" if first else "use"
         detail = f"in the cluster of context {cluster.context}, {cluster.server}"
         rows.append(PlannedResource(action=action, kind="namespace", name=cluster.namespace, detail=detail))
-        name, detail = objects.RAY_CLUSTER_NAME, f"{cluster.image}, a head beside the pods"
+        name, detail = ray_cluster.RAY_CLUSTER_NAME, f"{cluster.image}, a head beside the pods"
         rows.append(PlannedResource(action=action, kind="raycluster", name=name, detail=detail))
         detail = f"{cluster.gpus} GPUs each" if cluster.gpus else "on CPUs"
         detail += f", on {cluster.shape}" if cluster.shape else ""

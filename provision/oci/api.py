@@ -18,7 +18,8 @@ from provision.errors import Blocked, CloudError, Gone, Unclear
 from provision.oci.credentials import Credentials
 from provision.oci.errors import translate
 from provision.reachable import resolve
-from provision.waiting import CONNECT_TIMEOUT_S, FIRST_READ_S, Clock, Retry, retry_while
+from provision.retries import CONNECT_TIMEOUT_S, FIRST_READ_S, Retry
+from provision.waiting import Clock, retry_while
 
 Json = dict[str, Any]
 T = TypeVar("T")

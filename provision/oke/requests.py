@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from provision.kubernetes.objects import GPU, GROUP_LABEL
+from provision.kubernetes.ray_cluster import GPU, GROUP_LABEL
 from provision.oci.requests import cluster_tags, compartment_of
 from provision.oke.description import CPU_MEMORY_GB, CPU_OCPUS, CPU_SHAPE
 from provision.records import CloudCluster, Offer

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from provision.waiting import Clock, Retry
+from provision.retries import Retry
+from provision.waiting import Clock
 
 T = TypeVar("T")
 

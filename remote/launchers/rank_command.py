@@ -7,27 +7,17 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
-from inventories.runs.run import Run, RunNode
 from inventories.text import did_you_mean
 from remote.errors import ScriptNotFound, ScriptNotSynced
-from remote.facts import Facts
 from remote.files.tree import Tree, tree_of, without_links_above
-from remote.launchers import nccl
 from remote.python_env.groups import project_file
 from remote.python_env.project_files import read_toml
 from remote.shared.constants import (
     CODE,
-    COMMIT_VARIABLE,
-    COMPILED_CODE,
-    DIRTY_VARIABLE,
-    ENVIRONMENTS,
-    JOB_ID_VARIABLE,
     NODE_FOLDER,
-    RUN_DIR_VARIABLE,
-    RUN_ID_VARIABLE,
 )
 
 BUILT_IN_TRIAL = "train.on_ray.trial:trial"
@@ -261,46 +251,3 @@ def _check_module(module: str, tree: Tree, folder: Path) -> None:
             f"The module {module} is not among the files sent to the nodes: neither {path}.py nor "
             f"{path}/__main__.py is there (files that git ignores are left out, unless --include names them)."
         )
-
-
-def rank_environment(
-    run: Run, node: RunNode, facts: Facts, *, cores: int, env: Mapping[str, str]
-) -> dict[str, str]:
-    """Variables for the launcher, inherited by every rank of the node. The user's values win.
-
-    The launcher adds RANK, WORLD_SIZE, MASTER_ADDR and the like; the watcher around each rank adds
-    GPUCTL_METRICS, a file a rank.
-    """
-    environment = {
-        RUN_ID_VARIABLE: run.run,
-        JOB_ID_VARIABLE: run.job,
-        RUN_DIR_VARIABLE: node.run_dir,
-        "OMP_NUM_THREADS": str(max(1, cores // node.nproc)),
-    }
-    if run.commit is not None:
-        environment |= {COMMIT_VARIABLE: run.commit.sha, DIRTY_VARIABLE: str(int(run.commit.dirty))}
-    environment |= nccl.variables(facts, master_addr=run.master_addr, nodes=len(run.nodes))
-    return {**environment, **compiled_code(facts, node.name), **env}
-
-
-def compiled_code(facts: Facts, name: str) -> dict[str, str]:
-    """Return the variables by which torch and Triton keep compiled code in the environment of the node `name`.
-
-    The next run finds it, also after a restart of the machine, and `gpuctl clean` deletes it with the environment.
-    Nodes can share a home folder: each has a folder of its own.
-
-    Returns:
-        The variables, without variables that the node sets itself. Empty: the ranks use a Python of the machine, and
-        torch keeps the code in /tmp.
-    """
-    environments = PurePosixPath(facts.home) / NODE_FOLDER / ENVIRONMENTS
-    parents = PurePosixPath(facts.python).parents
-    environment = next((path for path in parents if path.parent == environments), None)
-    if environment is None:
-        return {}
-    folder = environment / "compiled" / name
-    return {
-        variable: f"{folder}/{kind}"
-        for variable, kind in COMPILED_CODE.items()
-        if variable not in facts.compiled_code
-    }

@@ -13,7 +13,7 @@ from inventories.ray_in_pods import RAY_VERSION
 from inventories.runs.run import Run, RunNode
 from remote.facts import Facts, cores_of_a_node
 from remote.findings import Finding, not_the_first
-from remote.launchers import Launcher, Say, Service, kuberay, ray_cluster
+from remote.launchers import Launcher, Say, Service, kuberay, ray_daemons
 from remote.launchers import ray_commands as commands
 from remote.launchers.python_packages import not_installed, older
 from remote.launchers.rank_command import Script
@@ -67,7 +67,7 @@ class Ray(Launcher):
         if kuberay.keeps_ray(machines):
             return kuberay.service(nodes, facts, say)
         token = cluster.ray_token()
-        started = ray_cluster.bring_up(nodes, facts, token, say, most=most)
+        started = ray_daemons.bring_up(nodes, facts, token, say, most=most)
         master = min(machines, key=lambda machine: machine.rank)
         return RayService(head=started.head, ids=started.ids, master=master, token=token, say=say, most=most)
 
@@ -96,7 +96,7 @@ class Ray(Launcher):
         """Return whether Ray runs on a node."""
         if kuberay.keeps_ray([node.machine]):
             return kuberay.counts_in(node)
-        return ray_cluster.runs_on(node)
+        return ray_daemons.runs_on(node)
 
     def may_have_daemons(self, cluster: ClusterFiles, machine: Machine) -> bool:
         """Return whether Ray was ever started on the cluster: then it has a token. In pods KubeRay starts it."""
@@ -104,7 +104,7 @@ class Ray(Launcher):
 
     def end_daemons(self, node: Node) -> bool:
         """End Ray on a node."""
-        return ray_cluster.end(node)
+        return ray_daemons.end(node)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class RayService(Service):
 
     def join(self, nodes: Mapping[str, Node], machine: Machine, facts: Mapping[str, Facts]) -> None:
         """Have a worker on one more node."""
-        self.ids[machine.name] = ray_cluster.join(
+        self.ids[machine.name] = ray_daemons.join(
             nodes, machine, facts, self.head, self.master, self.token, self.say, most=self.most
         )
 

@@ -11,7 +11,8 @@ from inventories.machine import Machine
 from inventories.runs.run import Run, RunNode
 from remote.facts import Facts
 from remote.launchers import launch_spec, nccl
-from remote.launchers.rank_command import Script, rank_environment
+from remote.launchers.rank_command import Script
+from remote.launchers.rank_environment import rank_environment
 from remote.sessions import node_payload
 from remote.shared import constants
 

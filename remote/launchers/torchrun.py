@@ -7,7 +7,8 @@ from inventories.machine import Machine
 from inventories.runs.run import Run, RunNode
 from remote.facts import Facts
 from remote.launchers import Launcher, Service, launch_spec
-from remote.launchers.rank_command import Script, rank_environment
+from remote.launchers.rank_command import Script
+from remote.launchers.rank_environment import rank_environment
 from remote.sessions import node_payload
 
 AGENT_S = 60.0

@@ -12,7 +12,7 @@ from inventories.disk.cluster_files import ClusterFiles
 from inventories.machine import Machine
 from remote.errors import ConnectionLost
 from remote.transport import LOOPBACK
-from remote.transport.pinned_connection import BROKEN, OPEN_TIMEOUT_S, PinnedConnection
+from remote.transport.fabric_connection import BROKEN, OPEN_TIMEOUT_S, PinnedConnection
 
 
 def connect(machine: Machine, cluster: ClusterFiles, timeout_s: float) -> "SshTransport":

@@ -10,7 +10,8 @@ from inventories.machine import Machine
 from inventories.runs.run import Run, RunNode
 from remote.facts import Facts
 from remote.launchers import LAUNCHERS, Launcher, Service, launch_spec
-from remote.launchers.rank_command import Script, rank_environment
+from remote.launchers.rank_command import Script
+from remote.launchers.rank_environment import rank_environment
 from remote.sessions import node_payload
 
 LAUNCHERS["plain"] = __name__

@@ -9,7 +9,7 @@ from support import Gpuctl
 
 from inventories.disk.store import Store
 from remote.transport import known_hosts
-from remote.transport.pinned_connection import PinnedConnection, PinnedGroup
+from remote.transport.fabric_connection import PinnedConnection, PinnedGroup
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from vm_support import ALLREDUCE, ENDLESS, end_of, resumed_by, run_on
 
 from inventories.disk.store import Store
 from inventories.machine import Machine
-from provision.kubernetes.objects import RANK
+from provision.kubernetes.ray_cluster import RANK
 from remote.errors import AuthenticationFailed, ConnectionLost, Unreachable
 from remote.transport.pods import pod as pod_transport
 from tests.fakes.kube.samples import namespace, ray_cluster, secret

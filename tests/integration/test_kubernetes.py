@@ -12,7 +12,7 @@ from forks import forks_of
 from support import Gpuctl, clean_env, interrupt, wait_for
 from vm_support import ENDLESS, STEPS, end_of, run_on
 
-from provision.kubernetes.objects import RANK
+from provision.kubernetes.ray_cluster import RANK
 from tests.fakes.kube.api import KubeApi, Pod, kube_api
 from tests.fakes.kube.store import Document
 from tests.fakes.namespace_transport import enter_argv

@@ -20,9 +20,9 @@ from support import Gpuctl, a_machine, wait_for
 from inventories.disk.store import ClusterFolder
 from remote.errors import AuthenticationFailed, HostKeyRejected
 from remote.sessions.connect import connect
+from remote.transport.fabric_connection import PinnedConnection, PinnedGroup
 from remote.transport.host_keys import pin
 from remote.transport.known_hosts import render
-from remote.transport.pinned_connection import PinnedConnection, PinnedGroup
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 

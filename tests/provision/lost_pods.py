@@ -1,6 +1,6 @@
 """Machines of pods that are lost."""
 
-from provision.kubernetes.objects import RANK
+from provision.kubernetes.ray_cluster import RANK
 from tests.fakes.kube.api import KubeApi
 
 

@@ -29,7 +29,8 @@ from provision.oci.api import Api as OciApi
 from provision.oci.credentials import Credentials, find
 from provision.reachable import resolve
 from provision.records import Target
-from provision.waiting import FIRST_ANSWER_S, UNCLEAR_FOR_S, Retry, SystemClock
+from provision.retries import FIRST_ANSWER_S, UNCLEAR_FOR_S, Retry
+from provision.waiting import SystemClock
 
 
 def credentials(folder: Path) -> Credentials:

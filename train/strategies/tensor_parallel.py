@@ -1,7 +1,8 @@
 """Tensor parallel: pairs of linear layers are split among ranks, the first by its columns, the second by its rows.
 
 Each rank computes the layers between the pair for its part only; the sum over the ranks is the pair's output. All
-other layers are whole on every rank, which computes the same with them.
+other layers are whole on every rank, which computes the same with them. A model declares its pairs by `by_columns`
+and `by_rows`: see `train/models/gpt.py`.
 """
 
 from collections.abc import Iterator, Mapping

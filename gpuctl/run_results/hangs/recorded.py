@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from math import inf
 
 from gpuctl.run_results.evidence import Records
-from gpuctl.run_results.hangs.compare import blocks, compare
+from gpuctl.run_results.hangs.culprit import blocks, compare
 from gpuctl.run_results.hangs.rank import Rank
 from gpuctl.run_results.hangs.sentences import hang_of, past_tense
 from inventories.runs.activity import RankActivity

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuctl.run_results.failures.stacks import Frame, collective, fetches_data, in_project, main_thread
-from gpuctl.run_results.hangs.compare import Finding, Kind, Late
+from gpuctl.run_results.hangs.culprit import Finding, Kind, Late
 from gpuctl.run_results.hangs.rank import BUSY_BYTES_PER_S, Rank
 from gpuctl.text import clean, duration, percent
 from inventories.runs.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank, alike

@@ -21,7 +21,7 @@ from gpuctl.workflow.jobs.bench_request import (
     nodes_of,
 )
 from gpuctl.workflow.jobs.bench_runs import Ready, measure, put_aside
-from gpuctl.workflow.jobs.run_machines import run_machines
+from gpuctl.workflow.jobs.scale_for_run import run_machines
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.setup_state import check_set_up
 from gpuctl.workflow.runs import bandwidth

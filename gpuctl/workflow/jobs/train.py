@@ -16,7 +16,7 @@ from gpuctl.interrupts import told_if_terminated
 from gpuctl.tables.view import View, open_view
 from gpuctl.workflow.jobs.elastic import ActiveRun, ElasticScaler
 from gpuctl.workflow.jobs.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
-from gpuctl.workflow.jobs.run_machines import run_machines
+from gpuctl.workflow.jobs.scale_for_run import run_machines
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.replaced_pods import ReplacedPods
 from gpuctl.workflow.machines.setup_state import check_set_up, without_setup

@@ -21,7 +21,7 @@ from inventories.text import plural
 if TYPE_CHECKING:
     from inventories.machine import Machine
     from remote.fabfile import Fabfile, Listed, Step
-    from remote.transport.pinned_connection import PinnedConnection, PinnedGroup
+    from remote.transport.fabric_connection import PinnedConnection, PinnedGroup
 
 Stream = Literal["stdout", "stderr"]
 _Text: TypeAlias = TextIO | io.TextIOBase
@@ -53,7 +53,7 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
         return _help(app, next(task for task in fabfile.tasks() if helped in (task.name, *task.aliases)))
     folder = app.store.cluster(app.options.cluster)
     machines = with_ssh(chosen(app, rank))
-    from remote.transport.pinned_connection import PinnedGroup
+    from remote.transport.fabric_connection import PinnedGroup
 
     for step in steps:
         if step.hosts:

@@ -229,7 +229,7 @@ class _Work:
 
     def _run_tasks(self, step: SetupStep) -> None:
         from gpuctl.workflow.machines.fab import Work
-        from remote.transport.pinned_connection import PinnedGroup
+        from remote.transport.fabric_connection import PinnedGroup
 
         assert self._setup.fabfile is not None
         work = Work(

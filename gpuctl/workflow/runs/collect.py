@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuctl.run_results.result import result_of
-from gpuctl.workflow.runs.hang_watch import HangWatch, ask, keep_stacks
+from gpuctl.workflow.runs.on_hang import HangWatch, ask, keep_stacks
 from gpuctl.workflow.runs.runs import final_result, machines_of
 from inventories.clocks import passed_s
 from inventories.disk.store import RunFolder, Store

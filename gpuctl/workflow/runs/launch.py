@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
 from gpuctl.workflow.runs.collect import conclude
-from gpuctl.workflow.runs.hang_watch import HangWatch, ask
+from gpuctl.workflow.runs.on_hang import HangWatch, ask
 from gpuctl.workflow.runs.request.launchable import Launchable
 from gpuctl.workflow.runs.request.request import TrainRequest
 from gpuctl.workflow.runs.strategy.fitting import ranks_on

@@ -6,7 +6,7 @@ from dataclasses import replace
 from gpuctl.app import App
 from gpuctl.run_results.hangs.recorded import last_hang
 from gpuctl.tables.view import open_view
-from gpuctl.workflow.runs.hang_watch import ask, keep_stacks, save_hang
+from gpuctl.workflow.runs.on_hang import ask, keep_stacks, save_hang
 from gpuctl.workflow.runs.runs import final_result, latest, machines_of
 from inventories.runs.hang import Hang
 from inventories.runs.run import Result

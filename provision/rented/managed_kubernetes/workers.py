@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from inventories.disk.store import ClusterFolder, Journal
 from provision.errors import ProvisionError
-from provision.kubernetes import objects, operators, record
+from provision.kubernetes import operators, ray_cluster, record
 from provision.kubernetes.api import Api, connect
 from provision.kubernetes.pods import PodMachines, Pods, rank_of, roll_back
 from provision.kubernetes.record import KubernetesCluster
 from provision.records import CloudCluster, Offer
 from provision.waiting import Clock, Say
 
-GPU_NODES = {objects.GROUP_LABEL: "gpu"}
+GPU_NODES = {ray_cluster.GROUP_LABEL: "gpu"}
 
 
 class Workers(PodMachines):
@@ -105,5 +105,5 @@ def _new_record(cluster: CloudCluster, offer: Offer, context: str) -> Kubernetes
         cpus=int(offer.facts.get("vcpus") or 0),
         efa=int(offer.facts.get("efa_in_pods") or 0),
         tainted=tuple(offer.facts.get("tainted") or ()),
-        image=cluster.image or objects.default_image(offer.gpus),
+        image=cluster.image or ray_cluster.default_image(offer.gpus),
     )

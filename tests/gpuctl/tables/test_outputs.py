@@ -9,7 +9,7 @@ from support import a_result, a_run, drawn
 from gpuctl.run_results.outputs import kind_of, with_local_paths_once
 from gpuctl.tables.outputs import output_lines
 from gpuctl.tables.run import draw_run
-from gpuctl.workflow.jobs.run_machines import outputs_only_there
+from gpuctl.workflow.jobs.scale_for_run import outputs_only_there
 from inventories.runs.outputs import OutputFile, OutputTotal, OutsidePath
 
 FOLDER = ".gpuctl-node/code/my-01"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import boto3
 import pytest
 
-from provision.eks.auto_scaling import empties
+from provision.eks.auto_scaling_groups import empties
 from provision.provider import EndingProvider
 from provision.records import EndGuard
 from provision.rented.state import CloudState

@@ -7,7 +7,7 @@ import boto3
 import pytest
 
 from inventories.machine import Machine
-from provision.eks.auto_scaling import surplus
+from provision.eks.auto_scaling_groups import surplus
 from provision.errors import CreateFailed, Denied, LeftBehind, NoCapacity, RefusedPlan
 from provision.rented.managed_kubernetes.plan import ServicePlan
 from provision.rented.state import CloudState

@@ -6,7 +6,7 @@ import pytest
 
 from inventories.errors import InvalidInput
 from provision.kubernetes.capacity import cpus_each, gpus_each, rooms, whole_cpus, with_room
-from provision.kubernetes.objects import GPU, INSTANCE_TYPE
+from provision.kubernetes.ray_cluster import GPU, INSTANCE_TYPE
 
 
 def node(

@@ -24,9 +24,9 @@ from provision.errors import (
     Unclear,
 )
 from provision.kubernetes.api import connect
-from provision.kubernetes.objects import EFA, GPU, RANK
 from provision.kubernetes.pods import Pods, replacements
 from provision.kubernetes.provider import KubernetesProvider, PodPlan
+from provision.kubernetes.ray_cluster import EFA, GPU, RANK
 from provision.kubernetes.record import load
 from provision.provider import Plan
 from tests.clocks import StepClock

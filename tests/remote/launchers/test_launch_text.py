@@ -13,7 +13,7 @@ from inventories.errors import InvalidInput
 from inventories.machine import Machine
 from inventories.runs.run import Commit, Run, RunNode
 from remote.facts import cores_of_a_node
-from remote.launchers import rank_command, torchrun
+from remote.launchers import rank_environment, torchrun
 from remote.launchers.rank_command import Script
 from remote.sessions import node_payload
 from remote.sessions.session import shell_command
@@ -54,7 +54,7 @@ def test_torchrun_argv_is_exact() -> None:
 
 def test_rank_environment_names_the_interface_and_user_values_win() -> None:
     run = run_of_two()
-    made = rank_command.rank_environment(run, run.nodes[0], facts(), cores=8, env={"OMP_NUM_THREADS": "3"})
+    made = rank_environment.rank_environment(run, run.nodes[0], facts(), cores=8, env={"OMP_NUM_THREADS": "3"})
     assert made == {
         "GPUCTL_RUN_ID": "R",
         "GPUCTL_JOB_ID": "R",
@@ -64,7 +64,7 @@ def test_rank_environment_names_the_interface_and_user_values_win() -> None:
         "NCCL_SOCKET_IFNAME": "=ens3",
         "NCCL_SOCKET_FAMILY": "AF_INET",
     }
-    unknown = rank_command.rank_environment(
+    unknown = rank_environment.rank_environment(
         replace(run, commit=Commit(sha="abc", dirty=True)),
         run.nodes[0],
         facts(interfaces={}),
@@ -111,7 +111,7 @@ def test_compiled_code_is_kept_in_the_environment_unless_user_or_node_name_a_fol
     environments = Path("/home/ubuntu/.gpuctl-node/envs")
     run = run_of_two()
     node_facts = replace(facts(), python=str(environments / python), compiled_code=on_node)
-    made = rank_command.rank_environment(run, run.nodes[0], node_facts, cores=8, env=typed)
+    made = rank_environment.rank_environment(run, run.nodes[0], node_facts, cores=8, env=typed)
     expected = [
         path and str(environments / path.replace("NODE", run.nodes[0].name)) for path in (torch, triton)
     ]

@@ -24,7 +24,7 @@ from remote.errors import RayNotReady
 from remote.launchers import kuberay
 from remote.launchers import ray_commands as ray
 from remote.launchers.rank_command import Script
-from remote.launchers.ray_cluster import bring_up
+from remote.launchers.ray_daemons import bring_up
 from remote.node.ray import daemons
 from remote.sessions import node_payload
 

@@ -22,7 +22,7 @@ from remote.sessions.limits import SLOWEST_BYTES_PER_S, BoundedStream, Bounds, E
 from remote.sessions.session import Node
 from remote.shared import frames
 from remote.shared.greeting import READY
-from remote.transport.pinned_connection import PinnedConnection
+from remote.transport.fabric_connection import PinnedConnection
 from remote.transport.ssh import SshTransport
 
 FRAME = frames.encode({"t": "beat"})

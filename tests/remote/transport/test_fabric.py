@@ -21,7 +21,7 @@ from inventories.machine import Machine
 from remote.errors import HostKeyRejected, Unreachable
 from remote.fabfile import failure
 from remote.transport import known_hosts
-from remote.transport.pinned_connection import PinnedConnection, PinnedGroup
+from remote.transport.fabric_connection import PinnedConnection, PinnedGroup
 from tests.support import wait_for
 
 

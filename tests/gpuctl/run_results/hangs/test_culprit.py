@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuctl.run_results.hangs.compare import Kind, blocks, compare, culprits_idle
+from gpuctl.run_results.hangs.culprit import Kind, blocks, compare, culprits_idle
 from gpuctl.run_results.hangs.rank import Rank
 from gpuctl.run_results.hangs.sentences import hang_of
 from inventories.runs.activity import ChildActivity, Collective, RankActivity

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuctl.run_results.hangs.compare import Kind, blocks, compare, culprits_idle
+from gpuctl.run_results.hangs.culprit import Kind, blocks, compare, culprits_idle
 from gpuctl.run_results.hangs.recorded import ranks_of
 from gpuctl.run_results.hangs.sentences import hang_of
 from inventories.codec import dump

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from support import a_run
 
-from gpuctl.run_results.hangs.compare import compare
+from gpuctl.run_results.hangs.culprit import compare
 from gpuctl.run_results.hangs.recorded import last_hang, ranks_of
 from gpuctl.run_results.hangs.sentences import hang_of, past_tense
 from gpuctl.run_results.read_run import read_records
-from gpuctl.workflow.runs.hang_watch import Answer, HangWatch, keep_stacks, save_hang
+from gpuctl.workflow.runs.on_hang import Answer, HangWatch, keep_stacks, save_hang
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
 from inventories.runs.activity import HangReport, RankActivity

@@ -7,7 +7,8 @@ import pytest
 from clocks import StepClock
 
 from provision.errors import Denied, Throttled, Unclear
-from provision.waiting import THROTTLED_FOR_S, UNCLEAR_FOR_S, Reminders, Retry, poll
+from provision.retries import THROTTLED_FOR_S, UNCLEAR_FOR_S, Retry
+from provision.waiting import Reminders, poll
 
 
 def failing(times: int, error: Exception) -> tuple[Callable[[], str], list[int]]:

@@ -3,7 +3,7 @@
 import yaml
 
 from provision.kubernetes import kuberay
-from provision.kubernetes.manifests import JobManifest, document, text
+from provision.kubernetes.job_manifests import JobManifest, document, text
 from tests.fakes.kube.schemas import problems
 
 RAY = JobManifest(

@@ -9,7 +9,7 @@ import yaml
 
 from inventories.ray_in_pods import RAY_VERSION
 from provision.kubernetes.images import full_name
-from provision.kubernetes.objects import (
+from provision.kubernetes.ray_cluster import (
     GPU,
     default_image,
     whole_node_pod,
