@@ -27,5 +27,7 @@ def run_of(*nproc: int) -> Run:
         script="built-in",
         args=("--epochs", "1"),
         nodes=nodes,
+        master_addr="10.0.0.1",
+        master_port=20001,
         started_at="2026-01-01T00:00:00+00:00",
     )
