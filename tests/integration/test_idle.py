@@ -108,6 +108,9 @@ def test_reap_ends_unused_machines_of_oci_and_none_that_it_cannot_ask(tmp_path: 
         assert "gpuctl reap --idle --yes --provider oci" in made.err
         document = gpuctl.ok("reap", "--idle", "--yes", "--json").json
         assert (document["removed"], document["not_asked"]) == ([], []), "in use"
+        login = gpuctl.start("exec", "--", "sleep", "30")
+        wait_until(lambda: gpuctl.ok("status", "--json").json["idle"]["signals"]["login"] is True, 25)
+        login.communicate(timeout=60)
         gpuctl.ok("exec", "--", "rm", ".gpuctl-node/queue/entry")
         key = gpuctl.home / "clusters/default/keys/id_ed25519"
         away = key.rename(tmp_path / "key")

@@ -59,6 +59,7 @@ DESCRIPTION = CloudDescription(
     disk_usd_per_gb_month=0.01,
     default_driver=NO_DRIVER,
     end_guards=_end_guards,
+    power_off_ends_bill=True,
     least_billed_s=lambda shape: 0.0,  # noqa: ARG005 - the same for all shapes
     ending_requests=_ending_requests,
     ending_sentence=_ending_sentence,

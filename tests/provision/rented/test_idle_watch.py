@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import pytest
+from support import wait_for
 
 from provision.rented.launch import idle_watch
 from provision.rented.launch.idle_watch import (
@@ -241,9 +242,12 @@ def test_kernel_counters_are_read():
     assert network_bytes(dev) == {"net ens3": 123}
 
 
-def test_watch_is_text_of_python_3_6_and_agrees_with_the_nodes_part():
+def test_watch_is_python_3_6_without_a_wall_clock_and_agrees_with_the_nodes_part():
     source = Path(idle_watch.__file__).read_text()
     ast.parse(source, feature_version=(3, 6))
+    assert abs(idle_watch.now_s() - time.clock_gettime(time.CLOCK_BOOTTIME)) < 5
+    assert "time.time(" not in source
+    assert "datetime" not in source
     assert idle_watch.DEFAULTS["folder"] + "/state.json" == constants.IDLE_STATE
     for name in (
         constants.IDLE_KEEP,
@@ -305,7 +309,7 @@ class Watched:
 
     def state(self) -> dict[str, object]:
         path = self.folder / "run/state.json"
-        wait_until(path.exists)
+        wait_for(path.exists, what="the watch")
         document: dict[str, object] = json.loads(path.read_text())
         return document
 
@@ -314,16 +318,9 @@ class Watched:
         return calls.exists() and "--no-block poweroff" in calls.read_text()
 
 
-def wait_until(condition, limit_s: float = 30) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
-
-
 def test_watch_powers_an_unused_machine_off(tmp_path):
     with Watched(tmp_path) as watched:
-        wait_until(watched.ended)
+        wait_for(watched.ended, what="the watch")
         signals = watched.state()["signals"]
     assert signals == {
         "run": False,
@@ -337,7 +334,7 @@ def test_watch_powers_an_unused_machine_off(tmp_path):
 
 def test_machine_whose_power_off_ends_no_bill_only_reports_its_end(tmp_path):
     with Watched(tmp_path, power_off=False) as watched:
-        wait_until(lambda: watched.state()["over"])
+        wait_for(lambda: watched.state()["over"], what="the watch")
         assert not watched.ended()
 
 
@@ -353,7 +350,7 @@ def test_machine_lives_while_a_run_a_queue_a_login_or_a_peer_use_it(tmp_path):
     (watched.node_home / constants.IDLE_PEERS).write_text('{"peers": ["127.0.0.1"]}')
 
     def expect_alive(signal: str) -> None:
-        wait_until(lambda: watched.state()["signals"].get(signal))  # type: ignore[attr-defined]
+        wait_for(lambda: watched.state()["signals"].get(signal), what=signal)  # type: ignore[attr-defined]
         time.sleep(2.5)
         assert watched.state()["signals"][signal]  # type: ignore[index]
         assert not watched.ended(), signal
