@@ -366,7 +366,7 @@ def _more_time(ending: NodeEnding, *, several: bool) -> str:
 
 def seconds_text(seconds: float) -> str:
     """`30 s`, `2.5 s`."""
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:g} s"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{round(seconds, 1):g} s"
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -75,7 +75,7 @@ class TrainSettings:
     )
     install_project: bool = _shared(
         "--no-install-project", default=True, key="environment.install_project", resumed="always", distinctive=True,
-        help="Do not install the project that the script is in (default: where it has a build system, editable).",
+        help="Do not install the script's project. Default: a project with a build system is installed, editable.",
     )
     root: Path | None = _shared(
         "--root", key="root", resumed="project", metavar="DIR", exists="folder", absolute=True,
@@ -117,7 +117,7 @@ class TrainSettings:
     hang_after: float | Literal["off"] | None = _train(
         "--hang-after", key="run.hang_after", metavar="TIME|off", kind=str, read=hang_after_s,
         annotation="str | None", distinctive=True,
-        help="Without progress for so long the run counts as hung, such as 10m (default: 20 times its usual step, "
+        help="Count the run as hung after this time without progress, such as 10m (default: 20 times its usual step, "
         "at least 120s).",
     )
     on_hang: OnHang | None = _train(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from remote.runs.usage import GpuUsage, Reading, Usage
 
 SILENT_S = 5.0
-"""Longer than this after a node was last heard, its figures are not shown as today's."""
+"""After this time without an answer of a node, its state is `silent`."""
 BUSY = 0.85
 FULL = 0.95
 

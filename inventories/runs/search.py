@@ -1,7 +1,7 @@
 """The result of a search for hyperparameters: its trials, the best first."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 Goal = Literal["max", "min"]
@@ -57,4 +57,4 @@ class TrialsFile:
 
     metric: str
     mode: Goal
-    trials: tuple[Trial, ...] = field(default_factory=tuple)
+    trials: tuple[Trial, ...] = ()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from inventories.errors import InvalidInput
+from inventories.text import plural
 from provision.aws import checks, quotas
 from provision.aws.api import Api
 from provision.eks import listing, offers, requests
@@ -71,7 +72,7 @@ NEEDED = (
     "iam:TagRole",
     "logs:DeleteLogGroup",
 )
-"""Actions of `up` and `down`, or of EKS with the caller's rights, that change something."""
+"""Actions of `up` and `down`, or of EKS with the caller's rights: all that change something, and further reads."""
 NEEDED_WITHOUT_ADDRESSES = (
     "ec2:AllocateAddress",
     "ec2:CreateNatGateway",
@@ -85,7 +86,7 @@ NEEDED_WITHOUT_ADDRESSES = (
 
 
 def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
-    """Return all findings, the plainest first."""
+    """Return all findings."""
     todo: dict[str, Callable[[], Finding]] = {
         "permissions to read": lambda: _reading(api),
         "permissions to change": lambda: _changing(api, cluster),
@@ -100,7 +101,7 @@ def _reading(api: Api) -> Finding:
         clusters = [resource for resource in listing.resources(api) if resource.kind == requests.CLUSTER]
     except Denied as error:
         return Finding(ok=False, detail=str(error), fix="Ask whoever runs the account to allow it.")
-    return Finding(ok=True, detail=f"{len(clusters)} clusters of gpuctl's are in {api.region}.")
+    return Finding(ok=True, detail=f"In {api.region}: {plural(len(clusters), 'cluster')} of gpuctl.")
 
 
 def _changing(api: Api, cluster: CloudCluster) -> Finding:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from inventories.text import plural
 from inventories.threads import run_all, values
 from provision.aws.api import Api
 from provision.aws.errors import KEY_REFUSED, key_hint
@@ -132,8 +133,9 @@ class NodeGroups(Waiting):
         grows: bool = False,
         timeout_s: float = GROUP_WITHIN_S,
     ) -> None:
-        """Set the group's desired size to `count`, and wait while EKS changes it. Without `grows`, never raise it.
+        """Wait until EKS takes a change, then set the group's desired size to `count`.
 
+        Without `grows`, never raise it. Does not wait for new machines: `wait_running` does.
         Of too many machines, the newest end that are not at a staying address: a scaling group left to itself ends
         the oldest. Their end may take minutes more. A group that EKS could not make is not changed.
         """
@@ -150,9 +152,11 @@ class NodeGroups(Waiting):
                 if not settled:
                     self._resize(described, count)
                 else:
+                    desired = 0
                     with suppress(Denied):  # without the right to look, EKS's number counts
-                        if scaling_group(self.api, described).desired:
-                            set_size(self.api, described, count)
+                        desired = scaling_group(self.api, described).desired
+                    if desired:
+                        set_size(self.api, described, count)
                 return True, ""
             now = scaling_group(self.api, described)
             machines = (*now.starting, *now.in_service)
@@ -171,7 +175,7 @@ class NodeGroups(Waiting):
                 for machine in excess[: now.desired - count]:
                     with remembered(ending, machine):
                         terminate(self.api, machine)
-            return None, f"{len(machines) - count} machines have to end"
+            return None, f"{plural(len(machines) - count, 'machine')} still to end"
 
         def scaled_or_blocked() -> tuple[bool | None, str]:
             try:
@@ -195,15 +199,15 @@ class NodeGroups(Waiting):
 
         def ended() -> tuple[bool | None, str]:
             existing = len(self._machines(name))
-            return (True if existing <= count else None), f"{existing - count} of {existing} are still there"
+            return (True if existing <= count else None), f"{existing - count} of {existing} still to end"
 
         self.wait_until(f"the end of machines of the node group {name}", ended, GROUP_WITHIN_S)
 
     def wait_running(self, group: str, count: int, *, earlier: Collection[str] = ()) -> None:
         """Wait until `count` machines of the group run, and EKS has finished its changes.
 
-        Schedules the machines' end as soon as EKS names their scaling groups, as the wait may be interrupted. Other
-        failed launches than those below are said, and waited for: a scaling group retries.
+        Schedules the machines' end as soon as EKS names their scaling groups, as the wait may be interrupted. Any
+        other failed launch is shown in the line of progress, and the wait goes on, as the scaling group retries.
 
         Args:
             group: The node group.
@@ -211,7 +215,7 @@ class NodeGroups(Waiting):
             earlier: Failures before the last change.
 
         Raises:
-            Capacity, Quota: AWS has no machine.
+            Capacity, Quota: AWS has no such machine now, or the account's limit is reached.
             CreateFailed: EKS gave up.
         """
         unscheduled_groups = {requests.CPU_GROUP, group} if ends_later(self.cluster) else set()

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ _OF_A_HOOK = (
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """List the files of a repository and of its submodules. Paths are relative to it, with `/`."""
+    """The files of a repository and of its submodules. Paths are relative to it, with `/`."""
 
     files: list[str]
     """Tracked, or untracked and not ignored. Some may be gone."""
@@ -84,14 +85,11 @@ def commit_of(folder: Path) -> Commit | None:
     status = _git(folder, "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-z", "--", ".")
     if status is None:
         return None
-    headers, changes = [], 0
-    for line in _lines(status):
-        if line.startswith("# "):
-            headers.append(line.split())
-        else:
-            changes += 1
-    sha = next((words[2] for words in headers if words[1] == "branch.oid"), NO_COMMIT)
-    return None if sha == NO_COMMIT else Commit(sha=sha, dirty=changes > 0)
+    lines = _lines(status)
+    sha = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), NO_COMMIT)
+    return (
+        None if sha == NO_COMMIT else Commit(sha=sha, dirty=any(not line.startswith("# ") for line in lines))
+    )
 
 
 def describe(folder: Path) -> Described:
@@ -124,8 +122,8 @@ def _git(folder: Path, *words: str) -> bytes | None:
         return None
     except subprocess.TimeoutExpired as error:
         raise SyncRefused(
-            f"git did not list the files of {folder} within {GIT_S:.0f} s; nothing was sent. Try it by hand there: "
-            "git ls-files. A file system monitor that hangs is ended by git fsmonitor--daemon stop."
+            f"git did not end within {GIT_S:.0f} s in {folder}; nothing was sent. Try it by hand there: "
+            f"git {shlex.join(words)}. A file system monitor that hangs is ended by git fsmonitor--daemon stop."
         ) from error
     if done.returncode == 0:
         return done.stdout
@@ -133,6 +131,6 @@ def _git(folder: Path, *words: str) -> bytes | None:
     if "not a git repository (or any" in message:
         return None
     raise SyncRefused(
-        f"git can't list the files of {folder}, so that what it ignores is not known; nothing was sent. "
+        f"git can't read the repository of {folder} (git {shlex.join(words)}); nothing was sent. "
         f"It says: {message or f'exit status {done.returncode}'}"
     )

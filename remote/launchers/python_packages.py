@@ -36,7 +36,7 @@ def not_installed(node: str, fact: Facts, package: str, requirement: str) -> Fin
 
 
 def older(version: str, than: str) -> bool:
-    """Return whether `2.9.1` is older than `2.60`; what follows the numbers does not count."""
+    """Return whether `2.9.1` is older than `2.60`, by the first two numbers only."""
 
     def numbers(text: str) -> list[int]:
         return [int(part) for part in re.findall(r"\d+", text)[:2]]

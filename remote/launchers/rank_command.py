@@ -22,7 +22,7 @@ from remote.shared.constants import (
 
 BUILT_IN_TRIAL = "train.on_ray.trial:trial"
 BUILT_IN_FOLDER = f"~/{NODE_FOLDER}/{CODE}/built-in"
-LAUNCHERS = (
+TYPED_LAUNCHERS = (
     "python",
     "python3",
     "torchrun",
@@ -125,7 +125,9 @@ def _names_in(source: bytes) -> set[str] | None:
         return None
     imports = (node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
     imported = {alias.asname or alias.name for node in imports for alias in node.names}
-    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    defined = {
+        node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
     named = [node for node in nodes if isinstance(node, ast.Name)]
     assigned = {node.id for node in named if isinstance(node.ctx, ast.Store)}
     names = imported | defined | assigned
@@ -147,7 +149,7 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: 
     absolute = without_links_above(Path.cwd() / path)
     if not absolute.exists():
         hint = f" Did you mean {near}?" if (near := _nearest(path, tree)) else ""
-        if str(path) in (*LAUNCHERS, *ENVIRONMENT_PROGRAMS):
+        if str(path) in (*TYPED_LAUNCHERS, *ENVIRONMENT_PROGRAMS):
             scripts = (at for at, word in enumerate(words) if word.endswith(".py") and Path(word).exists())
             rest = f": {shlex.join(words[at:])}" if (at := next(scripts, 0)) else "."
             hint = f" gpuctl starts the ranks itself: leave `{path}` and its options out, and begin with the script"
@@ -211,14 +213,14 @@ def _no_python(path: Path) -> str:
     with path.open("rb") as file:
         head = file.read(4096)
     first = head.split(b"\n")[0]
-    if first.startswith(b"#!") and b"python" not in first:
+    if first.startswith(b"#!") and b"python" not in first and path.suffix not in (".py", ".pyw"):
         return f"a script for {first[2:].decode(errors='replace').strip()}"
     if path.suffix in SHELL_ENDINGS:
         return "a shell script"
     if b"\0" in head and path.suffix != ".pyc":
         from zipfile import is_zipfile
 
-        return "" if is_zipfile(path) else "no text"
+        return "" if is_zipfile(path) else "a binary file"
     return ""
 
 

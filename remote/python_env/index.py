@@ -37,7 +37,7 @@ def carried(environment: Mapping[str, str], *, same_machine: bool) -> dict[str, 
                 value = separator.join(word for word in re.split(r"[\s,]+", value) if _is_elsewhere(word))
             except ValueError:  # its words would show a password
                 raise BadRequirements(
-                    f"{name} has an address that can't be read: in its login, write %5B for [ and %5D for ]."
+                    f"{name} has an address that can't be read. In a login, write %5B for [ and %5D for ]."
                 ) from None
         if value:
             variables[name] = value

@@ -19,6 +19,7 @@ _ARCHIVES = (".whl", ".tar.gz", ".zip")
 _PLACES = (".", "/", "~", "file:")
 """How a place of this computer begins. A bare name is a package's, unless it is said to be editable."""
 BUILD_FILES = ("pyproject.toml", "setup.py")
+INSTALLABLE = f"The nodes install packages of an index, and folders with a {' or a '.join(BUILD_FILES)}."
 INCLUDE = re.compile(r"^\s*(?P<option>-r|-c|--requirement|--constraint)[ =]?\s*(?P<path>\S+)")
 
 
@@ -50,12 +51,10 @@ def project_of_line(line: str, folder: Path, where: str) -> NamedProject | None:
         )
     if path.is_file():
         raise BadRequirements(
-            f"{shown} is a file of this computer, and the nodes install packages, and projects that have a "
-            f"{' or a '.join(BUILD_FILES)}. Name the package and its version in its place, or take the line out."
+            f"{shown} is a file on this computer. {INSTALLABLE} Name the package and its version in its place, or take the line out."
         )
     raise BadRequirements(
-        f"{shown} is a folder of this computer, and the nodes install packages, and projects that have a "
-        f"{' or a '.join(BUILD_FILES)}. Take the line out, or name what is needed with --requirements FILE or --pip."
+        f"{shown} is a folder on this computer. {INSTALLABLE} Take the line out, or name what is needed with --requirements FILE or --pip."
     )
 
 

@@ -31,7 +31,7 @@ def read_metrics_file(lines: Iterable[bytes]) -> MetricsFile:
     for line in lines:
         objects, why = metrics_objects(line)
         read.lines += objects
-        if why and not (line.lstrip().startswith(b"{") and not line.endswith(b"\n")):
+        if why and not (line.lstrip().startswith((b"{", b"[")) and not line.endswith(b"\n")):
             read.unreadable += 1
             read.example = read.example or line.decode(errors="replace").strip()
             read.why = read.why or why

@@ -27,7 +27,10 @@ def connect(machine: Machine, cluster: ClusterFiles, timeout_s: float) -> "SshTr
 
 
 class SshTransport:
-    """An SSH connection that is logged in. Its channels are paramiko's: Fabric has them with a runner alone."""
+    """An SSH connection that is logged in.
+
+    Its channels are paramiko's, as Fabric gives channels only through its own runner.
+    """
 
     def __init__(self, connection: PinnedConnection) -> None:
         config = connection.cluster.ssh_config_path
@@ -149,9 +152,10 @@ def _exec(channel: paramiko.Channel, command: str) -> None:
     late.start()
     try:
         channel.exec_command(command.encode())
-    except Exception as error:
-        if given_up.is_set():
-            raise TimeoutError(f"the command was not taken within {OPEN_TIMEOUT_S:.0f} s") from error
-        raise
+    except Exception:
+        if not given_up.is_set():
+            raise
     finally:
         late.cancel()
+    if given_up.is_set():  # perhaps only after the server has taken the command
+        raise TimeoutError(f"the command was not taken within {OPEN_TIMEOUT_S:.0f} s")

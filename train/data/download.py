@@ -63,7 +63,7 @@ def ensure_downloaded(
                 _download(folder / f".{name}.part", folder, lacking, download)
     except filelock.Timeout as error:
         raise MissingData(
-            f"Another process on this machine has been downloading for {wait_s:g} s: it holds {lock.lock_file}. "
+            f"Waited {wait_s:g} s for another process on this machine that downloads: it holds {lock.lock_file}. "
             "If it hangs, end it and start again."
         ) from error
     except (OSError, RuntimeError, http.client.HTTPException, BadEnvironment) as error:

@@ -4,6 +4,7 @@ An event file is a sequence of records (TensorFlow's TFRecord), each a message `
 """
 
 import contextlib
+import math
 import os
 import socket
 import struct
@@ -72,7 +73,11 @@ def event(*, file_version: str = "", step: int = 0, tag: str = "", value: float 
     now = b"\x09" + struct.pack("<d", time.time())
     if file_version:
         return now + b"\x1a" + _sized(file_version.encode())
-    point = b"\x0a" + _sized(tag.encode()) + b"\x15" + struct.pack("<f", value)
+    try:
+        single = struct.pack("<f", value)
+    except OverflowError:  # finite, but above what a float of 32 bits can be
+        single = struct.pack("<f", math.copysign(math.inf, value))
+    point = b"\x0a" + _sized(tag.encode()) + b"\x15" + single
     return now + b"\x10" + _varint(step) + b"\x2a" + _sized(b"\x0a" + _sized(point))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from gpuctl.run_results.failures.tracebacks import Chain, Link, Thrown
 from gpuctl.text import clean, shorten
+from inventories.text import plural
 
 MAX_FIRST, MAX_FURTHER, MAX_TEXT = 300, 200, 800
 """Characters of a message's first line, of each other line, and of all."""
@@ -102,7 +103,7 @@ def _carried(raised: Sequence[Chain], follows: Callable[[str], bool]) -> RootCau
     causes = [_of_chain(chain, follows) for chain in raised[begin:-1]]
     inner = [cause for cause in causes if not carries(cause.thrown)]
     first = next((cause for cause in inner if not follows(cause.thrown.head)), None)
-    return first or next(iter([*inner, *causes]), None)
+    return first or next(iter(inner or causes), None)
 
 
 def _near(before: Chain, after: Chain) -> bool:
@@ -156,6 +157,6 @@ def message(lines: Sequence[str]) -> str:
     for number, line in enumerate(further):
         part = shorten(clean(line), MAX_FURTHER)
         if number == MAX_LINES - 1 or len(words) + len(part) >= MAX_TEXT:
-            return f"{words} … ({len(further) - number} more lines)"
+            return f"{words} … ({plural(len(further) - number, 'more line')})"
         words = f"{words.rstrip()} {part}"
     return words

@@ -154,7 +154,7 @@ class GiveUp:
     """No other run follows one that failed."""
 
     reason: str = ""
-    """A sentence for people. Empty: nobody asked for another run."""
+    """A sentence for people. Empty: no restart was requested, or all are used up."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,11 +32,11 @@ BEGIN_DEADLINE_S = 300.0
 LEAVE_DEADLINE_S = 30.0
 """The time for all ranks of a job to end, after the ranks of this node."""
 STOP_GRACE_S = 2.0
-"""For a stop to arrive, where ranks were killed: the first node's was, and Ray ended these with its driver."""
+"""Wait for the stop order if ranks were killed: Ray kills them with the driver of a first node that was stopped."""
 FOLLOW_S = 0.5
-"""For Ray to end, where it has taken its ranks along."""
+"""Wait for Ray's end if a rank ended without a record: Ray may have taken it along."""
 WORDS_DEADLINE_S = 3.0
-"""For what keeps Ray's daemons to say how they ended, once they have."""
+"""Longest wait for the report on how Ray's daemons ended."""
 
 
 def main(arguments: List[str]) -> int:
@@ -163,11 +163,10 @@ class Rank:
             if self._facts:
                 self._facts.poll()
             alive = self._birth is not None and process.alive(self._record["pid"], self._birth)
-            began = read_json(
-                self._path(RANK_ENDED)
-            )  # after the look at its process: its last word is then there
-            if began or not alive:
-                self._end(began)
+            # After the look at its process: a record that it wrote at its end exists then.
+            ended = read_json(self._path(RANK_ENDED))
+            if ended or not alive:
+                self._end(ended)
 
     def wait_until_gone(self, deadline_s: float) -> None:
         """Return when its process has ended, or after the deadline."""
@@ -201,7 +200,10 @@ class Rank:
 
 
 def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", ray: Ray, run_dir: Path) -> int:
-    """Follow the ranks until the driver has ended, or where it is another node's until they have; or Ray itself."""
+    """Follow the ranks, and return the exit status of this node's part.
+
+    On the driver's node it ends with the driver, elsewhere with the last rank; on any node with Ray itself.
+    """
     limit = time.monotonic() + BEGIN_DEADLINE_S
     while True:
         over = driver is not None and driver.poll() is not None
@@ -211,8 +213,9 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", ray: R
             return driver.returncode if driver.returncode >= 0 else 128 - driver.returncode
         if driver is None and all(rank.ended for rank in ranks):
             # Ray still has to take note of the end, and with this process's end they would be killed.
+            gone_by = time.monotonic() + LEAVE_DEADLINE_S
             for rank in ranks:
-                rank.wait_until_gone(LEAVE_DEADLINE_S)
+                rank.wait_until_gone(gone_by - time.monotonic())
             if any(rank.exit_code is None for rank in ranks):
                 time.sleep(STOP_GRACE_S)
             return _judge(ranks)

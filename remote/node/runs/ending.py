@@ -295,6 +295,8 @@ def command_of(words: List[str]) -> str:
     # Of a process that shows a title, the first word is the whole title.
     shown, rest = os.path.basename((program.split() or [program])[0]), iter(options)
     for word in rest if PYTHON_OR_SHELL.match(shown) else ():
+        if word.startswith(("-X", "-W")) and len(word) > 2:
+            continue  # an option with its value
         if TAKE_A_WORD.match(word):
             next(rest, None)
         elif MODULE.match(word) and not shown.endswith("sh"):

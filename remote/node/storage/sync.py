@@ -40,9 +40,9 @@ Manifest = Dict[str, List[Any]]
 def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frames.Frame]) -> None:
     """`sync`: root, follow_deletions, folders, aside, fresh, then the manifest. Answers `need`, takes chunks.
 
-    With follow_deletions the folder is ours: files of an earlier sync are removed when they are gone there, and makes
-    room for what comes. Without it nothing is removed, and linked folders are followed. Raises OSError, before
-    anything is sent, where something is in the way of a file.
+    With follow_deletions the folder is ours: a file of an earlier sync is removed if the sender has it no more, or if
+    it is in the way of a new file. Without it nothing is removed, and linked folders are followed. Raises OSError,
+    before anything is sent, where something is in the way of a file.
 
     `aside`: a folder next to it that takes files which would be replaced or removed, and are not as a sync brought
     them; with `fresh` all that nobody brought. The answer then lists the rest of them. `project`: the folder of
@@ -80,9 +80,9 @@ def _sync(
         aside.take(list(earlier.not_sent(root, before, previous, made)))
     stale = _stale(root, manifest, pushed_into(project, root) if project else before)
     folders = folders_of(stale)
-    blockers = _in_the_way(root, folders, stale, before if ours else None)
-    if blockers:
-        raise FileExistsError("{}/{}".format(shown.rstrip("/"), blockers))
+    conflict = _in_the_way(root, folders, stale, before if ours else None)
+    if conflict:
+        raise FileExistsError("{}/{}".format(shown.rstrip("/"), conflict))
     if aside is not None:
         dropped = [path for path in before if path not in manifest]
         aside.take(list(earlier.not_as_sent(root, dict(previous, **before), [*stale, *dropped])))
@@ -205,12 +205,12 @@ def _in_the_way(
     stale: "Dict[str, Optional[os.stat_result]]",
     before: Optional[Manifest],
 ) -> str:
-    """Return the paths that can't make room, as the end of a sentence; empty if all can.
+    """Return the first path that can't make room, as the end of a sentence; empty if all can.
 
     `before`: files of an earlier sync, which may be removed; `None`: no file may be removed, and linked folders are
     followed.
     """
-    sentence = "{} is {} there, and {} here; nothing was changed: rename one of them"
+    sentence = "{} is {} there, and {} here; no file was sent: rename one of them"
     fresh: Set[str] = set()
     for name in folders:
         status = None if name.rpartition("/")[0] in fresh else _lstat(os.path.join(root, name))

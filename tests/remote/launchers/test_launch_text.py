@@ -54,7 +54,9 @@ def test_torchrun_argv_is_exact() -> None:
 
 def test_rank_environment_names_the_interface_and_user_values_win() -> None:
     run = run_of_two()
-    made = rank_environment.rank_environment(run, run.nodes[0], facts(), cores=8, env={"OMP_NUM_THREADS": "3"})
+    made = rank_environment.rank_environment(
+        run, run.nodes[0], facts(), cores=8, env={"OMP_NUM_THREADS": "3"}
+    )
     assert made == {
         "GPUCTL_RUN_ID": "R",
         "GPUCTL_JOB_ID": "R",

@@ -132,7 +132,9 @@ def test_ray_launch_spec_starts_the_driver_on_the_first_node_only() -> None:
         f"/home/ubuntu/.gpuctl-node/bin/{node_payload.packed()[0]}",
         "ray_ranks",
     ]
-    names = "GPUCTL_RUN_ID,GPUCTL_RUN_DIR,OMP_NUM_THREADS,NCCL_SOCKET_IFNAME,NCCL_SOCKET_FAMILY,"
+    names = (
+        "GPUCTL_RUN_ID,GPUCTL_JOB_ID,GPUCTL_RUN_DIR,OMP_NUM_THREADS,NCCL_SOCKET_IFNAME,NCCL_SOCKET_FAMILY,"
+    )
     names += "GLOO_SOCKET_IFNAME,KEY"
     assert launch(1)["argv"] == [*part, "/run/c-1", "/code", "2", "2", names]
     assert launch(0)["argv"] == [

@@ -80,7 +80,7 @@ def _refusals(request: TrainRequest, layouts: Sequence[Sequence[int]]) -> Sequen
     """
     words = request.job_words if request.built_in and not request.drives else ()
     restricted = any(word.partition("=")[0] in OPTIONS for word in words)
-    if not restricted or value_of(words, STRATEGY) == AUTO:  # which then is one that fits
+    if not restricted or value_of(words, STRATEGY) == AUTO:  # auto chooses a strategy that fits
         return [None] * len(layouts)
     try:
         done = ask_built_in("refusals", words, layouts, TIMEOUT_S)
