@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from inventories.text import plural
 from provision.errors import Blocked, CloudError, CreateFailed, Gone
 from provision.oci.api import Api, Json
 from provision.oci.errors import from_message
@@ -108,7 +109,7 @@ class NodePools(Waiting):
                     return True, ""
                 if size > len(machines):  # or it would start others for the ending ones
                     self.api.call(update, pool["id"], requests.size(len(machines)), again=True)
-                    return None, f"{len(machines) - count} machines have to end"
+                    return None, f"{plural(len(machines) - count, 'machine')} still to end"
                 made = {node["id"]: self._made_at(node["id"]) for node in machines}
                 for machine in surplus(machines, count, staying_addresses(), made)[: size - count]:
                     with remembered(ending, machine):
@@ -138,7 +139,7 @@ class NodePools(Waiting):
 
         def ended() -> tuple[bool | None, str]:
             existing = len(_existing(self.api.call("container.get_node_pool", pool["id"])))
-            return (True if existing <= count else None), f"{existing - count} of {existing} are still there"
+            return (True if existing <= count else None), f"{existing - count} of {existing} still to end"
 
         self.wait_until(f"the end of machines of the node pool {name}", ended, GROUP_WITHIN_S)
 

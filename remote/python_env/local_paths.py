@@ -51,10 +51,12 @@ def project_of_line(line: str, folder: Path, where: str) -> NamedProject | None:
         )
     if path.is_file():
         raise BadRequirements(
-            f"{shown} is a file on this computer. {INSTALLABLE} Name the package and its version in its place, or take the line out."
+            f"{shown} is a file on this computer. {INSTALLABLE} Name the package and its version in its place, or "
+            "take the line out."
         )
     raise BadRequirements(
-        f"{shown} is a folder on this computer. {INSTALLABLE} Take the line out, or name what is needed with --requirements FILE or --pip."
+        f"{shown} is a folder on this computer. {INSTALLABLE} Take the line out, or name the packages with "
+        "--requirements FILE or --pip."
     )
 
 

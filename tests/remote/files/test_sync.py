@@ -64,7 +64,7 @@ def test_push_refuses_to_replace_a_folder_by_a_file(here: Path, tmp_path: Path) 
     existing = tmp_path / "there"
     make(existing / "notes", dear="diary")
     make(here, a="new", notes="a file")
-    with pytest.raises(OSError, match="there/notes is a folder there, and a file here; nothing was changed"):
+    with pytest.raises(OSError, match="there/notes is a folder there, and a file here; no file was sent"):
         sync(existing, read_everything(here), push=True)
     assert listing(existing) == ["notes/dear"]
 
@@ -73,7 +73,7 @@ def test_push_refuses_to_replace_a_folder_by_a_file(here: Path, tmp_path: Path) 
 def test_sync_and_push_refuse_to_replace_a_file_by_a_folder(here: Path, tmp_path: Path, push: bool) -> None:
     existing = make(tmp_path / "there", data="precious")
     make(here / "data", x="1")
-    with pytest.raises(OSError, match="data is a file there, and a folder here; nothing was changed"):
+    with pytest.raises(OSError, match="data is a file there, and a folder here; no file was sent"):
         sync(existing, read_everything(here), push=push)
     assert (existing / "data").read_text() == "precious"
 

@@ -13,6 +13,7 @@ from remote.launchers.rank_command import user_function, user_script
     "source",
     [
         "def objective(config): pass",
+        "async def objective(config): pass",
         "objective = make()",
         "try:\n    from a import objective\nexcept ImportError:\n    from b import other as objective",
         "import search as objective",
@@ -134,3 +135,8 @@ def test_command_of_the_project_comes_with_the_module_that_it_calls(tmp_path: Pa
         user_script(("px-train",), None, tree_of(tmp_path, "*"), tmp_path)
     with pytest.raises(ScriptNotFound, match=r"write: gpuctl train -m 'a; b'$"):
         user_script(("x",), None, tree_of(tmp_path, "*"), tmp_path)
+
+
+def test_script_of_uv_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text("#!/usr/bin/env -S uv run --script\n")
+    assert user_script(("my.py",), None, tree_of(tmp_path, "*"), tmp_path).target == "my.py"

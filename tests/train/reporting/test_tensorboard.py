@@ -1,5 +1,6 @@
 """Event files, read back as TensorBoard reads them."""
 
+import math
 import os
 import subprocess
 import sys
@@ -27,9 +28,11 @@ def test_writer_curves_are_read_by_tensorboard(tmp_path: Path, capsys):
         for epoch, loss in enumerate([0.5, 0.25, 0.125], 1):
             writer.scalar("loss/training", loss, epoch)
         writer.scalar("accuracy/validation", 0.75, 3)
+        writer.scalar("perplexity/validation", 1e300, 3)
     assert curves(folder) == {
         "loss/training": [(1, 0.5), (2, 0.25), (3, 0.125)],
         "accuracy/validation": [(3, 0.75)],
+        "perplexity/validation": [(3, math.inf)],
     }
     (first, *_) = EventAccumulator(str(folder)).Reload().Scalars("loss/training")
     assert began <= first.wall_time <= time.time()

@@ -60,6 +60,7 @@ def test_up_refuses_a_profile_that_is_not_there_and_outlines_without_an_account(
             "A10 is a GPU. Name a shape that has it, as in --shape VM.GPU.A10.1: VM.GPU.A10.1 (1 GPU), "
             "VM.GPU.A10.2 (2 GPUs), BM.GPU.A10.4 (4 GPUs).",
         ),
+        (("--shape", "A10:8"), "No provider has a shape 'A10:8'. Like it: g5.48xlarge (8 x A10G)."),
         (("--shape", "A10:2"), "as in --shape VM.GPU.A10.2: VM.GPU.A10.2 (2 GPUs)."),
         (("--shape", "L40S", "--provider", "oci"), "as in --shape BM.GPU.L40S.4: BM.GPU.L40S.4 (4 GPUs)."),
         (("--shape", "A10.2"), "No provider has a shape 'A10.2'. Like it: VM.GPU.A10.2 (2 x A10)."),
