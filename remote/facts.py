@@ -4,12 +4,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from remote.firewall import FirewallFacts
 from remote.firewall import parse as parse_firewall
 from remote.sessions.answers import answer_as, reading
-from remote.sessions.session import Node
+
+if TYPE_CHECKING:
+    from remote.sessions.session import Node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +134,7 @@ class Facts:
 
 
 def gather(
-    node: Node, peers: tuple[str, ...], *, firewall: bool = False, end_timer: str | None = None
+    node: "Node", peers: tuple[str, ...], *, firewall: bool = False, end_timer: str | None = None
 ) -> Facts:
     """A node's facts, with the routes to its peers' addresses. `firewall`: also what lets them in, or does not.
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from inventories.codec import OMITTED
+from inventories.runs.commit import Commit
 from inventories.runs.end_reasons import WAITED_FOR, Cause, Reason
 from inventories.runs.hang import Hang, OnHang
 from inventories.runs.outputs import OutputFile, OutputTotal, OutsidePath, RunFile
@@ -118,15 +119,6 @@ class BeganWith:
     """The run that wrote them: the one that was resumed, or one that it resumed itself."""
     nodes: dict[str, Checkpoints]
     """Node → the checkpoints that its ranks got. A missing node got no checkpoints."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Commit:
-    """The commit of a repository of which files were sent."""
-
-    sha: str
-    dirty: bool
-    """Whether sent files differ from the commit, also untracked files."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from inventories.runs.run import Commit
+from inventories.runs.commit import Commit
 from remote.errors import SyncRefused
 
 GIT_S = 300.0

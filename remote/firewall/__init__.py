@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from inventories.text import plural
 from remote.errors import NodeFailed
@@ -20,7 +20,9 @@ from remote.firewall.iptables import File
 from remote.firewall.rules import Address, Filter, networks_of, short
 from remote.firewall.steps import Run, Step, Steps, Write, places
 from remote.sessions.answers import reading
-from remote.sessions.session import Node
+
+if TYPE_CHECKING:
+    from remote.sessions.session import Node
 
 __all__ = [
     "FirewallFacts",
@@ -178,7 +180,7 @@ def close_steps(facts: FirewallFacts, *, owner: str) -> Steps:
     )
 
 
-def apply(node: Node, steps: Steps) -> FirewallFacts:
+def apply(node: "Node", steps: Steps) -> FirewallFacts:
     """Do the steps on a node, as root and in one go; what its firewall is afterwards.
 
     Raises NodeFailed with the commands for an administrator where the firewall could not be read, root can't be
@@ -195,7 +197,7 @@ def apply(node: Node, steps: Steps) -> FirewallFacts:
         return parse(answer["facts"])
 
 
-def ensure_open(node: Node, facts: FirewallFacts, *, owner: str, peers: Sequence[str]) -> Steps:
+def ensure_open(node: "Node", facts: FirewallFacts, *, owner: str, peers: Sequence[str]) -> Steps:
     """Let the peers in on a node, and verify it; returns a summary. Raises as `apply` does."""
     plan = open_steps(facts, owner=owner, peers=peers)
     if plan.known and not plan.steps:

@@ -17,7 +17,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from inventories.runs.run import Commit
+from inventories.runs.commit import Commit
 from inventories.text import listed
 from remote.errors import BadAnswer, NodeFailed, SyncRefused
 from remote.facts import Facts, over

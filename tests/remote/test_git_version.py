@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inventories.runs.run import Commit
+from inventories.runs.commit import Commit
 from remote.files.git import Described, commit_of, describe
 from remote.files.tree import read_tree
 from remote.python_env import project

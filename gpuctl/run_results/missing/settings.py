@@ -3,7 +3,8 @@
 import os
 import re
 
-from inventories.runs.run import Commit, FirstError
+from inventories.runs.commit import Commit
+from inventories.runs.run import FirstError
 from remote.shared.constants import COMMIT_VARIABLE, DIRTY_VARIABLE
 
 _LOGINS = (

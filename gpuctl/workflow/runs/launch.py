@@ -20,7 +20,8 @@ from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
-from inventories.runs.run import Commit, Result, Run, RunNode
+from inventories.runs.commit import Commit
+from inventories.runs.run import Result, Run, RunNode
 from inventories.text import plural
 from remote.launchers import launcher_of
 from remote.runs.observer import Observer, Outcome

@@ -12,9 +12,10 @@ from support import a_result, a_run, drawn
 from gpuctl.run_results.advice import WITHOUT_BLOCKS, advice_on
 from gpuctl.tables.run import run_table
 from inventories.disk.store import Store
+from inventories.runs.commit import Commit
 from inventories.runs.end_reasons import Cause, Reason
 from inventories.runs.hang import Culprit, Hang, WaitingRank
-from inventories.runs.run import Commit, FirstError, Misplaced, Result, RunOptions, TrainSummary
+from inventories.runs.run import FirstError, Misplaced, Result, RunOptions, TrainSummary
 from train.models.networks import build_model
 from train.options import Options
 from train.strategies.wrapping import repeated_blocks

@@ -13,20 +13,12 @@ from gpuctl.errors import Failed, Usage
 from gpuctl.output_files import check_picture, new_figure, write_file
 from gpuctl.run_results import export
 from inventories.disk.store import RunFolder
+from inventories.runs.commit import Commit
 from inventories.runs.end_reasons import Reason
 from inventories.runs.hang import Culprit, Hang
 from inventories.runs.outputs import OutputFile, OutputTotal, RunFile
 from inventories.runs.records import NodeEnding
-from inventories.runs.run import (
-    Checkpoints,
-    Commit,
-    FirstError,
-    RankResult,
-    Result,
-    Share,
-    StepMs,
-    TrainSummary,
-)
+from inventories.runs.run import Checkpoints, FirstError, RankResult, Result, Share, StepMs, TrainSummary
 from inventories.runs.search import Search, Trial
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from gpuctl.tables.lists import ComparisonTable, found_table, machines_table, ru
 from gpuctl.tables.run import draw_run, run_table
 from inventories.disk.store import RunFolder
 from inventories.machine import MachineInfo
+from inventories.runs.commit import Commit
 from inventories.runs.end_reasons import Reason
 from inventories.runs.hang import Hang
 from inventories.runs.run import (
-    Commit,
     FirstError,
     RankResult,
     Result,

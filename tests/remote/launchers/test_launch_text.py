@@ -11,7 +11,8 @@ from node_facts import facts
 
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
-from inventories.runs.run import Commit, Run, RunNode
+from inventories.runs.commit import Commit
+from inventories.runs.run import Run, RunNode
 from remote.facts import cores_of_a_node
 from remote.launchers import rank_environment, torchrun
 from remote.launchers.rank_command import Script

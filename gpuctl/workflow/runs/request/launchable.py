@@ -11,7 +11,7 @@ from gpuctl.workflow.runs.request.argument_paths import notes_on_paths
 from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in, home_note
 from gpuctl.workflow.runs.request.what_to_install import Packages, read_packages
 from inventories.machine import Inventory
-from inventories.runs.run import Commit
+from inventories.runs.commit import Commit
 
 if TYPE_CHECKING:
     from remote.files.tree import Tree

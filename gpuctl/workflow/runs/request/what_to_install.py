@@ -13,7 +13,7 @@ from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
     from gpuctl.workflow.runs.request.request import TrainRequest
-    from inventories.runs.run import Commit
+    from inventories.runs.commit import Commit
     from remote.files.tree import Tree
     from remote.python_env.project import Dependencies, LocalProject
     from remote.python_env.requirements import Requirements
