@@ -134,16 +134,6 @@ def wait_awake(wait: Callable[[float], Value | None], seconds: float) -> Value |
     return value
 
 
-def join_awake(thread: threading.Thread, seconds: float) -> None:
-    """Wait until the thread has ended, or this process ran for `seconds`."""
-
-    def ended(left_s: float) -> bool | None:
-        thread.join(max(0.0, left_s))
-        return None if thread.is_alive() else True
-
-    wait_awake(ended, seconds)
-
-
 class Timer(threading.Timer):
     """Calls a function once this process ran for `interval` seconds."""
 

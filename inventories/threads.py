@@ -5,11 +5,12 @@ All outcomes are returned, as a failure must not hide the others.
 
 import stat
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from threading import Lock, Semaphore, Thread
+from threading import Event, Lock, Semaphore, Thread
 from typing import Any, Generic, Self, TypeVar, overload
 
-from inventories.clocks import awake_s, join_awake
+from inventories.clocks import awake_s, wait_awake
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -48,24 +49,31 @@ class Calls(Generic[Item, Value]):
         self._lock = Lock()
         self._cancelled = False
         self._outcomes: dict[int, Value | BaseException] = {}
-        self._threads: list[Thread] = []
+        # Thread.join is no use after a Ctrl-C: an interrupted one marks a thread that still runs as ended.
+        self._ends: list[Event] = []
         self._limit = None if deadline_s is None else awake_s() + deadline_s
 
     def begin(self) -> Self:
         """Begin all calls."""
         for number, item in enumerate(self._items):
-            thread = Thread(target=self._call, args=(number, item), daemon=True, name=f"call {number}")
-            thread.start()
-            self._threads.append(thread)
+            ended = Event()
+            self._ends.append(ended)
+            try:
+                Thread(
+                    target=self._call, args=(number, item, ended), daemon=True, name=f"call {number}"
+                ).start()
+            except RuntimeError:  # the system has no thread left
+                ended.set()
+                raise
         return self
 
     def outcomes(self) -> list[Value | Exception]:
         """Return the values and errors in the items' order once all calls have ended, `Late` from the deadline on."""
-        for thread in self._threads:
+        for ended in self._ends:
             if self._limit is None:
-                thread.join()
+                ended.wait()
             else:
-                join_awake(thread, self._limit - awake_s())
+                wait_awake(partial(_ended_within, ended), self._limit - awake_s())
         outcomes: list[Value | Exception] = []
         for number in range(len(self._items)):
             outcome = self._outcomes.get(number, Late())
@@ -84,10 +92,16 @@ class Calls(Generic[Item, Value]):
 
     def join(self) -> None:
         """Wait until the calls that have begun have ended."""
-        for thread in self._threads:
-            thread.join()
+        for ended in self._ends:
+            ended.wait()
 
-    def _call(self, number: int, item: Item) -> None:
+    def _call(self, number: int, item: Item, ended: Event) -> None:
+        try:
+            self._call_in_place(number, item)
+        finally:
+            ended.set()
+
+    def _call_in_place(self, number: int, item: Item) -> None:
         outcome: Value | BaseException
         with self._places:
             if self._cancelled:
@@ -105,6 +119,10 @@ class Calls(Generic[Item, Value]):
     def _drop(self, outcome: Value | BaseException) -> None:
         if not isinstance(outcome, BaseException):
             self._discard(outcome)
+
+
+def _ended_within(ended: Event, left_s: float) -> bool | None:
+    return ended.wait(max(0.0, left_s)) or None
 
 
 def run_all(

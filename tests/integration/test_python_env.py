@@ -167,7 +167,10 @@ def test_environment_is_built_once_and_reused(nodes: list[Node], wheels: Path, t
     assert output == []
     assert tree_times(home_of(node) / ".gpuctl-node") == written, "nothing was done"
 
-    facts = {"key": made.key, "ready": {**vars(made), "bytes": made.size_bytes}}
+    facts = {
+        "key": made.key,
+        "ready": {**vars(made), "packages": list(made.packages), "bytes": made.size_bytes},
+    }
     node.close()
     assert build(node, wish, output, facts_of_env=facts) == again, "with facts there is nothing to ask"
 

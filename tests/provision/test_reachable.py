@@ -88,7 +88,8 @@ def test_both_clouds_say_soon_that_they_do_not_answer(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
-    oci = OciApi(credentials(tmp_path), SystemClock(), endpoint=url)
+    monkeypatch.setenv("GPUCTL_OCI_ENDPOINT", url)
+    oci = OciApi(credentials(tmp_path), SystemClock())
     for call in (
         AwsApi(region="us-east-1", profile=None, clock=SystemClock()).account,
         lambda: oci.call("compute.list_instances", oci.tenancy),
@@ -136,7 +137,8 @@ def test_certificate_that_is_not_trusted_is_no_reason_to_wait(
         ("AWS_SECRET_ACCESS_KEY", "x"),
     ):
         monkeypatch.setenv(name, value)
-    oci = OciApi(credentials(tmp_path), SystemClock(), endpoint=url)
+    monkeypatch.setenv("GPUCTL_OCI_ENDPOINT", url)
+    oci = OciApi(credentials(tmp_path), SystemClock())
     began = time.monotonic()
     try:
         with pytest.raises(NoAnswer, match=r"CERTIFICATE_VERIFY_FAILED.*: export AWS_CA_BUNDLE=FILE\.$"):

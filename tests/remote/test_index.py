@@ -69,6 +69,6 @@ def test_pip_is_not_given_indexes_of_which_uv_takes_the_first(name: str) -> None
 def test_address_that_cannot_be_read_is_refused_without_telling_it() -> None:
     with pytest.raises(BadRequirements) as report:
         carried({"UV_INDEX": "https://a/ https://[u:secret@x"}, same_machine=False)
-    assert str(report.value).startswith("UV_INDEX has an address that can't be read: ")
+    assert str(report.value).startswith("UV_INDEX has an address that can't be read. ")
     assert "secret" not in str(report.value)
     assert report.value.__suppress_context__

@@ -202,17 +202,17 @@ def test_conda_file_has_included_requirements_once_and_constraints_in_a_file(tmp
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("-e .", "is a folder of this computer"),
-        ("--editable=src", "is a folder of this computer"),
-        (".", "is a folder of this computer"),
+        ("-e .", "is a folder on this computer"),
+        ("--editable=src", "is a folder on this computer"),
+        (".", "is a folder on this computer"),
         ("./pkg", "names .*/pkg, which is not on this computer"),
         ("/opt/pkg", "names /opt/pkg, which is not on this computer"),
         ("file:///opt/x.whl", "names /opt/x.whl, which is not"),
         ("numpy @ file:///croot/numpy_1/work", r"pip list --format=freeze"),
         ("../up", "which is not on this computer"),
         ("~no-such-user/x", "names .*/~no-such-user/x, which is not on this computer"),
-        ("./x.whl", "is a file of this computer"),
-        ("x.whl", "is a file of this computer"),
+        ("./x.whl", "is a file on this computer"),
+        ("x.whl", "is a file on this computer"),
     ],
 )
 def test_wanted_refuses_local_places_without_a_project(tmp_path: Path, line: str, message: str) -> None:
@@ -685,7 +685,7 @@ def test_conda_file_is_taken_last_and_without_what_is_of_this_computer(tmp_path:
     [
         ("a: [", {}, r"it is no YAML \(line 2\)|it is no YAML \(line 1\)"),
         ("name: x\n", {}, "lists no `dependencies`"),
-        (CONDA + "      - -e .\n", {}, "environment.yml, pip packages: `-e .` is a folder of this computer"),
+        (CONDA + "      - -e .\n", {}, "environment.yml, pip packages: `-e .` is a folder on this computer"),
         (CONDA, {"pip": ["rich"]}, "leave out --pip, or list rich under `pip:` in it"),
         (CONDA, {"wheels": Path()}, "says where each file comes from, and --wheels says otherwise"),
     ],

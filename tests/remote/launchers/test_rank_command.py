@@ -137,6 +137,7 @@ def test_command_of_the_project_comes_with_the_module_that_it_calls(tmp_path: Pa
         user_script(("x",), None, tree_of(tmp_path, "*"), tmp_path)
 
 
-def test_script_of_uv_is_accepted(tmp_path: Path) -> None:
+def test_script_of_uv_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my.py").write_text("#!/usr/bin/env -S uv run --script\n")
-    assert user_script(("my.py",), None, tree_of(tmp_path, "*"), tmp_path).target == "my.py"
+    monkeypatch.chdir(tmp_path)
+    assert user_script(("my.py",), None, tree_of(tmp_path, "*")).target == "my.py"

@@ -39,7 +39,6 @@ run:
   nnodes: 1:4
   nproc_per_node: 2
   max_restarts: 3
-  detach: true
 outputs: ["*.pt", runs]
 """
 
@@ -87,7 +86,6 @@ def test_read_job_returns_spec_script_and_options_as_commands_take_them(project:
         "nnodes": "1:4",
         "nproc_per_node": "2",
         "max_restarts": 3,
-        "detach": True,
         "bring": ("*.pt", "runs"),
     }
 
