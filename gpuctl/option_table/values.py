@@ -42,10 +42,33 @@ def read_value(option: Option, value: Any) -> Any:  # noqa: ANN401 - an option's
     if isinstance(option.kind, tuple) and value not in option.kind:
         words = (" or " if len(option.kind) == 2 else ", ").join(option.kind)
         raise Usage(f"{option.flag} {value} is not possible: give {words}.")
-    if option.min is not None and option.max is not None and not option.min <= value <= option.max:
-        bounds = f"from {option.min} to {option.max}"
-        raise Usage(f"{option.flag} {value} is not possible: give a number {bounds}.")
+    if option.kind in (bool, int, float) and not option.multiple:
+        _check_number(option, value)
     return value
+
+
+def _check_number(option: Option, value: object) -> None:
+    """Raise TypeError for a value of another type, and Usage for a number out of bounds, as click does."""
+    kinds = (int, float) if option.kind is float else (option.kind,)
+    if type(value) not in kinds:
+        raise TypeError(
+            f"{option.keyword} is a value of type {kinds[-1].__name__}, not {type(value).__name__}"
+        )
+    assert isinstance(value, int | float)
+    if (
+        (option.min is None or value >= option.min)
+        and (option.above is None or value > option.above)
+        and (option.max is None or value <= option.max)
+    ):
+        return
+    bounds = {
+        f"from {option.min} to {option.max}": option.min is not None and option.max is not None,
+        f"of at least {option.min}": option.min is not None,
+        f"above {option.above}": option.above is not None,
+        f"of at most {option.max}": True,
+    }
+    words = next(words for words, fits in bounds.items() if fits)
+    raise Usage(f"{option.flag} {value} is not possible: give a number {words}.")
 
 
 def several(name: str, values: Sequence[Value]) -> Sequence[Value]:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from gpuctl.command_line.options import command_options
 from gpuctl.errors import Usage
 from gpuctl.option_table.train_options import TrainSettings
+from gpuctl.option_table.tune_options import TuneSettings
 from gpuctl.option_table.values import read_options
 from inventories.option import Option, option, options_of
 from inventories.runs.run import RunOptions
@@ -58,3 +59,26 @@ def test_values_are_checked_as_declared() -> None:
 def test_record_of_a_run_has_the_options_that_a_resumed_run_takes_over() -> None:
     resumed = {each.name for each in options_of(TrainSettings) if each.resumed}
     assert resumed <= {field.name for field in fields(RunOptions)}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "sentence"),
+    [
+        ({"max_restarts": "3"}, TypeError, "max_restarts is a value of type int, not str"),
+        ({"max_restarts": 2.5}, TypeError, "not float"),
+        ({"max_restarts": True}, TypeError, "not bool"),
+        ({"detach": "no"}, TypeError, "detach is a value of type bool, not str"),
+        ({"max_restarts": -1}, Usage, "--max-restarts -1 is not possible"),
+    ],
+)
+def test_library_checks_values_as_the_command_line_does(
+    options: dict[str, object], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        read_options(options, TrainSettings)
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_library_refuses_a_value_that_is_not_above_its_bound(value: int) -> None:
+    with pytest.raises(Usage, match=r"--cpus-per-trial .* give a number above 0\.$"):
+        read_options({"cpus_per_trial": value}, TuneSettings)
