@@ -49,10 +49,10 @@ def read_value(option: Option, value: Any) -> Any:  # noqa: ANN401 - an option's
 
 def _check_number(option: Option, value: object) -> None:
     """Raise TypeError for a value of another type, and Usage for a number out of bounds, as click does."""
-    kinds = (int, float) if option.kind is float else (option.kind,)
-    if type(value) not in kinds:
+    assert isinstance(option.kind, type)
+    if type(value) not in ((int, float) if option.kind is float else (option.kind,)):
         raise TypeError(
-            f"{option.keyword} is a value of type {kinds[-1].__name__}, not {type(value).__name__}"
+            f"{option.keyword} is a value of type {option.kind.__name__}, not {type(value).__name__}"
         )
     assert isinstance(value, int | float)
     if (

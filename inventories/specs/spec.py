@@ -148,7 +148,7 @@ class Spec:
         "--idle", keyword="idle", key="idle", read=check_idle_s, kind=str, annotation="str | None", metavar="TIME",
         providers="clouds",
         help="End the machines after this long without use (a run, a login, busy GPUs or CPUs, a transfer), 10m or "
-        "more, such as 30m. (clouds)",
+        "more, such as 30m. On OCI `gpuctl reap --idle` ends them. (clouds)",
         meaning="Time without use after which the machines end, `10m` or more, such as `30m`. Use is a run, a login, "
         "busy GPUs or CPUs, or a transfer. Default: never.",
     )

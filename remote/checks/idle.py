@@ -28,12 +28,14 @@ class IdleState:
     """Signal → whether it shows use. `None`: not known, which counts as no use."""
 
 
-def ask(node: Node, peers: Sequence[str], keep_s: float | None = None) -> IdleState:
+def ask(node: Node, peers: Sequence[str], keep_s: float | None = None, *, extends: bool = False) -> IdleState:
     """Return the state of a machine's watch, and name the cluster's other machines to it.
 
-    `keep_s`: time in which the machine does not end. `None`: unchanged. Raises BadAnswer.
+    `keep_s`: time in which the machine does not end. `None`: unchanged. `extends`: a longer time to keep stays.
+    Raises BadAnswer.
     """
-    return parse(node.name, node.call("idle", {"peers": list(peers), "keep_s": keep_s}, timeout_s=30))
+    body = {"peers": list(peers), "keep_s": keep_s, "extends": extends}
+    return parse(node.name, node.call("idle", body, timeout_s=30))
 
 
 def parse(name: str, answer: Mapping[str, Any]) -> IdleState:
@@ -45,7 +47,7 @@ def parse(name: str, answer: Mapping[str, Any]) -> IdleState:
         keep_until_s = watch["keep_until_s"]
         return IdleState(
             running=True,
-            over=bool(watch["over"]),
+            over=bool(watch["over"]) and now_s - float(watch["at_s"]) <= 2 * float(watch["round_s"]),
             ends_in_s=max(0.0, float(watch["ends_at_s"]) - now_s),
             keep_s=None if keep_until_s is None else max(0.0, float(keep_until_s) - now_s),
             signals={

@@ -18,6 +18,7 @@ from gpuctl.workflow.jobs.elastic import ActiveRun, ElasticScaler
 from gpuctl.workflow.jobs.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
 from gpuctl.workflow.jobs.scale_for_run import run_machines
 from gpuctl.workflow.machines.connect import load_inventory
+from gpuctl.workflow.machines.idle import keep_for_start
 from gpuctl.workflow.machines.replaced_pods import ReplacedPods
 from gpuctl.workflow.machines.setup_state import check_set_up, without_setup
 from gpuctl.workflow.runs.idle_nodes import connected_idle, refuse_busy
@@ -231,6 +232,8 @@ class _Start:
         )
         self.machines = [node.machine for node in self.nodes.values()]
         check_set_up(folder, self.machines)
+        for problem in keep_for_start(folder, self.inventory, self.nodes):
+            self.view.note(f"note: {problem}")
         self.seconds["connect"] = passed_s() - self.began
 
     def prepare(self) -> None:

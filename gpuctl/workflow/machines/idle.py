@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from gpuctl.json_documents import IdleStatus
 from inventories.disk.store import ClusterFolder
-from inventories.machine import Machine
+from inventories.machine import Inventory, Machine
 from provision.clouds import RENTED
 from provision.records import EndGuard
 from provision.rented.ends import IDLE
@@ -16,8 +16,13 @@ from provision.rented.state import CloudState
 if TYPE_CHECKING:
     from remote.checks.idle import IdleState
     from remote.fanout import Outcome
+    from remote.sessions.session import Node
 
     Answers: TypeAlias = Sequence[Outcome[IdleState]]
+
+
+START_S = 600.0
+"""Time in which the nodes of a run do not end for want of use, from its start on."""
 
 
 def idle_s_of(folder: ClusterFolder, provider: str) -> float | None:
@@ -43,6 +48,25 @@ def ask_machines(
             return ask(node, peers, keep_s)
 
     return fan_out(of, {machine.name: machine for machine in machines})
+
+
+def keep_for_start(folder: ClusterFolder, inventory: Inventory, nodes: "Mapping[str, Node]") -> list[str]:
+    """Put the end off on the nodes of a run that is about to start. Returns sentences on nodes that did not.
+
+    Between a look of the watch and the start of the ranks, a machine that was idle until now could end.
+    """
+    from remote.checks.idle import ask
+    from remote.fanout import fan_out
+
+    if idle_s_of(folder, inventory.provider) is None:
+        return []
+    addresses = {machine.private_ip for machine in inventory.machines if machine.state != "gone"}
+
+    def keep(node: "Node") -> "IdleState":
+        return ask(node, sorted(addresses - {node.machine.private_ip}), START_S, extends=True)
+
+    answers = fan_out(keep, nodes)
+    return [f"{each.node} may end for want of use: {each.error}" for each in answers if each.error]
 
 
 def idle_status(after_s: float, answers: "Answers", now: datetime) -> IdleStatus:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ MAX_GAP_S = 300.0
 COMMAND_S = 20.0
 """Deadline of ss and nvidia-smi. A look takes at most three of these."""
 SECTOR = 512
+MAX_DOCUMENT = 65536
 
 DEFAULTS: Dict[str, Any] = {
     "home": "",
@@ -64,6 +66,7 @@ State = NamedTuple(
         ("fresh", bool),  # whether something began that is no use yet: a login, work of a few seconds
         ("keep_until_s", float),
         ("ends_at_s", float),
+        ("looks", int),
     ],
 )
 
@@ -79,6 +82,7 @@ def begin(now_s: float) -> State:
         fresh=False,
         keep_until_s=0.0,
         ends_at_s=now_s,
+        looks=0,
     )
 
 
@@ -111,12 +115,18 @@ def step(state: State, sample: Sample, idle_s: float) -> State:
         fresh=bool(sample.logins) or any(since.values()),
         keep_until_s=keep_until_s,
         ends_at_s=max(last_use_s + idle_s, keep_until_s),
+        looks=state.looks + 1,
     )
 
 
 def is_over(state: State) -> bool:
     """Return whether the machine's time is over. After a start of the watch, three looks decide."""
-    return len(state.counters) > 2 and not state.fresh and state.counters[-1].now_s >= state.ends_at_s
+    return state.looks > 2 and state.counters[-1].now_s >= state.ends_at_s
+
+
+def powers_off(state: State) -> bool:
+    """Return whether the machine ends now: its time is over, and nothing has begun since the last look."""
+    return is_over(state) and not state.fresh
 
 
 def _rates(before: Counters, now: Counters) -> Dict[str, Optional[bool]]:
@@ -229,7 +239,7 @@ class Machine:
         amounts = disk_bytes(self._text("diskstats"))
         amounts.update(network_bytes(self._text("net/dev")))
         return Sample(
-            counters=Counters(now_s(), cpu_seconds(self._text("stat")), amounts),
+            counters=Counters(now_s(), self._cpu_s(), amounts),
             signals={"run": self._has_run(), "queue": self._has_queue(), "gpu": gpu_in_use(used, processes)},
             logins=None if listed is None else living_logins(listed),
             peer=self._heard_peer(),
@@ -245,19 +255,27 @@ class Machine:
                 except (OSError, ValueError):
                     continue
 
+    def _cpu_s(self) -> Optional[float]:
+        """Return the CPU time of all cores since the boot, without that of the watch and its commands."""
+        cpu_s, watch = cpu_seconds(self._text("stat")), os.times()
+        return None if cpu_s is None else cpu_s - sum(watch[:4])
+
     def _text(self, name: str) -> str:
         try:
-            with open(os.path.join(self._proc, name)) as file:
+            with open(os.path.join(self._proc, name), errors="replace") as file:
                 return file.read()
         except OSError:
             return ""
 
     def _document(self, path: str) -> Dict[str, Any]:
+        """Return a file of the user, which can be anything: a pipe, or text without an end. Empty: no document."""
         try:
-            with open(os.path.join(self._node_home, path)) as file:
-                document = json.load(file)
+            descriptor = os.open(os.path.join(self._node_home, path), os.O_RDONLY | os.O_NONBLOCK)
+            with open(descriptor, errors="replace") as file:
+                whole = stat.S_ISREG(os.fstat(descriptor).st_mode)
+                document = json.loads(file.read(MAX_DOCUMENT)) if whole else {}
             return document if isinstance(document, dict) else {}
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
 
     def _has_run(self) -> bool:
@@ -288,7 +306,7 @@ class Machine:
     def _keep_until_s(self) -> float:
         keep = self._document("idle-keep.json")
         until_s = keep.get("until_s") if keep.get("boot_id") == self._boot_id() else None
-        return float(until_s) if isinstance(until_s, (int, float)) else 0.0
+        return float(until_s) if isinstance(until_s, (int, float)) and 0 <= until_s < 1e12 else 0.0
 
     def _peers(self) -> List[str]:
         peers = self._document("idle-peers.json").get("peers")
@@ -366,12 +384,15 @@ def main(arguments: Iterable[str]) -> None:
         sample = machine.sample()
         state = step(state, sample, settings["idle_s"])
         document = report(state, settings)
-        with open(state_path + ".new", "w") as file:
-            json.dump(document, file)
-        os.replace(state_path + ".new", state_path)
+        try:
+            with open(state_path + ".new", "w") as file:
+                json.dump(document, file)
+            os.replace(state_path + ".new", state_path)
+        except OSError as error:  # a full /run must not keep the machine
+            print("the state could not be written: {}".format(error), flush=True)
         if any(state.signals.values()):
             machine.tell_peers()
-        if document["over"] and settings["power_off"]:
+        if powers_off(state) and settings["power_off"]:
             print(
                 "no use for {:.0f} s: powering off".format(sample.counters.now_s - state.last_use_s),
                 flush=True,

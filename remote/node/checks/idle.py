@@ -1,11 +1,14 @@
 """The watch that ends this machine after a time without use: its state, peers and time to keep."""
 
+import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict
 
 from remote.node import process
 from remote.node.home_folder import NODE_HOME
+from remote.node.run_state import active_runs
 from remote.shared import frames
 from remote.shared.constants import IDLE_KEEP, IDLE_PEERS, IDLE_STATE
 from remote.shared.files import read_json, write_json
@@ -15,7 +18,8 @@ def command_idle(request: Dict[str, Any], output: BinaryIO) -> None:
     """Answer `idle` with the watch's state (empty: no watch has run since the boot), and the time since the boot.
 
     `peers`: addresses of the cluster's other machines, which get to know of use here. `keep_s`: time from now on in
-    which the machine does not end (`None`: as before).
+    which the machine does not end (`None`: as before; `extends`: at least). A machine with an active run, or with
+    another login than this one, is not over, whatever the last look found.
     """
     now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     watch = read_json(Path(IDLE_STATE))
@@ -23,7 +27,28 @@ def command_idle(request: Dict[str, Any], output: BinaryIO) -> None:
         NODE_HOME.mkdir(mode=0o700, exist_ok=True)
         write_json(NODE_HOME / IDLE_PEERS, {"peers": request["peers"]})
         if request["keep_s"] is not None:
-            until_s = now_s + request["keep_s"]
+            before = read_json(NODE_HOME / IDLE_KEEP) if request["extends"] else {}
+            same_boot = before.get("boot_id") == process.boot_id()
+            until_s = max(now_s + request["keep_s"], before["until_s"] if same_boot else 0.0)
             write_json(NODE_HOME / IDLE_KEEP, {"until_s": until_s, "boot_id": process.boot_id()})
             watch.update(keep_until_s=until_s, ends_at_s=max(watch["ends_at_s"], until_s), over=False)
+        if active_runs() or has_other_logins():
+            watch["over"] = False
     frames.write(output, {"t": frames.STATE, "now_s": now_s, "watch": watch})
+
+
+def has_other_logins() -> bool:
+    """Return whether another client than this command's is connected to sshd, or that is not known."""
+    connection = os.environ.get("SSH_CONNECTION", "").split()
+    if len(connection) != 4:
+        return True
+    listed = subprocess.run(
+        ["ss", "-tnH", "state", "established", "( sport = :{} )".format(connection[3])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=10,
+    )
+    clients = [
+        line.split()[-1] for line in listed.stdout.decode("utf-8", "replace").splitlines() if line.split()
+    ]
+    return bool(listed.returncode) or any(client.rpartition(":")[2] != connection[1] for client in clients)

@@ -26,6 +26,7 @@ from provision.rented.launch.idle_watch import (
     is_over,
     living_logins,
     network_bytes,
+    powers_off,
     report,
     resumed,
     step,
@@ -104,9 +105,9 @@ def test_login_counts_from_the_second_look_so_that_a_question_is_no_use():
 
 def test_what_begins_at_the_last_moment_puts_the_end_off_by_a_look():
     idle = [a_look(s) for s in range(0, 1801, 30)]
-    assert is_over(after(begin(0), *idle))
-    assert not is_over(after(begin(0), *idle[:-1], a_look(1800, logins=frozenset({"10.0.0.9:50000"}))))
-    assert not is_over(after(begin(0), *idle[:-1], a_look(1800, cpu_s=20)))
+    assert powers_off(after(begin(0), *idle))
+    assert not powers_off(after(begin(0), *idle[:-1], a_look(1800, logins=frozenset({"10.0.0.9:50000"}))))
+    assert not powers_off(after(begin(0), *idle[:-1], a_look(1800, cpu_s=20)))
 
 
 @pytest.mark.parametrize(("keep_s", "ends_at_s"), [(3600, 3660), (600, 1800), (24 * 3600 + 1, 1800)])
@@ -402,3 +403,23 @@ def test_hanging_nvidia_smi_stops_nothing(tmp_path, monkeypatch):
     commands._hung[str(hang)].wait()
     assert commands.output("false") is None
     assert commands.output("echo", "yes") == "yes\n"
+
+
+@pytest.mark.parametrize("round_s", [30, 90])
+def test_machine_ends_whatever_time_a_look_takes(round_s: int) -> None:
+    state = begin(0)
+    for now_s in range(0, 7200, round_s):
+        state = step(state, a_look(now_s), 1800)
+    assert is_over(state)
+
+
+@pytest.mark.parametrize("content", ['{"until_s": 1' + "0" * 400 + "}", "[" * 60000, "\ud800", "fifo"])
+def test_file_of_the_user_that_is_no_document_stops_nothing(tmp_path: Path, content: str) -> None:
+    home = tmp_path / ".gpuctl-node"
+    home.mkdir()
+    if content == "fifo":
+        os.mkfifo(home / "idle-keep.json")
+    else:
+        (home / "idle-keep.json").write_text(content, errors="surrogatepass")
+    settings = {**idle_watch.DEFAULTS, "home": str(tmp_path), "user": "u", "cluster": "c", "ssh_port": 22}
+    assert idle_watch.Machine(settings)._keep_until_s() == 0.0

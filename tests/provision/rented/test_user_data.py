@@ -55,7 +55,7 @@ ALL = {"ssh_port": 2222, "expires_at": END, "idle": IDLE, "peer_cidr": "10.78.0.
 
 
 @pytest.mark.parametrize(
-    ("typed", "share"), [({}, 0.25), ({"ssh_port": 2222, "expires_at": END}, 0.25), (ALL, 0.75)]
+    ("typed", "share"), [({}, 0.25), ({"ssh_port": 2222, "expires_at": END}, 0.25), (ALL, 0.8)]
 )
 def test_user_data_is_deterministic_and_small(key, typed, share):
     assert text(key, **typed) == text(key, **typed)
