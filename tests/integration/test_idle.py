@@ -87,6 +87,12 @@ def test_unused_cluster_ends_as_one_in_the_clouds_record(tmp_path: Path) -> None
         assert status["idle"]["signals"]["queue"] is True
         assert status["idle"]["signals"]["gpu"] is None
         assert status["expires_at"] is None
+        gpuctl.script("my.py", "print('hello')")
+        refused = gpuctl("train", "--python", "/usr/bin/python3", "my.py")
+        kept = [
+            gpuctl.ok("exec", "--rank", rank, "--", "cat", ".gpuctl-node/idle-keep.json").out for rank in "01"
+        ]
+        assert all("until_s" in text for text in kept), refused.err
         keep = gpuctl.ok("keep", "1h", "--json").json
         assert keep["kept_until"] == keep["ends_at"]
         gpuctl.ok("exec", "--rank", "0", *leave)
