@@ -43,9 +43,8 @@ def ask_machines(
     from remote.sessions.connect import connect
 
     def of(machine: Machine) -> "IdleState":
-        peers = [other.private_ip for other in machines if other.private_ip != machine.private_ip]
         with connect(machine, folder) as node:
-            return ask(node, peers, keep_s)
+            return ask(node, _peers_of(machine, machines), keep_s)
 
     return fan_out(of, {machine.name: machine for machine in machines})
 
@@ -60,10 +59,10 @@ def keep_for_start(folder: ClusterFolder, inventory: Inventory, nodes: "Mapping[
 
     if idle_s_of(folder, inventory.provider) is None:
         return []
-    addresses = {machine.private_ip for machine in inventory.machines if machine.state != "gone"}
+    machines = [machine for machine in inventory.machines if machine.state != "gone"]
 
     def keep(node: "Node") -> "IdleState":
-        return ask(node, sorted(addresses - {node.machine.private_ip}), START_S, extends=True)
+        return ask(node, _peers_of(node.machine, machines), START_S, extends=True)
 
     answers = fan_out(keep, nodes)
     return [f"{each.node} may end for want of use: {each.error}" for each in answers if each.error]
@@ -106,6 +105,10 @@ def idle_state(
     if guards is not None:
         guards = tuple(with_answers(each, answers, status) if each.guard == IDLE else each for each in guards)
     return status, guards
+
+
+def _peers_of(machine: Machine, machines: Sequence[Machine]) -> list[str]:
+    return [other.private_ip for other in machines if other.private_ip != machine.private_ip]
 
 
 def _signals(all_signals: Sequence[Mapping[str, bool | None]], *, complete: bool) -> dict[str, bool | None]:

@@ -13,6 +13,9 @@ from remote.shared import frames
 from remote.shared.constants import IDLE_KEEP, IDLE_PEERS, IDLE_STATE
 from remote.shared.files import read_json, write_json
 
+SS_S = 10.0
+"""Deadline of ss."""
+
 
 def command_idle(request: Dict[str, Any], output: BinaryIO) -> None:
     """Answer `idle` with the watch's state (empty: no watch has run since the boot), and the time since the boot.
@@ -32,8 +35,7 @@ def command_idle(request: Dict[str, Any], output: BinaryIO) -> None:
             until_s = max(now_s + request["keep_s"], before["until_s"] if same_boot else 0.0)
             write_json(NODE_HOME / IDLE_KEEP, {"until_s": until_s, "boot_id": process.boot_id()})
             watch.update(keep_until_s=until_s, ends_at_s=max(watch["ends_at_s"], until_s), over=False)
-        if active_runs() or has_other_logins():
-            watch["over"] = False
+        watch["over"] = bool(watch["over"]) and not active_runs() and not has_other_logins()
     frames.write(output, {"t": frames.STATE, "now_s": now_s, "watch": watch})
 
 
@@ -42,13 +44,15 @@ def has_other_logins() -> bool:
     connection = os.environ.get("SSH_CONNECTION", "").split()
     if len(connection) != 4:
         return True
-    listed = subprocess.run(
-        ["ss", "-tnH", "state", "established", "( sport = :{} )".format(connection[3])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        timeout=10,
-    )
-    clients = [
-        line.split()[-1] for line in listed.stdout.decode("utf-8", "replace").splitlines() if line.split()
-    ]
-    return bool(listed.returncode) or any(client.rpartition(":")[2] != connection[1] for client in clients)
+    try:
+        listed = subprocess.run(
+            ["ss", "-tnH", "state", "established", "( sport = :{} )".format(connection[3])],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=SS_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return True
+    rows = [line.split() for line in listed.stdout.decode("utf-8", "replace").splitlines()]
+    return any(row[-1].rpartition(":")[2] != connection[1] for row in rows if row)

@@ -1,11 +1,13 @@
 """The state of the watch that ends unused machines, as a machine answers it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from remote.checks.idle import SIGNALS, IdleState, parse
 from remote.errors import BadAnswer
+from remote.node.checks import idle
 
 WATCH = {
     "at_s": 1000.0,
@@ -34,3 +36,27 @@ def test_watch_without_a_recent_state_does_not_run(answer: dict[str, Any]) -> No
 def test_unreadable_state_is_a_bad_answer(answer: dict[str, Any]) -> None:
     with pytest.raises(BadAnswer, match="gpu-0: no state of its idle watch"):
         parse("gpu-0", answer)
+
+
+@pytest.mark.parametrize(
+    ("script", "others"),
+    [
+        ("echo '0 0 10.0.0.1:22 192.0.2.7:5000'", False),
+        ("echo '0 0 10.0.0.1:22 192.0.2.7:5000'; echo '0 0 10.0.0.1:22 192.0.2.8:6000'", True),
+        ("exit 1", True),
+        ("exec sleep 60", True),
+        (None, True),
+    ],
+)
+def test_other_logins_count_also_where_they_are_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, others: bool
+) -> None:
+    if script is not None:
+        (tmp_path / "ss").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "ss").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    else:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 5000 10.0.0.1 22")
+    monkeypatch.setattr(idle, "SS_S", 0.5)
+    assert idle.has_other_logins() is others
