@@ -49,10 +49,10 @@ def proposals(word: str, provider: str | None) -> str:
     except Usage:
         return ""
     gpu = next((gpu for gpu in known_gpus() if gpu.casefold() == word.partition(":")[0].casefold()), None)
-    found = [shape for shape in SHAPES.values() if shape.name in names]
-    shapes = [shape for shape in found if gpu in (None, shape.gpu)]
+    similar = [shape for shape in SHAPES.values() if shape.name in names]
+    shapes = [shape for shape in similar if gpu in (None, shape.gpu)]
     if not shapes:  # as A10:8, which only its relative A10G has
-        gpu, shapes = None, found
+        gpu, shapes = None, similar
     shapes = [shape for shape in shapes if shape.provider == provider] or shapes
     some = ", ".join(
         f"{shape.name} ({plural(shape.gpus, 'GPU')})" if gpu else f"{shape.name} ({shape.gpus} x {shape.gpu})"

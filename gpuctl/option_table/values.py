@@ -61,14 +61,11 @@ def _check_number(option: Option, value: object) -> None:
         and (option.max is None or value <= option.max)
     ):
         return
-    bounds = {
-        f"from {option.min} to {option.max}": option.min is not None and option.max is not None,
-        f"of at least {option.min}": option.min is not None,
-        f"above {option.above}": option.above is not None,
-        f"of at most {option.max}": True,
-    }
-    words = next(words for words, fits in bounds.items() if fits)
-    raise Usage(f"{option.flag} {value} is not possible: give a number {words}.")
+    if option.min is not None:
+        bounds = f"of at least {option.min}" if option.max is None else f"from {option.min} to {option.max}"
+    else:
+        bounds = f"of at most {option.max}" if option.above is None else f"above {option.above}"
+    raise Usage(f"{option.flag} {value} is not possible: give a number {bounds}.")
 
 
 def several(name: str, values: Sequence[Value]) -> Sequence[Value]:

@@ -44,7 +44,7 @@ class Records:
 
     @property
     def is_over(self) -> bool:
-        """Whether every node has reported its end."""
+        """Return whether every node has reported its end."""
         return {node.name for node in self.run.nodes} <= {node.node for node in self.nodes}
 
 

@@ -100,7 +100,7 @@ class RankMetrics:
 
     @property
     def has_losses(self) -> bool:
-        """Whether a line has a training loss, or a loss on held-out data."""
+        """Return whether a line has a training loss, or a loss on held-out data."""
         return any(map(losses_of, self.measured)) or loss_of(self.end) is not None
 
     @cached_property
@@ -158,7 +158,7 @@ class RankMetrics:
 
     @property
     def counts_none(self) -> bool:
-        """Whether the rank always reports 0 samples: another rank with the same samples counts them."""
+        """Return whether the rank always reports 0 samples: another rank with the same samples counts them."""
         return bool(self._samples) and not any(samples for samples, _ in self._samples)
 
     def samples_per_s(self, written: Written | None) -> float | None:
