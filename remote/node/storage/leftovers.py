@@ -80,7 +80,6 @@ def leftovers() -> Iterator[Leftover]:
     """Yield the leftovers; a folder of code once for the files that were sent, once for the files that runs wrote."""
     used, program = names_in_use(), Path(__file__).resolve().parents[3]
     environments = NODE_HOME / constants.ENVIRONMENTS
-    building = [path for path in folders_in(environments) if is_being_built(path)]
     places = [("removed", path) for path in folders_in(NODE_HOME) if path.name.startswith(REMOVED)]
     places += [("wheels", path) for path in folders_in(NODE_HOME) if path.name == constants.WHEELS]
     for kind, folder in FOLDERS.items():
@@ -89,9 +88,10 @@ def leftovers() -> Iterator[Leftover]:
         keep = ""
         if (FOLDERS.get(kind), path.name) in used:
             keep = "in use"
-        elif path in building:
+        # Asked for each item when its turn has come: a build can begin while others are removed.
+        elif kind == "environment" and is_being_built(path):
             keep = "it is being built"
-        elif kind == "wheels" and building:
+        elif kind == "wheels" and any(map(is_being_built, folders_in(environments))):
             keep = "an environment is being built from them"
         elif kind == "run" and not all(is_over(part) for part in parts_of(path)):
             keep = "not known to be over"
