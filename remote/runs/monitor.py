@@ -251,13 +251,13 @@ class RunMonitor:
             case "interrupted":
                 self._interrupted()
             case "resize" if not (self.records or self._stopping.reasons):
-                self.stopped_for_resize = True
                 self._stop_all(Reason.RESIZED)
+                self.stopped_for_resize = True
             case "hangs":
                 self._on_hang(event.node, event.report)
             case "give up" if not (self.records or self._stopping.reasons):
-                self.stopped_as_hung = True
                 self._stop_all(Reason.STOPPED_HUNG)
+                self.stopped_as_hung = True
             case "started":
                 self.started_s[event.node] = passed_s()
                 self._observer.node(event.node, "ranks are starting")

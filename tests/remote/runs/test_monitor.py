@@ -36,8 +36,10 @@ class Nobody(Observer):
 class Following:
     """The node's part: accepts the request, and sends nothing until the connection is closed."""
 
-    def __init__(self, transport: "Way") -> None:
+    def __init__(self, transport: "Way", *, follows: bool = True) -> None:
         self._transport = transport
+        self._follows = follows
+        """False: the answer to another command, which must not take what is sent to the follower."""
         self._closed = Event()
         self._said = [frames.encode({"t": frames.BEAT}), *reversed(transport.says), greeting.READY + b"0\n"]
 
@@ -49,7 +51,9 @@ class Following:
             self._transport.streaming.set()
             return self._said.pop()
         while not (self._closed.is_set() or self._transport.closed.is_set()):
-            if self._transport.more.wait(0.01):
+            if not self._follows:
+                self._closed.wait(0.01)
+            elif self._transport.more.wait(0.01):
                 self._transport.more.clear()
                 return self._transport.later or frames.encode({"t": frames.BEAT})
         return b""
@@ -84,7 +88,7 @@ class Way:
     ) -> Following:
         if self.closed.is_set():
             raise ConnectionLost("it is closed.")
-        return Following(self)
+        return Following(self, follows=" follow" in command)
 
     def connect_port(self, port: int, host: str = LOOPBACK) -> Following:
         raise ConnectionLost("nobody listens there.")
