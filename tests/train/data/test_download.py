@@ -262,7 +262,7 @@ def test_ensure_downloaded_times_out_waiting_for_the_lock(tmp_path):
     with (
         FileLock(tmp_path / ".x.lock"),
         pytest.raises(
-            MissingData, match=r"Another process .* for 0\.2 s: it holds .*\.x\.lock\. If it hangs"
+            MissingData, match=r"Waited 0\.2 s for another process .* holds .*\.x\.lock\. If it hangs"
         ),
     ):
         ensure_downloaded("x", tmp_path, missing=missing, download=pytest.fail, allowed=True, wait_s=0.2)
