@@ -11,22 +11,22 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gpuctl.command_results import AdviceRow as AdviceRow
+    from gpuctl.command_results import ClusterStatus as ClusterStatus
+    from gpuctl.command_results import ClusterSummary as ClusterSummary
+    from gpuctl.command_results import CommandResult as CommandResult
+    from gpuctl.command_results import DownResult as DownResult
+    from gpuctl.command_results import LogLine as LogLine
+    from gpuctl.command_results import Pulled as Pulled
+    from gpuctl.command_results import Pushed as Pushed
+    from gpuctl.command_results import RunInfo as RunInfo
+    from gpuctl.command_results import UpPlan as UpPlan
     from gpuctl.errors import Attention as Attention
     from gpuctl.errors import Declined as Declined
     from gpuctl.errors import Failed as Failed
     from gpuctl.errors import GpuctlError as GpuctlError
     from gpuctl.errors import Interrupted as Interrupted
     from gpuctl.errors import Usage as Usage
-    from gpuctl.json_documents import AdviceRow as AdviceRow
-    from gpuctl.json_documents import ClusterStatus as ClusterStatus
-    from gpuctl.json_documents import ClusterSummary as ClusterSummary
-    from gpuctl.json_documents import CommandResult as CommandResult
-    from gpuctl.json_documents import DownResult as DownResult
-    from gpuctl.json_documents import LogLine as LogLine
-    from gpuctl.json_documents import Pulled as Pulled
-    from gpuctl.json_documents import Pushed as Pushed
-    from gpuctl.json_documents import RunInfo as RunInfo
-    from gpuctl.json_documents import UpPlan as UpPlan
     from gpuctl.library.cluster import Cluster as Cluster
     from gpuctl.library.functions import advise as advise
     from gpuctl.library.functions import cluster as cluster
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 LIBRARY = {
     "gpuctl.library.functions": ("up", "plan", "cluster", "clusters", "results", "runs", "advise"),
     "gpuctl.library.cluster": ("Cluster",),
-    "gpuctl.json_documents": (
+    "gpuctl.command_results": (
         "AdviceRow", "ClusterStatus", "ClusterSummary", "CommandResult", "DownResult", "LogLine", "Pulled", "Pushed",
         "RunInfo", "UpPlan",
     ),

@@ -12,7 +12,7 @@ from gpuctl.workflow.machines import access
 from gpuctl.workflow.machines.connect import load_inventory
 
 if TYPE_CHECKING:
-    from gpuctl.json_documents import (
+    from gpuctl.command_results import (
         AdviceRow,
         ClusterStatus,
         CommandResult,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Unpack
 
+from gpuctl.command_results import AdviceRow, ClusterSummary, RunInfo, UpPlan
 from gpuctl.global_options import DEFAULT_CLUSTER
-from gpuctl.json_documents import AdviceRow, ClusterSummary, RunInfo, UpPlan
 from gpuctl.library.cluster import Cluster
 from gpuctl.library.keywords import AdviseOptions, UpOptions
 from gpuctl.library.options import advise_request, create, up_request

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.json_documents import ClusterStatus, ClusterSummary, IdleStatus, ReapRow, RunInfo
+from gpuctl.command_results import ClusterStatus, ClusterSummary, IdleStatus, ReapRow, RunInfo
 from gpuctl.run_results.saved_results import args_of, differences, is_other_layout
 from gpuctl.tables.layout import FittedTable, table_of
 from gpuctl.tables.run import STATUS_STYLES

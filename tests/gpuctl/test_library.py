@@ -19,12 +19,12 @@ from support import a_machine, an_inventory, begin_run
 
 import gpuctl
 from gpuctl.command_line import cli
+from gpuctl.command_results import CleanItem
 from gpuctl.commands import advise as advise_command
 from gpuctl.commands import bench as bench_command
 from gpuctl.commands import train as train_command
 from gpuctl.commands import up as up_command
 from gpuctl.global_options import Options
-from gpuctl.json_documents import CleanItem
 from gpuctl.library.keywords import AdviseOptions, BenchOptions, TrainOptions, UpOptions
 from gpuctl.library.options import (
     advise_request,

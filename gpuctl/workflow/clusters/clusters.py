@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from gpuctl.app import App
-from gpuctl.json_documents import ClusterState, ClusterSummary
+from gpuctl.command_results import ClusterState, ClusterSummary
 from gpuctl.workflow.clusters import status
 from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.status import ending_of, inventory_now

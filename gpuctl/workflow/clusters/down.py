@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from gpuctl.app import App
+from gpuctl.command_results import DownResult, LeftOnNode
 from gpuctl.errors import Attention, Declined
-from gpuctl.json_documents import DownResult, LeftOnNode
 from gpuctl.text import for_cluster, spent
 from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.status import cost_so_far

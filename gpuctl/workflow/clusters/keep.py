@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 
 from gpuctl.app import App
+from gpuctl.command_results import IdleStatus
 from gpuctl.errors import Usage
-from gpuctl.json_documents import IdleStatus
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.idle import ask_machines, idle_s_of, idle_status
 

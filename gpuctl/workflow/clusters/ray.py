@@ -5,8 +5,8 @@ from threading import Event
 from typing import Any
 
 from gpuctl.app import App
+from gpuctl.command_results import RayEnd, RayState
 from gpuctl.errors import Declined, Failed, Usage
-from gpuctl.json_documents import RayEnd, RayState
 from gpuctl.workflow.machines.connect import connected, load_inventory
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.runs.stop import stop_run

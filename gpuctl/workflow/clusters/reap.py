@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from gpuctl.app import App
+from gpuctl.command_results import ReapFailure, ReapResult, ReapRow, UnknownUse
 from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.global_options import DEFAULT_CLUSTER
-from gpuctl.json_documents import ReapFailure, ReapResult, ReapRow, UnknownUse
 from gpuctl.text import dollars
 from gpuctl.workflow.clusters.unused import find_unused
 from inventories.disk.store import ClusterFolder

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuctl.app import App
-from gpuctl.json_documents import ClusterStatus, IdleStatus
+from gpuctl.command_results import ClusterStatus, IdleStatus
 from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on
 from gpuctl.workflow.clusters.limits import start_cut_off

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuctl.app import App
+from gpuctl.command_results import SetUp, UpResult
 from gpuctl.errors import Attention, Declined, Failed
-from gpuctl.json_documents import SetUp, UpResult
 from gpuctl.workflow.clusters import up_plan
 from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_plan, resolve_shape
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on, record_end_timers, warning

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpuctl.json_documents import SetupPlan, SshAccess, UpPlan
+from gpuctl.command_results import SetupPlan, SshAccess, UpPlan
 from gpuctl.text import clean, nothing_ends
 from gpuctl.workflow.machines.setup import NO_SETUP, Setup
 from inventories.specs.gpu_driver import DriverPlan

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
+from gpuctl.command_results import AdviceRow
 from gpuctl.errors import Usage
-from gpuctl.json_documents import AdviceRow
 from gpuctl.option_table.advise_options import AdviseSettings
 from gpuctl.shape_names import find
 from gpuctl.workflow.jobs.advice_command import (

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from gpuctl.app import App
+from gpuctl.command_results import CommandResult, Pulled, Pushed
 from gpuctl.errors import Declined, Failed, Usage
-from gpuctl.json_documents import CommandResult, Pulled, Pushed
 from gpuctl.run_results.outputs import pull_command
 from gpuctl.text import clean, with_tilde
 from gpuctl.workflow.machines.connect import connected, load_inventory

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpuctl.app import App
-from gpuctl.json_documents import SetUp
+from gpuctl.command_results import SetUp
 from gpuctl.text import clean, dollars, for_cluster
 from gpuctl.workflow.machines.setup_state import SET_UP, identity, not_set_up
 from inventories.disk.store import ClusterFolder

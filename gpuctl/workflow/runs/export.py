@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuctl.app import App
+from gpuctl.command_results import ExportedModel
 from gpuctl.errors import Failed, Usage
-from gpuctl.json_documents import ExportedModel
 from gpuctl.output_files import check_file
 from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, survey_checkpoints

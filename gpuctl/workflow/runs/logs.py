@@ -8,8 +8,8 @@ from threading import Event, Lock
 from typing import TypeAlias
 
 from gpuctl.app import App
+from gpuctl.command_results import LogLine
 from gpuctl.errors import Usage
-from gpuctl.json_documents import LogLine
 from gpuctl.output import Output
 from gpuctl.workflow.runs.collect import attach
 from gpuctl.workflow.runs.runs import final_result

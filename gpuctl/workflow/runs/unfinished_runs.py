@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from gpuctl.command_results import RunInfo
 from gpuctl.errors import Usage
-from gpuctl.json_documents import RunInfo
 from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.collect import attach
 from gpuctl.workflow.runs.runs import final_result, latest, machines_of

@@ -13,8 +13,8 @@ from rich.console import RenderableType
 from support import a_result, a_run
 from terminal import Terminal
 
+from gpuctl.command_results import ClusterStatus, ClusterSummary, IdleStatus, ReapRow, RunInfo
 from gpuctl.global_options import Options
-from gpuctl.json_documents import ClusterStatus, ClusterSummary, IdleStatus, ReapRow, RunInfo
 from gpuctl.output import Output
 from gpuctl.tables.lists import ComparisonTable, found_table, machines_table, runs_table
 from gpuctl.tables.run import draw_run, run_table

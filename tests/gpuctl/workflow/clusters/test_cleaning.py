@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpuctl.command_results import CleanItem, NotAsked
 from gpuctl.global_options import Options
-from gpuctl.json_documents import CleanItem, NotAsked
 from gpuctl.output import Output
 from gpuctl.workflow.clusters.clean.choices import (
     ClusterFacts,

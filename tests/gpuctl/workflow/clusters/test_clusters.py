@@ -13,8 +13,8 @@ import pytest
 from support import a_machine
 
 from gpuctl.command_line import cli
+from gpuctl.command_results import ClusterSummary
 from gpuctl.global_options import Options
-from gpuctl.json_documents import ClusterSummary
 from gpuctl.output import Output
 from gpuctl.tables.clusters import clusters_table
 from gpuctl.workflow.clusters.clusters import LiveState, describe, state_of, totals

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gpuctl.app import App
+from gpuctl.command_results import UpResult
 from gpuctl.errors import Declined, Usage
 from gpuctl.global_options import Options
-from gpuctl.json_documents import UpResult
 from gpuctl.output import Output
 from gpuctl.workflow.clusters.up import plan, up
 from gpuctl.workflow.machines.inventory_files import HostKeys

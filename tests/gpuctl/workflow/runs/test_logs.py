@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support import a_run
 
+from gpuctl.command_results import LogLine
 from gpuctl.global_options import Options
-from gpuctl.json_documents import LogLine
 from gpuctl.output import Output
 from gpuctl.text import clean
 from gpuctl.workflow.runs.logs import Reader, ranks_of
