@@ -176,6 +176,15 @@ class LeftOnNode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeyFile:
+    """The document of `key --json`."""
+
+    cluster: str
+    file: Path
+    """The encrypted file that was written or read."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DownResult:
     """The document of `down --json`: removed resources, and resources that could not be removed."""
 

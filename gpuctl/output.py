@@ -143,6 +143,17 @@ class Output:
             self.say("Please answer yes or no.")
         return False
 
+    def ask_secret(self, name: str, *, twice: bool) -> str:
+        """Return a secret that a user types on a terminal, unseen. Raises Usage without a terminal."""
+        import click
+
+        if not (self.stdin.isatty() and self.stderr.isatty()):
+            raise Usage(
+                f"{name}: no terminal to type it on. Name a file that has it: --passphrase-file FILE."
+            )
+        typed: str = click.prompt(name, hide_input=True, confirmation_prompt=twice, err=True)
+        return typed
+
     def colored(self, stream: TextIO) -> bool:
         """True: colours may be written to this stream."""
         allowed = not self.options.no_color and not os.environ.get("NO_COLOR")

@@ -12,6 +12,7 @@ SECTIONS = (
             ("status", "Show the machines, their real state, price and age."),
             ("clusters", "List every cluster: state, machines, price, cost so far, age, runs."),
             ("keep", "Keep the machines of an unused cluster for a time (up --idle)."),
+            ("key", "Take a cluster to another computer, in an encrypted file."),
             ("down", "Remove everything of the cluster."),
             ("clean", "Free disks, here and on the nodes: old runs, environments, wheels, code."),
             (

@@ -86,6 +86,14 @@ def kubeconfig(name: str, server: ApiServer, command: Sequence[str]) -> bytes:
     return yaml.safe_dump(document, sort_keys=False).encode()
 
 
+def with_local_plugin(text: bytes) -> bytes:
+    """Return a kubeconfig of `kubeconfig` that another computer made, with the Python of this one."""
+    document = yaml.safe_load(text)
+    for user in document["users"]:
+        user["user"]["exec"]["command"] = sys.executable
+    return yaml.safe_dump(document, sort_keys=False).encode()
+
+
 def credential(token: str, ends_at: datetime) -> dict[str, Any]:
     """Return a token as a credential plug-in prints it."""
     ends = ends_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

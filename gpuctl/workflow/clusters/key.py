@@ -1,0 +1,112 @@
+"""`key`: the access to a cluster in one encrypted file, from one computer to another.
+
+The file has the cluster's private keys, pinned host keys, inventory and records. Runs and results are not in it: the
+nodes have them.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuctl.app import App
+from gpuctl.command_results import KeyFile
+from gpuctl.errors import Usage
+from gpuctl.workflow.clusters.choose_provider import provider_name
+from gpuctl.workflow.machines.connect import load_inventory
+from gpuctl.workflow.machines.inventory_files import save_inventory
+from inventories import codec
+from inventories.disk import files, sealed
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InvalidInput
+from inventories.machine import Inventory
+from provision.clouds import RENTED
+
+FIXED = ("keys/id_ed25519", "keys/ray_token", "cloud.json", "kubernetes.json", "kubeconfig")
+JOURNAL = "journal.jsonl"
+LAUNCH = re.compile(r"launches/[0-9a-f-]+\.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """The content of an exported file."""
+
+    inventory: Inventory
+    files: dict[str, str]
+    """Path in the cluster's folder → text."""
+
+
+def export_key(app: App, file: Path, passphrase: str) -> KeyFile:
+    """Write the cluster's access to `file`, encrypted. Raises Usage for an existing file, or own machines."""
+    folder = app.store.cluster(app.options.cluster)
+    if file.exists():
+        raise Usage(f"'{file}' exists. Name another file, or remove it.")
+    with folder.lock("key export", on_wait=app.output.say):
+        inventory = load_inventory(folder, empty=True)
+        _refuse_own_machines(inventory)
+        paths = [folder.path / name for name in (*FIXED, JOURNAL)]
+        paths += sorted(folder.path.glob("launches/*.json"))
+        texts = {str(path.relative_to(folder.path)): files.read_bytes(path) for path in paths}
+    access = Access(
+        inventory=inventory, files={name: text.decode() for name, text in texts.items() if text is not None}
+    )
+    files.write_atomic(file, sealed.seal(codec.dump(access), passphrase))
+    return KeyFile(cluster=folder.name, file=file)
+
+
+def import_key(app: App, file: Path, passphrase: str) -> KeyFile:
+    """Make the cluster of an exported file known here. Raises Usage if another cluster has its name here."""
+    text = files.read_bytes(file)
+    assert text is not None, "the command line checks that it exists"
+    access = codec.load(Access, sealed.unseal(text, passphrase, str(file)), str(file))
+    name = access.inventory.cluster
+    if app.cluster_named and name != app.options.cluster:
+        raise Usage(f"'{file}' is of the cluster {name}: leave out --cluster {app.options.cluster}.")
+    _refuse_own_machines(access.inventory)
+    folder = app.store.cluster(name)
+    with folder.lock("key import", on_wait=app.output.say):
+        if provider_name(folder) is not None:
+            raise Usage(
+                f"The cluster {name} is known here already. Nothing was changed. If it is another one, import the "
+                "file with another folder in GPUCTL_HOME."
+            )
+        _write(folder, access, file)
+    return KeyFile(cluster=name, file=file)
+
+
+def _refuse_own_machines(inventory: Inventory) -> None:
+    """Raise Usage for machines that a file of ours can't lead to."""
+    if inventory.provider == "local":
+        raise Usage(
+            f"The machines of {inventory.cluster} are processes on one computer: no other reaches them."
+        )
+    if inventory.provider not in (*RENTED, "kubernetes"):
+        raise Usage(
+            f"The machines of {inventory.cluster} are your own, and their key is yours: on the other computer, run "
+            "`gpuctl up --hosts FILE` with the same file."
+        )
+
+
+def _write(folder: ClusterFolder, access: Access, file: Path) -> None:
+    """Write the files; the inventory and the journal, which make it a cluster, come last."""
+    unknown = [name for name in access.files if name not in (*FIXED, JOURNAL) and not LAUNCH.fullmatch(name)]
+    if unknown:
+        raise InvalidInput(f"'{file}' has an unknown part, {unknown[0]!r}. Upgrade gpuctl.")
+    folder.make()
+    for name, text in sorted(access.files.items(), key=lambda item: item[0] == JOURNAL):
+        path = folder.path / name
+        files.private_dir(path.parent)
+        files.write_atomic(path, _for_this_computer(name, text.encode()))
+    machines = tuple(
+        replace(machine, key_file=folder.key_path if machine.key_file else None)
+        for machine in access.inventory.machines
+    )
+    save_inventory(folder, replace(access.inventory, machines=machines))
+
+
+def _for_this_computer(name: str, text: bytes) -> bytes:
+    """Return a file's text; a kubeconfig calls the gpuctl of this computer."""
+    if name != "kubeconfig":
+        return text
+    from provision.rented.managed_kubernetes.api_server import with_local_plugin
+
+    return with_local_plugin(text)

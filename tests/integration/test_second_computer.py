@@ -1,0 +1,62 @@
+"""Test the way of a cluster to another computer, against fake clouds with real SSH servers behind."""
+
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from clouds import COUNT, KINDS, CloudGpuctl, Kind, cloud_gpuctl
+
+pytestmark = pytest.mark.slow
+PASSPHRASE = {"GPUCTL_PASSPHRASE": "correct horse battery"}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS, scope="module")
+def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudGpuctl]:
+    """Yield gpuctl on the computer that made the cluster; the tests of the file share it."""
+    kind: Kind = request.param
+    with cloud_gpuctl(kind, tmp_path_factory.mktemp(kind.provider), hosts=True) as gpuctl:
+        spec = {
+            "shape": kind.shape,
+            "count": COUNT,
+            "ssh_cidr": "127.0.0.1/32",
+            "python": sys.executable,
+            "network": {"ssh_port": gpuctl.cloud.settings()["ssh_port"]},
+            "driver": "none",
+        }
+        gpuctl.script("cloud.yaml", yaml.safe_dump(spec))
+        gpuctl.ok("up", "-f", "cloud.yaml", "--yes")
+        yield gpuctl
+        gpuctl.ok("down", "--yes")
+        assert gpuctl.cloud.owned() == []
+
+
+@pytest.fixture
+def second(first: CloudGpuctl, tmp_path: Path) -> CloudGpuctl:
+    """gpuctl with the same account, on a computer without files of ours."""
+    project = tmp_path / "project"
+    project.mkdir()
+    return replace(first, home=tmp_path / "home", cwd=project)
+
+
+def test_imported_key_gives_access_at_once(first: CloudGpuctl, second: CloudGpuctl) -> None:
+    file = second.cwd / "my.key"
+    first.ok("key", "export", str(file), env=PASSPHRASE)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert b"PRIVATE KEY" not in file.read_bytes()
+    wrong = second("key", "import", str(file), env={"GPUCTL_PASSPHRASE": "wrong wrong"})
+    assert (wrong.status, "passphrase is wrong" in wrong.err) == (2, True)
+    assert not (second.home / "clusters" / "default" / "inventory.yaml").exists()
+
+    assert second.ok("key", "import", str(file), "--json", env=PASSPHRASE).json["cluster"] == "default"
+    was, now = first.ok("status", "--json").json, second.ok("status", "--json").json
+    assert now["machines"] == was["machines"]
+    assert "nothing changed" in second.ok("up", "-f", str(first.cwd / "cloud.yaml"), "--yes").err
+    assert second.ok("exec", "--rank", "1", "--", "echo", "reached").out.strip().endswith("reached")
+    inventory = (second.home / "clusters" / "default" / "inventory.yaml").read_text()
+    assert str(first.home) not in inventory
+    again = second("key", "import", str(file), env=PASSPHRASE)
+    assert (again.status, "known here already" in again.err) == (2, True)
