@@ -1,18 +1,16 @@
-"""A job's progress, from the metrics lines of all its ranks. Pure: the caller passes the clock."""
+"""A job's progress, from the metrics lines of all its ranks, else from its log. Pure: the caller passes the clock."""
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from gpuctl import text
+from gpuctl.run_results.log_lines import LogLine
 from gpuctl.run_results.metric_names import EVENTS, epoch_of, loss_of, number, step_of, whole
-
-WINDOW = 50
-"""Lines a rank of which the speed is taken."""
-LEAST_MARKS = 4
-"""As many lines about steps tell how much time is left."""
+from gpuctl.run_results.script_progress import ScriptProgress
+from gpuctl.run_results.speed import WINDOW, Mark, add_mark, pace, steady_speed
+from inventories.runs.run import LossSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,19 +21,19 @@ class State:
     epochs: int | None = None
     step: int | None = None
     steps: int | None = None
-    """Of the whole run."""
+    """The total of the steps: of the whole run, or of an epoch of a script."""
+    fraction: float | None = None
+    """The finished part of the run, 0 .. 1."""
     loss: float | None = None
+    loss_from: LossSource | None = None
+    """`None`: metrics."""
     accuracy: float | None = None
     judged_after: int | None = None
     """The epoch after which the accuracy was measured. `None`: just now, or not known."""
     samples_per_s: float | None = None
     """Of all ranks that report."""
+    steps_per_s: float | None = None
     left_s: float | None = None
-
-    @property
-    def fraction(self) -> float | None:
-        """The finished part of the run, 0 .. 1."""
-        return min(self.step / self.steps, 1.0) if self.step is not None and self.steps else None
 
     def where(self) -> list[str]:
         """The position as texts: `epoch 2/3`, `step 120/588`, `12.0 s left`."""
@@ -48,12 +46,15 @@ class State:
         """The figures as texts: `loss 0.312`, `accuracy 95.1 % after epoch 2`, `8,412 samples/s`."""
         parts = []
         if self.loss is not None:
-            parts.append(f"loss {text.loss(self.loss)}")
+            source = f" ({self.loss_from})" if self.loss_from else ""
+            parts.append(f"loss {text.loss(self.loss)}{source}")
         if self.accuracy is not None:
             after = f" after epoch {self.judged_after}" if self.judged_after is not None else ""
             parts.append(f"accuracy {text.percent(self.accuracy)}{after}")
         if self.samples_per_s is not None:
             parts.append(f"{text.count(self.samples_per_s)} samples/s")
+        elif self.steps_per_s is not None:
+            parts.append(f"{text.count(self.steps_per_s)} steps/s")
         return parts
 
 
@@ -65,9 +66,10 @@ class Progress:
         self._epoch_line: Mapping[str, Any] = {}
         self._epoch_is_over = False
         """True: the first rank's last line is that of an epoch."""
-        self._steps: dict[int, deque[tuple[float, float]]] = {}
-        self._samples: dict[int, deque[tuple[float, float]]] = {}
+        self._steps: dict[int, deque[Mark]] = {}
+        self._samples: dict[int, deque[Mark]] = {}
         self._last: dict[int, Mapping[str, Any]] = {}
+        self._script = ScriptProgress()
 
     def update(self, rank: int, line: Mapping[str, Any], now_s: float) -> bool:
         """Take over a rank's line; False where it says nothing about progress."""
@@ -86,19 +88,34 @@ class Progress:
         step = step_of(line)
         if event in EVENTS or (step is None and (epoch_of(line) is None or loss_of(line) is None)):
             return False
-        at = number(line.get("time"))
-        at = now_s if at is None else at
         self._last[rank] = line
         self._epoch_is_over = self._epoch_is_over and rank != min(self._last)
         if step is not None:
-            self._steps.setdefault(rank, deque(maxlen=WINDOW)).append((at, step))
+            _add(self._steps, rank, line, now_s, step)
         samples = number(line.get("samples"))
         if samples is not None:
-            self._samples.setdefault(rank, deque(maxlen=WINDOW)).append((at, samples))
+            _add(self._samples, rank, line, now_s, samples)
         return True
+
+    def log(self, rank: int | None, line: str, now_s: float) -> bool:
+        """Take a line of a rank's log; False if it has no progress, or metrics have it."""
+        return rank == 0 and self._script.update(LogLine.of(line), now_s) and not self._last
 
     def state(self) -> State:
         """The progress now."""
+        script = self._script
+        if not self._last and not self._epoch_line:
+            return State(
+                epoch=script.epoch,
+                epochs=script.epochs or whole(self._start.get("epochs")),
+                step=script.step,
+                steps=script.steps,
+                fraction=script.fraction,
+                loss=script.loss,
+                loss_from=None if script.loss is None else "log",
+                steps_per_s=script.steps_per_s,
+                left_s=script.left_s,
+            )
         leader = min(self._last, default=None)
         line = self._last[leader] if leader is not None else {}
         epochs, per_epoch = whole(self._start.get("epochs")), whole(self._start.get("steps_per_epoch"))
@@ -112,7 +129,8 @@ class Progress:
         over = whole(self._epoch_line.get("epoch"))
         if self._epoch_is_over and over is not None and steps and per_epoch:
             done = max(done or 0, over * per_epoch)
-        steps_per_s = _steady_speed(self._steps[leader]) if leader in self._steps else None
+        marks = self._steps.get(leader, deque()) if leader is not None else deque()
+        all_steps_per_s = pace(marks, begins=len(marks) < WINDOW)
         losses = [loss_of(line), loss_of(self._epoch_line)]
         loss = next(
             (loss for loss in (losses[::-1] if self._epoch_is_over else losses) if loss is not None), None
@@ -124,18 +142,23 @@ class Progress:
             epochs=epochs,
             step=done,
             steps=steps,
-            loss=loss,
+            fraction=min(done / steps, 1.0) if steps and done is not None else None,
+            loss=script.loss if loss is None else loss,
+            loss_from="log" if loss is None and script.loss is not None else None,
             accuracy=number(self._epoch_line.get("accuracy")),
             judged_after=None if self._epoch_is_over else over,
             samples_per_s=self._samples_per_s(),
-            left_s=max(steps - done, 0) / steps_per_s if steps and done is not None and steps_per_s else None,
+            steps_per_s=steady_speed(marks),
+            left_s=max(steps - done, 0) / all_steps_per_s
+            if steps and done is not None and all_steps_per_s
+            else None,
         )
 
     def _samples_per_s(self) -> float | None:
         """The speed of the steps of the current epoch; before its first steps, the last epoch's own figure."""
         # A rank whose samples another rank counts always reports 0: do not wait for its first.
         counting = (marks for marks in self._samples.values() if not marks or marks[-1][1])
-        speeds = [_speed(marks) for marks in counting]
+        speeds = [steady_speed(marks) for marks in counting]
         known = [speed for speed in speeds if speed is not None]
         whole_epoch = number(self._epoch_line.get("samples_per_s"))
         if whole_epoch is not None and len(known) < len(speeds):
@@ -143,28 +166,15 @@ class Progress:
         return sum(known) if known else whole_epoch
 
 
-def _speed(marks: deque[tuple[float, float]]) -> float | None:
-    """Units a second over the marks, (seconds, units); `None` where they don't tell."""
-    if not marks:
-        return None
-    (began, first), (ended, last) = marks[0], marks[-1]
-    return (last - first) / (ended - began) if ended > began and last > first else None
-
-
-def _steady_speed(marks: deque[tuple[float, float]]) -> float | None:
-    """Units a second without what comes once as a run begins; `None` before some steps are known.
-
-    Something is compiled, the first evaluation loads its libraries: until the window has moved on from there, the
-    slowest of its intervals does not count.
-    """
-    if len(marks) < LEAST_MARKS:
-        return None
-    if len(marks) == marks.maxlen:
-        return _speed(marks)
-    took = [(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(marks)]
-    took.remove(max(took))
-    seconds, units = sum(value for value, _ in took), sum(value for _, value in took)
-    return units / seconds if seconds > 0 and units > 0 else None
+def _add(
+    marks: dict[int, deque[Mark]], rank: int, line: Mapping[str, Any], now_s: float, units: float
+) -> None:
+    """Add a mark by the line's own time, or else by its arrival."""
+    of_rank = marks.setdefault(rank, deque(maxlen=WINDOW))
+    if (at := number(line.get("time"))) is None:
+        add_mark(of_rank, now_s, units)
+    else:
+        of_rank.append((at, units))
 
 
 def _of(name: str, value: int | None, total: int | None) -> str:

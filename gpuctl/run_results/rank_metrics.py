@@ -22,6 +22,7 @@ from gpuctl.run_results.metric_names import (
     whole,
     words,
 )
+from gpuctl.run_results.speed import steady_speed
 from gpuctl.text import clean
 from inventories.runs.end_reasons import Reason
 from inventories.runs.run import Share, StepMs
@@ -169,7 +170,7 @@ class RankMetrics:
         """
         if not self._samples:
             return None
-        if speed := _steady_speed([(samples, at) for samples, at in self._samples if at is not None]):
+        if speed := steady_speed([(at, samples) for samples, at in self._samples if at is not None]):
             return speed
         if written is None or written.seconds < LEAST_WRITTEN_S:
             return None
@@ -251,24 +252,3 @@ def _gaps(lines: Sequence[Line]) -> list[tuple[float, float]]:
         for (before, earlier), (step, at) in itertools.pairwise(marks)
         if step > before and at >= earlier
     ]
-
-
-def _steady_speed(counted: Sequence[tuple[float, float]]) -> float | None:
-    """Return the samples a second at which the median sample was taken. `None`: not known.
-
-    `counted`: samples so far, and the time of the line.
-    """
-    gaps, (before, since) = [], counted[0] if counted else (0.0, 0.0)
-    for samples, at in counted[1:]:
-        if samples > before and at <= since:
-            continue  # lines that were written together
-        if samples > before:
-            gaps.append(((at - since) / (samples - before), samples - before))
-        before, since = samples, at
-    gaps.sort()
-    passed, total = 0.0, sum(samples for _, samples in gaps)
-    for seconds, samples in gaps:
-        passed += samples
-        if passed >= total / 2:
-            return 1 / seconds
-    return None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+from gpuctl.run_results.log_lines import HELD_OUT, LogLine
 from gpuctl.run_results.metrics import LossCurve, thinned
 from inventories.runs.outputs import OutputFile
 from inventories.runs.run import LossSource
@@ -26,22 +27,8 @@ EVENTS = ROWS = 200_000
 STATE_BYTES = 64 * 1000**2
 FILES = 4
 """The largest of the first node that has any."""
-_HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
-_OF_HELD_OUT = re.compile(r"(?:^|[:\])])\s*(?:val|eval|test)", re.IGNORECASE)
-"""In what comes before the loss: the line is about held-out data."""
-
 FIRST_BYTES, LOG_BYTES = 1000**2, 16 * 1000**2
 """Of a log's beginning and end."""
-LINE_LENGTH = 1000
-
-_NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf)(?![\w%])"
-_LOSS = re.compile(
-    r"(?<![a-z])((?:[a-z]{1,20}[ _/.-])?)loss(?: is)?[\"'\])]{0,2}[ \t]*[:=|]?[ \t]*(?:tensor\(|['\"])?"
-    + _NUMBER,
-    re.IGNORECASE,
-)
-_EPOCH = re.compile(r"\bepoch\W{0,4}(\d{1,9})", re.IGNORECASE)
-_STEP = re.compile(r"\b(?:step|iter|iteration)\W{0,4}(\d{1,12})", re.IGNORECASE)
 
 
 def written_losses(log: Path, folder: Path, outputs: Sequence[OutputFile]) -> LossCurve:
@@ -80,7 +67,7 @@ def _largest(folder: Path, files: Sequence[OutputFile]) -> list[Path]:
 def _training_loss(curves: dict[str, Curve]) -> Curve:
     """Return the curve of the training loss among several. Empty: no such curve."""
     finite = [name for name, curve in curves.items() if any(map(math.isfinite, curve.values()))]
-    names = (name for name in finite if "loss" in name.lower() and not _HELD_OUT.search(name))
+    names = (name for name in finite if "loss" in name.lower() and not HELD_OUT.search(name))
     first = min(names, key=lambda name: ("train" not in name.lower(), name), default=None)
     return {} if first is None else curves[first]
 
@@ -159,28 +146,17 @@ def losses_from_log(lines: Iterable[str]) -> tuple[Curve, Curve]:
     epochs: dict[int, float] = {}
     steps: dict[int, float] = {}
     before = last = 0
-    for line in lines:
-        loss = _loss_in(line)
-        if loss is None:
+    for line in (LogLine.of(text) for text in lines if "loss" in text.lower()):
+        if line.loss is None:
             continue
-        if epoch := _EPOCH.search(line):
-            epochs[int(epoch[1])] = loss
-        elif step := _STEP.search(line):
-            now = int(step[1])
-            if now < last:
+        if line.epoch is not None:
+            epochs[line.epoch] = line.loss
+        elif line.step is not None:
+            if line.step < last:
                 before += last + 1
-            last = now
-            steps[before + now] = loss
+            last = line.step
+            steps[before + line.step] = line.loss
     return epochs, steps
-
-
-def _loss_in(line: str) -> float | None:
-    """The first loss in a line that is not of held-out data."""
-    match = next((match for match in _LOSS.finditer(line) if not _HELD_OUT.match(match[1])), None)
-    if match is None:
-        return None
-    trained = match[1].lower().startswith("train")
-    return float(match[2]) if trained or not _OF_HELD_OUT.search(line[: match.start()]) else None
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -193,5 +169,4 @@ def _lines(path: Path) -> Iterator[str]:
             text = first + (b"\n" if skipped else b"") + file.read(LOG_BYTES)
     except OSError:
         return
-    for line in re.split(r"[\r\n]+", text.decode(errors="replace")):
-        yield line[:LINE_LENGTH]
+    yield from re.split(r"[\r\n]+", text.decode(errors="replace"))

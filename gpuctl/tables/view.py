@@ -47,11 +47,16 @@ class View(Observer):
         raise NotImplementedError
 
     def log(self, rank: int | None, node: str, line: str) -> None:
-        """Show a line of a rank's log; a line of a launcher with --verbose only."""
+        """Show a line of a rank's log, and the progress in it; a line of a launcher with --verbose only."""
+        self._log_progress(rank, line)
         if self._logs and (rank is not None or self._output.options.verbose):
             shown = log_line(rank, node, line)
             self._output.logged.append(shown)
             self.note(shown)
+
+    def _log_progress(self, rank: int | None, line: str) -> None:
+        """Show the progress in a line of a log."""
+        raise NotImplementedError
 
 
 def open_view(output: "Output", *, logs: bool) -> View:
@@ -91,14 +96,20 @@ class PlainView(View):
     def metric(self, rank: int, line: Mapping[str, Any]) -> None:
         """Print how far the job is, now and then."""
         with self._lock:
-            now = time.monotonic()
-            if not self._progress.update(rank, line, now):
-                return
-            every_s = EPOCH_EVERY_S if line.get("event") == "epoch" else PROGRESS_EVERY_S
-            state = self._progress.state()
-            if now - self._shown_at >= every_s and (parts := state.where() + state.figures()):
-                self._shown_at = now
-                self._say(", ".join(parts))
+            if self._progress.update(rank, line, time.monotonic()):
+                self._show_progress(EPOCH_EVERY_S if line.get("event") == "epoch" else PROGRESS_EVERY_S)
+
+    def _log_progress(self, rank: int | None, line: str) -> None:
+        """Show it where the line itself is not shown."""
+        with self._lock:
+            if not self._logs and self._progress.log(rank, line, time.monotonic()):
+                self._show_progress(PROGRESS_EVERY_S)
+
+    def _show_progress(self, every_s: float) -> None:
+        now, state = time.monotonic(), self._progress.state()
+        if now - self._shown_at >= every_s and (parts := state.where() + state.figures()):
+            self._shown_at = now
+            self._say(", ".join(parts))
 
     def note(self, text: str) -> None:
         """Print a line."""
@@ -176,6 +187,10 @@ class LiveView(View):
         """Show how far the job is."""
         with self._state:
             self._progress.update(rank, line, time.monotonic())
+
+    def _log_progress(self, rank: int | None, line: str) -> None:
+        with self._state:
+            self._progress.log(rank, line, time.monotonic())
 
     def note(self, text: str) -> None:
         """Print a line above the live ones."""

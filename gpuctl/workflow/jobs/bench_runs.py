@@ -263,6 +263,10 @@ class Quiet(Observer):
         """Show it."""
         self._view.metric(rank, line)
 
+    def log(self, rank: int | None, node: str, line: str) -> None:
+        """Show its progress."""
+        self._view.log(rank, node, line)
+
     def note(self, text: str) -> None:
         """Show it."""
         self._view.note(text)

@@ -4,7 +4,10 @@ import math
 
 import pytest
 
+from gpuctl.run_results.metrics import summary
 from gpuctl.run_results.progress import Progress, State
+from gpuctl.run_results.rank_metrics import RankMetrics
+from remote.runs.metrics_lines import MetricsFile
 
 START = {"event": "start", "epochs": 3, "steps_per_epoch": 40}
 
@@ -24,7 +27,9 @@ def test_state_without_lines_is_empty() -> None:
 
 def test_state_reports_epoch_step_speed_and_time_left() -> None:
     lines = [
-        (rank, {"step": n, "loss": 0.5, "samples": n * 32}, n * 0.1) for n in range(1, 61) for rank in (0, 1)
+        (rank, {"step": n, "loss": 0.5, "samples": n * 32, "time": n * 0.1}, 0.0)
+        for n in range(1, 61)
+        for rank in (0, 1)
     ]
     state = after((0, START, 0.0), *lines)
     assert (state.epoch, state.epochs, state.step, state.steps, state.fraction) == (2, 3, 60, 120, 0.5)
@@ -50,6 +55,16 @@ def test_time_left_is_told_after_some_steps_and_without_the_warm_up() -> None:
 def test_time_left_counts_each_evaluation_of_a_longer_run() -> None:
     lines = [(0, {"step": n}, n + 100.0 * (n // 25)) for n in range(1, 101)]
     assert after((0, START, 0.0), *lines).left_s == pytest.approx(20 * (49 + 200) / 49)
+
+
+def test_speed_is_that_of_steady_steps_as_in_the_results() -> None:
+    lines = [
+        {"step": n, "samples": n * 32, "time": 100.0 + n + 300.0 * (n > 1) + 60.0 * (n > 5)}
+        for n in range(1, 11)
+    ]
+    assert after(*((0, line, 0.0) for line in lines)).samples_per_s == pytest.approx(32)
+    file = MetricsFile(lines=lines)
+    assert summary({0: RankMetrics.of(file)}, world_size=1, written={}).samples_per_s == pytest.approx(32)
 
 
 def test_state_prefers_line_times_to_arrival_times() -> None:
@@ -103,7 +118,9 @@ def test_state_speed_excludes_time_between_epochs() -> None:
 def test_state_speed_adds_up_the_ranks_that_count_their_samples() -> None:
     def told(steps: range) -> list[tuple[int, dict[str, object], float]]:
         return [
-            (rank, {"step": n, "samples": n * (32, 0)[rank % 2]}, n * 0.1) for n in steps for rank in range(4)
+            (rank, {"step": n, "samples": n * (32, 0)[rank % 2], "time": n * 0.1}, 0.0)
+            for n in steps
+            for rank in range(4)
         ]
 
     assert after(*told(range(1, 11))).samples_per_s == pytest.approx(640)

@@ -31,13 +31,16 @@ with open_view(output, logs="--logs" in sys.argv) as view:
     view.phase("train", "train.py: starting 2 ranks")
     view.node("node-0", "ranks are starting")
     view.phase("train", "train.py: 2 ranks running")
-    view.metric(0, {"event": "start", "epochs": 2, "steps_per_epoch": 10})
-    for step in range(1, 11):
+    if "--script" not in sys.argv:
+        view.metric(0, {"event": "start", "epochs": 2, "steps_per_epoch": 10})
+    for step in range(1, 11 if "--script" not in sys.argv else 1):
         view.metric(0, {"step": step, "loss": 0.5, "samples": step * 32, "time": step * 0.1})
     output.say("said beside it")
     view.note("a note")
     view.log(1, "node-1", "a line\\r\\n")
     view.log(None, "node-1", "the launcher's line")
+    if "--script" in sys.argv:
+        view.log(0, "node-0", "Epoch [2/4], Step [50/100], Loss: 0.25")
     time.sleep(0.5)
     if "--failed" in sys.argv:
         view.phase("collect", "bringing the results back", previous="failed")
@@ -75,6 +78,14 @@ def test_live_view_shows_phases_progress_and_logs_on_terminal() -> None:
     assert "late" not in terminal.seen
     assert "\x1b[2J" not in terminal.seen
     assert terminal.seen.index(HIDE) < terminal.seen.rindex(SHOW) < terminal.seen.index("after it")
+
+
+def test_live_view_shows_progress_in_lines_of_a_script() -> None:
+    with Terminal(WORK, "--logs", "--script") as terminal:
+        assert terminal.wait() == 0
+    calls = lines(terminal.seen)
+    assert "  █████████░░░░░░░░░░░░░░░  epoch 2/4  step 50/100" in calls
+    assert "  loss 0.250 (log)" in calls
 
 
 def test_live_view_marks_a_failed_phase_before_the_next_one() -> None:
@@ -226,7 +237,7 @@ def test_plain_view_prints_progress_every_five_seconds(monkeypatch: pytest.Monke
         for step in range(1, 101):
             view.metric(0, {"step": step})
             now[0] += 0.5
-    assert err.getvalue().splitlines() == [f"step {n}" for n in range(1, 100, 10)]
+    assert err.getvalue().splitlines() == ["step 1", *(f"step {n}, 2 steps/s" for n in range(11, 100, 10))]
 
 
 def test_plain_view_limits_rate_of_epoch_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,101 @@
+"""Test a script's progress, from lines of its log."""
+
+import pytest
+
+from gpuctl.run_results.log_lines import LogLine
+from gpuctl.run_results.progress import Progress, State
+
+
+def after(*lines: str, every_s: float = 10.0) -> State:
+    progress = Progress()
+    for at, line in enumerate(lines):
+        progress.log(0, line, at * every_s)
+    return progress.state()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Epoch [3/5], Step [100/600], Loss: 0.41", LogLine(epoch=3, epochs=5, step=100, steps=600, loss=0.41)),
+        ("Epoch: [3][ 10/500]\tTime 0.2\tLoss 0.41", LogLine(epoch=3, step=10, steps=500, loss=0.41)),
+        ("Train Epoch: 3 [640/60000 (1%)]\tLoss: 0.41", LogLine(epoch=3, loss=0.41)),
+        ("epoch 3 of 5: train loss 0.41, val loss 0.5", LogLine(epoch=3, epochs=5, loss=0.41)),
+        ("iter 100: loss 0.41, time 12ms", LogLine(step=100, loss=0.41)),
+        ("  5%|5         | 25/500 [00:04<01:20,  5.91it/s]", LogLine(step=25, steps=500)),
+        ("Epoch 3:  50%|██  | 5/10 [00:01<00:01, 9.1it/s, loss=0.41]", LogLine(epoch=3, step=5, steps=10, loss=0.41)),
+        ("Map: 100%|████| 500/500 [00:01<00:00, 900.1 examples/s]", LogLine()),
+        ("Validation: 100%|████| 5/5 [00:01<00:00, 9.1it/s]", LogLine()),
+        ("{'loss': '0.41', 'learning_rate': '5e-05', 'epoch': '3.02'}", LogLine(epoch=3, loss=0.41)),
+        ("hello", LogLine()),
+    ],
+)  # fmt: skip
+def test_values_are_found_in_usual_lines(text: str, line: LogLine) -> None:
+    assert LogLine.of(text) == line
+
+
+def test_state_shows_a_scripts_position_loss_speed_and_time_left() -> None:
+    state = after(*(f"step {n}/100: loss {1 / n:.3f}" for n in range(10, 60, 10)))
+    assert state.where() == ["step 50/100", "50.0 s left"]
+    assert state.figures() == ["loss 0.020 (log)", "1 steps/s"]
+    assert state.fraction == 0.5
+
+
+def test_steps_of_an_epoch_are_a_part_of_all_epochs() -> None:
+    lines = [f"Epoch [{epoch}/4], Step [{n}/100], Loss: 0.5" for epoch in (1, 2) for n in (50, 100)]
+    state = after(*lines)
+    assert (state.where(), state.fraction) == (["epoch 2/4", "step 100/100", "40.0 s left"], 0.5)
+    assert state.steps_per_s == 5
+    assert after(*lines, "Epoch 3/4").fraction == 0.5, "its steps have not begun"
+
+
+def test_steps_that_are_counted_over_all_epochs_are_a_part_of_the_run() -> None:
+    state = after("epoch 1/4 step 100/400", "epoch 2/4 step 150/400")
+    assert (state.fraction, state.steps_per_s) == (0.375, 5)
+
+
+def test_epochs_count_from_zero_or_one_and_end_with_their_loss() -> None:
+    assert after("epoch 0/4", "epoch 1/4 loss 0.5").fraction == 0.5
+    assert after("epoch 1/4 loss 0.5").fraction == 0.25
+    assert after("epoch 1/4").fraction == 0
+
+
+def test_bar_that_begins_again_leaves_the_end_of_the_run_unknown() -> None:
+    bars = [f"50%|█| {n}/10 [00:01<00:01,  1.0it/s]" for n in (5, 10, 5, 10)]
+    state = after(*bars)
+    assert (state.where(), state.fraction, state.steps_per_s) == (["step 10/10"], None, 0.5)
+
+
+def test_shorter_bar_of_an_evaluation_is_no_progress() -> None:
+    state = after("5%|█| 25/500 [00:04<01:20, 5.9it/s]", "50%|█| 5/10 [00:01<00:01, 5.9it/s]")
+    assert state.where() == ["step 25/500"]
+
+
+def test_slow_first_step_does_not_count() -> None:
+    progress = Progress()
+    for n, at_s in enumerate((0.0, 600.0, 601.0, 602.0, 603.0)):
+        progress.log(0, f"step {n}/10 loss 0.5", at_s)
+    state = progress.state()
+    assert (state.steps_per_s, state.left_s) == (1, pytest.approx(6.0))
+
+
+def test_lines_that_arrive_together_are_one_mark_of_the_speed() -> None:
+    progress = Progress()
+    for n in range(100):
+        progress.log(0, f"step {n}", 5.0 + n * 1e-4)
+    progress.log(0, "step 109", 15.0)
+    assert progress.state().steps_per_s == 1
+
+
+def test_only_the_first_ranks_log_counts_and_metrics_have_precedence() -> None:
+    progress = Progress()
+    assert not progress.log(1, "step 7 loss 0.7", 0.0)
+    assert not progress.log(0, "hello", 0.0)
+    assert progress.log(0, "step 8 loss 0.8", 0.0)
+    progress.update(0, {"step": 9}, 1.0)
+    assert progress.state().figures() == ["loss 0.800 (log)"], "as in the results"
+    progress.update(0, {"step": 10, "loss": 0.9}, 2.0)
+    assert not progress.log(0, "step 11 loss 0.1", 2.0)
+    assert (progress.state().where(), progress.state().figures()) == (
+        ["step 10"],
+        ["loss 0.900", "1 steps/s"],
+    )
