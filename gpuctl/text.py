@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from inventories.text import dollars as amount
+from remote.shared.bars import BARS
 
 _ESCAPES = re.compile(
     r"\x1b(\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(\x07|\x1b\\|$)|[@-Z\\^_]?)|\x9b[0-?]*[ -/]*[@-~]"
@@ -26,7 +27,6 @@ _DOCTOR = re.compile(r"\bgpuctl doctor --cluster\b(?! [\w-])")
 UNKNOWN = "-"
 """Shown in place of unknown values."""
 
-BARS = "▁▂▃▄▅▆▇█"
 
 ASCII = str.maketrans(BARS + "▓▒░─━│\u00d7·•\u2019", "_.,-~=+#=+.-=|x-*'") | str.maketrans(
     {"…": "...", "→": "->", "✓": "ok", "✗": "failed:"}
@@ -160,16 +160,6 @@ def age(iso: str, now: datetime | None = None) -> str:
         if passed_s >= unit_s:
             return f"{passed_s // min(unit_s, 86_400):.0f} {unit} ago"
     return "now"
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """Return a bar a value, from the lowest to the highest; a blank for a value that is no number."""
-    known = [value for value in values if math.isfinite(value)]
-    if not known:
-        return ""
-    low, high = min(known), max(known)
-    step = (high - low) / (len(BARS) - 1) or 1.0
-    return "".join(BARS[round((value - low) / step)] if math.isfinite(value) else " " for value in values)
 
 
 def bar(fraction: float, width: int) -> str:

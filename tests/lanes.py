@@ -155,6 +155,12 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "inventories/specs/job_file.py",
         "gpuctl/command_line/options.py",
     ),
+    "integration/test_notify.py": (
+        "gpuctl/workflow/machines/notify.py",
+        "remote/checks/notices.py",
+        "remote/node/notify/",
+        "remote/shared/notify/",
+    ),
     "integration/test_hangs_vms.py": (
         "gpuctl/run_results/hangs/",
         "gpuctl/workflow/runs/on_hang.py",

@@ -34,7 +34,7 @@ DRY_RUN = Option(
     flags=("--dry-run/--no-dry-run",),
     keyword="dry_run",
     kind=bool,
-    after="stop_grace",
+    after="notify",
     help="Only print what would be run and set on each node. --no-dry-run: run, and give a --dry-run after the "
     "script to the script.",
 )

@@ -33,6 +33,7 @@ class TrainOptions(TypedDict, total=False):
     hang_after: str | None
     on_hang: Literal["report", "stop", "restart"] | None
     stop_grace: str | None
+    notify: Sequence[str]
     module: str | None
     project: File | None
     allow_large: bool
@@ -100,6 +101,7 @@ class BenchOptions(TypedDict, total=False):
     root: File | None
     include: Sequence[File]
     stop_grace: str | None
+    notify: Sequence[str]
     module: str | None
     project: File | None
     allow_large: bool

@@ -9,6 +9,7 @@ from typing import Literal
 from gpuctl.option_table.values import (
     hang_after_s,
     max_nodes,
+    notify_targets,
     patterns,
     processes,
     variables,
@@ -129,6 +130,11 @@ class TrainSettings:
         read=check_stop_grace_s,
         annotation="str | None", distinctive=True,
         help="If ranks are stopped, give them this long to save before they are killed, such as 5m (default: 30s).",
+    )
+    notify: tuple[str, ...] = _shared(
+        "--notify", default=(), key="notify", metavar="TARGET", read=notify_targets, distinctive=True,
+        help="Send a message when the run ends, fails, hangs or loses a node: to ntfy:TOPIC, slack:WEBHOOK, "
+        "mail:ADDRESS, command:LINE, a URL, or each line of @FILE. Repeatable.",
     )
     module: str | None = option(
         "-m", "--module", key="run.module", metavar="MODULE", commands=("train", "bench"),

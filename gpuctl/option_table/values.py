@@ -1,5 +1,7 @@
 """Values of options: as a person or a program gives them, and as a request has them."""
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -10,6 +12,7 @@ from gpuctl.errors import Usage
 from inventories.option import Option, options_of
 from inventories.specs.checks import parse_duration_s
 from inventories.text import did_you_mean
+from remote.shared.notify.target import parse as parse_target
 
 if TYPE_CHECKING:
     from gpuctl.scaling.measurements import Layout
@@ -147,6 +150,37 @@ def patterns(names: Sequence[str]) -> tuple[str, ...]:
 def hang_after_s(value: str) -> float | Literal["off"]:
     """Return the seconds without progress after which a run counts as hung. Raises InvalidInput."""
     return "off" if value == "off" else parse_duration_s(value, "--hang-after")
+
+
+def notify_targets(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the targets of notifications, also from each `@FILE`. Raises Usage, without any secret."""
+    targets: list[str] = []
+    for text in texts:
+        targets += _targets_in(Path(text[1:]).expanduser()) if text.startswith("@") else [text]
+    for target in targets:
+        try:
+            kind = parse_target(target).kind
+        except ValueError as error:
+            raise Usage(f"--notify: {error}.") from error
+        if kind == "mail" and not re.match("smtps?://[^/]", os.environ.get("GPUCTL_SMTP", "")):
+            raise Usage(
+                "--notify mail: needs a mail server: export GPUCTL_SMTP=smtps://USER:PASSWORD@HOST, or smtp:// for "
+                "STARTTLS."
+            )
+    return tuple(dict.fromkeys(targets))
+
+
+def _targets_in(path: Path) -> list[str]:
+    """Return the targets in a file, one a line. Raises Usage for a file that others can read."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise Usage(
+                f"--notify @{path}: others can read this file, and it holds secrets: chmod 600 {path}"
+            )
+        lines = [line.strip() for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise Usage(f"--notify @{path} can't be read: {error}") from error
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def read_layouts(names: Sequence[str], *, flag: str) -> "tuple[Layout, ...]":

@@ -64,17 +64,20 @@ def corrected_line(
 
 
 def without_secrets(words: Sequence[str]) -> list[str]:
-    """Return options without secrets: the values of variables, and the user and the password of addresses.
+    """Return options without secrets: values of variables, targets of notifications, and logins in addresses.
 
     `--env KEY` takes its value from here.
     """
-    last = ["", *words]
-    return [
-        re.sub(r"^(--env=[^=]*)=.*", r"\1", without_logins(word), flags=re.DOTALL)
-        if before != "--env"
-        else word.partition("=")[0]
-        for before, word in zip(last, words, strict=False)
-    ]
+    return [_without_secret(before, word) for before, word in zip(["", *words], words, strict=False)]
+
+
+def _without_secret(before: str, word: str) -> str:
+    if before == "--env":
+        return word.partition("=")[0]
+    if before == "--notify":
+        return "TARGET"
+    word = re.sub("^--notify=.*", "--notify=TARGET", without_logins(word), flags=re.DOTALL)
+    return re.sub(r"^(--env=[^=]*)=.*", r"\1", word, flags=re.DOTALL)
 
 
 def either_spelling(name: str) -> str:

@@ -15,6 +15,7 @@ from gpuctl import text
 from gpuctl.run_results.saved_results import nothing_was_left
 from gpuctl.tables.layout import GAP
 from inventories.runs.run import LossSource, Result, TrainSummary
+from remote.shared.bars import sparkline
 
 LABEL_WIDTH = 10
 VALUE_WIDTH = 22
@@ -177,5 +178,5 @@ def _loss(train: TrainSummary) -> str:
         return text.UNKNOWN
     shown = [text.loss(loss) for loss in losses]
     middle = [losses[round(at * (len(losses) - 1) / 15)] for at in range(16)] if len(losses) > 16 else losses
-    course = " ".join(shown) if len(shown) <= 4 else f"{shown[0]} {text.sparkline(middle)} {shown[-1]}"
+    course = " ".join(shown) if len(shown) <= 4 else f"{shown[0]} {sparkline(middle)} {shown[-1]}"
     return course + (LOSS_FOUND[train.loss_from] if train.loss_from else _loss_name(train))

@@ -22,6 +22,7 @@ ANSWERING = {
     "occupancy": "checks.occupancy",
     "idle": "checks.idle",
     "usage": "runs.usage",
+    "notices": "notify.spool",
     "why": "hangs.why",
     "checkpoints": "storage.checkpoints",
     "place": "storage.checkpoints",

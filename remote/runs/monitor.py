@@ -19,6 +19,7 @@ from inventories.runs.activity import HangReport
 from inventories.runs.end_reasons import Ended, Reason
 from inventories.runs.records import NodeEnding, NodeRecord, RankRecord
 from inventories.runs.run import Run
+from remote.checks import notices
 from remote.end_sentences import ended_lines, interrupt_text, sentence, waiting_text
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, MachineGone, NodeFailed, RemoteError
 from remote.files import checkpoints
@@ -524,6 +525,9 @@ class RunMonitor:
                     files.wrote_parts(body)
                 elif kind == frames.OUTPUTS:
                     files.written(header, body)
+                elif kind == frames.NOTICES:
+                    for notice in notices.parse(name, header):
+                        self._observer.note(notices.sentence(notice))
                 elif kind == frames.SKIPPED:
                     self._observer.note(f"{name}: not brought back: {header['path']}: {header['reason']}.")
                 elif kind == frames.DONE:

@@ -28,6 +28,9 @@ RUNS = "runs"
 UV = "uv"
 WHEELS = "wheels"
 
+NOTICES = "notices"
+"""A file for each notice and target, with the state of its delivery."""
+
 # Files of the watch that ends a machine after a time without use: `provision.rented.launch.idle_watch`.
 IDLE_STATE = "/run/gpuctl-idle/state.json"
 IDLE_PEERS = "idle-peers.json"
@@ -50,6 +53,8 @@ ENDING = "ending.json"
 """The ranks and processes that a node waits for while its part in a run ends."""
 STOP_GRACE = "stop-grace.json"
 """The time that an order to stop gives the ranks to save."""
+NOTIFIED = "notified"
+"""The claim to send the run's notices."""
 ARTIFACTS = "artifacts"
 CHECKPOINTS = "checkpoints"
 """Where a run finds the checkpoints of an earlier one, and leaves its own."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gpuctl import text
 from inventories.text import plural
+from remote.shared.bars import sparkline
 
 
 @pytest.mark.parametrize(
@@ -99,9 +100,9 @@ def test_bar_and_sparkline_draw_values() -> None:
     assert text.bar(0.5, 8) == "████░░░░"
     assert text.bar(7, 3) == "███"
     assert text.bar(-1, 3) == "░░░"
-    assert text.sparkline([3, 2, math.nan, 1]) == "█▅ ▁"
-    assert text.sparkline([1, 1]) == "▁▁"
-    assert text.sparkline([math.nan]) == ""
+    assert sparkline([3, 2, math.nan, 1]) == "█▅ ▁"
+    assert sparkline([1, 1]) == "▁▁"
+    assert sparkline([math.nan]) == ""
 
 
 def test_ascii_table_maps_symbols_to_ascii() -> None:
@@ -132,7 +133,7 @@ def test_command_quotes_arguments_and_removes_control_codes() -> None:
 
 
 def test_sparkline_leaves_gap_for_infinite_value() -> None:
-    assert text.sparkline([1.0, float("inf"), 2.0]) == "▁ █"
+    assert sparkline([1.0, float("inf"), 2.0]) == "▁ █"
 
 
 @pytest.mark.parametrize(

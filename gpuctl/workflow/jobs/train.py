@@ -19,6 +19,7 @@ from gpuctl.workflow.jobs.job import Attempt, Job, Resize, Restart, attempt_of, 
 from gpuctl.workflow.jobs.scale_for_run import run_machines
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.idle import keep_for_start
+from gpuctl.workflow.machines.notify import for_run
 from gpuctl.workflow.machines.replaced_pods import ReplacedPods
 from gpuctl.workflow.machines.setup_state import check_set_up, without_setup
 from gpuctl.workflow.runs.idle_nodes import connected_idle, refuse_busy
@@ -325,6 +326,17 @@ class _Start:
         )
         if not request.built_in:  # the built-in job, without a project, leaves artifacts
             commands = with_project(commands, self.prepared.roots, launchable)
+        if request.notify:
+            notify = for_run(
+                self.runs.app.store,
+                self.runs.folder,
+                request.notify,
+                run,
+                self.machines,
+                continues=request.continues,
+            )
+            first = run.nodes[0].name
+            commands = {**commands, first: {**commands[first], "notify": notify}}
         self.launched = Launch(
             run=run,
             folder=self.folder,

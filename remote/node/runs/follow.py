@@ -7,6 +7,7 @@ from typing import Any, BinaryIO, Dict
 
 from remote.node import process, run_state
 from remote.node.hangs import watch as hang_watch
+from remote.node.notify import run_watch
 from remote.node.runs import supervisor, usage
 from remote.node.storage import checkpoints, outputs
 from remote.node.storage.sending import send_tree
@@ -36,6 +37,7 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         interface = launch["env"].get("GLOO_SOCKET_IFNAME")
         usage.begin_log(Path(launch["run_dir"]), launch["node"], [interface] if interface else [])
         hang_watch.begin(Path(launch["run_dir"]), launch["env"])
+        run_watch.begin(Path(launch["run_dir"]), launch.get("notify"))
         frames.write(output, {"t": frames.STARTED})
     run_dir = Path(request["run_dir"])
     offsets: Dict[str, int] = dict(request["offsets"])
@@ -81,6 +83,9 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
                 parts=wants_checkpoints["parts"],
             )
         outputs.send(run_dir, request["outputs"], output)
+        undelivered = run_watch.undelivered(run_dir)
+        if undelivered:
+            frames.write(output, {"t": frames.NOTICES, "notices": undelivered})
     frames.write(output, {"t": frames.DONE})
 
 

@@ -1,0 +1,155 @@
+"""Watches a run from its first node, and sends its notices: a process of its own, which outlives the run."""
+
+import os
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+
+from remote.node import process
+from remote.node.notify import run_notices, spool
+from remote.node.run_state import state
+from remote.shared.constants import HANG_REPORT, NOTIFIED, RENDEZVOUS_PORTS
+from remote.shared.files import read_json
+from remote.shared.notify.delivery import PAUSES_S
+from remote.shared.notify.message import Notice, event_id
+
+TICK_S = 5.0
+PEERS_S = 20.0
+"""The pause between two looks at the other nodes."""
+LOST_S = 60.0
+"""A node that answered before and is silent for this time is lost."""
+CONNECT_S = 4.0
+AT_ONCE = 32
+FIRST_ATTEMPT_S = 5.0
+"""Time for which whoever follows a run waits for the first attempts to send its end."""
+
+
+def begin(run_dir: Path, notify: Optional[Dict[str, Any]]) -> None:
+    """Watch the run from a process of its own, which has the targets in its memory only. Returns at once.
+
+    `notify`: `targets`, `settings` and the facts of the `run`. `None`: nobody wants notices. A second call does
+    nothing. A run is worth more than its notices: without them if no process can be started.
+    """
+    supervisor = read_json(run_dir / "runner.json")
+    if not notify or not supervisor:
+        return
+    try:
+        os.close(os.open(str(run_dir / NOTIFIED), os.O_CREAT | os.O_EXCL, 0o600))
+        process.detach(lambda: RunWatch(run_dir, notify).keep_on(supervisor))
+    except OSError:
+        return
+
+
+def undelivered(run_dir: Path) -> List[Dict[str, Any]]:
+    """Return the notices of an ended run that are not delivered, once each target had its first attempt."""
+    if not (run_dir / NOTIFIED).exists():
+        return []
+    run = run_dir.parent.name
+    if not run_notices.continues(state(run_dir)):
+        spool.wait_for_first_attempts(event_id(run_notices.END.format(run)), FIRST_ATTEMPT_S)
+    return spool.undelivered(run)
+
+
+class _Terminated(Exception):
+    """The machine, or a person on it, ends this process."""
+
+
+class RunWatch:
+    """Looks at a run's files and at its other nodes."""
+
+    def __init__(self, run_dir: Path, notify: Mapping[str, Any]) -> None:
+        self._run_dir = run_dir
+        self._run = notify["run"]
+        self._targets = notify["targets"]
+        self._settings = notify["settings"]
+        self._hangs = 0
+        self._hung = False
+        self._peers = Peers(self._run["peers"])
+        self._threads: List[Thread] = []
+
+    def keep_on(self, supervisor: Mapping[str, Any]) -> None:
+        """Watch until the supervisor has ended, and send how the run ended."""
+
+        def terminated(_number: int, _frame: object) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise _Terminated
+
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        pauses_s: Tuple[float, ...] = PAUSES_S
+        try:
+            signal.signal(signal.SIGTERM, terminated)
+            while process.lives_on(supervisor["pid"], supervisor["birth"], TICK_S):
+                self.poll(time.time())
+        except _Terminated:
+            # A machine that goes down has no time for further attempts.
+            process.lives_on(supervisor["pid"], supervisor["birth"], TICK_S)
+            pauses_s = ()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._send(run_notices.ended(self._run_dir, self._run, state(self._run_dir), time.time()), pauses_s)
+        for thread in self._threads:
+            thread.join()
+
+    def poll(self, now: float) -> None:
+        """Send a notice of each new event."""
+        report = read_json(self._run_dir / HANG_REPORT)
+        if report and not self._hung:
+            self._hangs += 1
+            self._send_aside(run_notices.hung(self._run, report, self._hangs, now))
+        self._hung = bool(report)
+        for name, silent_s in self._peers.newly_lost():
+            self._send_aside(run_notices.node_lost(self._run, name, silent_s, now))
+
+    def _send(self, notice: Optional[Notice], pauses_s: Tuple[float, ...] = PAUSES_S) -> None:
+        if notice is not None:
+            spool.post(notice, self._targets, self._settings, self._run["run"], pauses_s)
+
+    def _send_aside(self, notice: Notice) -> None:
+        """Send a notice while the watch continues."""
+        thread = Thread(target=self._send, args=(notice,))
+        thread.start()
+        self._threads.append(thread)
+
+
+class Peers:
+    """The run's other nodes, to which the first one connects now and then: an open port, or a refusal, is an answer.
+
+    Only a node that has answered before can be lost: a firewall may drop what comes from here.
+    """
+
+    def __init__(self, addresses: Mapping[str, str], port: int = RENDEZVOUS_PORTS[0]) -> None:
+        self._addresses = addresses
+        self._port = port
+        self._answered: Dict[str, float] = {}
+        """Name → monotonic time of the last answer."""
+        self._lost: Set[str] = set()
+        self._looked = -PEERS_S
+
+    def newly_lost(self) -> List[Tuple[str, float]]:
+        """Return the nodes that are lost since the last call, each with its time without an answer."""
+        now = time.monotonic()
+        if not self._addresses or now - self._looked < PEERS_S:
+            return []
+        self._looked = now
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            answers = dict(zip(self._addresses, pool.map(self._answers, self._addresses.values())))
+        for name, answers_now in answers.items():
+            if answers_now:
+                self._answered[name] = time.monotonic()
+                self._lost.discard(name)
+        silent = {name: now - at for name, at in self._answered.items() if name not in self._lost}
+        lost = [(name, silent_s) for name, silent_s in silent.items() if silent_s >= LOST_S]
+        self._lost.update(name for name, _ in lost)
+        return lost
+
+    def _answers(self, address: str) -> bool:
+        try:
+            socket.create_connection((address, self._port), CONNECT_S).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return True

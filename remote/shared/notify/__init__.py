@@ -1,0 +1,1 @@
+"""Notifications (`--notify`): their targets, their text and their delivery, the same on both sides."""

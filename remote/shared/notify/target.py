@@ -1,0 +1,83 @@
+"""Targets of notifications: `ntfy:TOPIC`, `slack:WEBHOOK`, `mail:ADDRESS`, `command:LINE`, or a URL.
+
+A target may hold a secret: errors and `shown` leave it out.
+"""
+
+import ipaddress
+import re
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+NTFY = "https://ntfy.sh/"
+KINDS = ("ntfy", "slack", "mail", "command")
+MAX_CHARS = 4000
+FORMS = "give ntfy:TOPIC, slack:WEBHOOK, mail:ADDRESS, command:LINE or a URL"
+_TOPIC = re.compile(r"[-_A-Za-z0-9]{1,64}")
+_ADDRESS = re.compile(r"[^\s@<>,;:\"()]+@[^\s@<>,;:\"()]+")
+_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
+
+
+class Target(NamedTuple):
+    """A target of notifications."""
+
+    kind: str
+    """One of KINDS, or `url`."""
+    address: str
+    """A URL, a mail address, or a command line."""
+
+
+def parse(text: str) -> Target:
+    """Return the target that a text names. Raises ValueError with a sentence that shows no secret.
+
+    parse("ntfy:my-topic")  # Target(kind="ntfy", address="https://ntfy.sh/my-topic")
+    """
+    kind, colon, rest = text.partition(":")
+    if len(text) > MAX_CHARS:
+        raise ValueError("a target is too long: {}".format(FORMS))
+    if kind in ("http", "https"):
+        return Target("url", _checked_url(text, "a URL"))
+    if kind not in KINDS or not colon or not rest.strip():
+        raise ValueError("a target is not possible: {}".format(FORMS))
+    if kind == "ntfy":
+        url = rest if rest.startswith(("http://", "https://")) else NTFY + rest
+        if not _TOPIC.fullmatch(urlsplit(url).path.lstrip("/")) or urlsplit(url).query:
+            raise ValueError("ntfy: needs a topic of A-Z, a-z, 0-9, _ and -, or the URL of a server with one")
+        return Target(kind, _checked_url(url, "ntfy:"))
+    if kind == "slack":
+        return Target(kind, _checked_url(rest, "slack:"))
+    if kind == "mail" and not _ADDRESS.fullmatch(rest):
+        raise ValueError("mail: needs one address, such as mail:you@example.org")
+    return Target(kind, rest)
+
+
+def _checked_url(url: str, subject: str) -> str:
+    """Return the URL. Raises ValueError for a URL without a host, and for one that would send secrets unencrypted."""
+    parts = urlsplit(url)
+    try:
+        known = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        known = False
+    if parts.scheme not in ("http", "https") or not known or _UNPRINTABLE.search(url) or parts.fragment:
+        raise ValueError("{} needs the URL of a server, such as https://example.org/path".format(subject))
+    if parts.scheme == "http" and not is_private(parts.hostname or ""):
+        raise ValueError("{} needs https:// for a server that is not on a private address".format(subject))
+    return url
+
+
+def is_private(host: str) -> bool:
+    """Return whether a host is this machine, or an address of a private network."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_private
+    except ValueError:
+        return False
+
+
+def shown(target: Target) -> str:
+    """Return a target for records and people, without its secret: `slack:hooks.slack.com/…`."""
+    if target.kind == "mail":
+        return "mail:" + target.address
+    if target.kind == "command":
+        return "command:…"
+    parts = urlsplit(target.address)
+    host = "{}{}/…".format(parts.hostname, ":{}".format(parts.port) if parts.port else "")
+    return "{}://{}".format(parts.scheme, host) if target.kind == "url" else "{}:{}".format(target.kind, host)
