@@ -460,6 +460,14 @@ class RunInfo:
     """From its start to its end."""
     accuracy: float | None
     cost_usd: float | None
+    name: str | None = None
+    note: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    loss: float | None = None
+    """Its last training loss."""
+    changed: str | None = None
+    """Settings that the run before in the list did not have: `lr 0.1, 1a2b3c4d5e`. Empty: no such settings.
+    `None`: no run before, or not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

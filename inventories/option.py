@@ -30,6 +30,8 @@ class Option:
     """Type of a value on the command line, or the possible words. Default: that of the field."""
     multiple: bool = False
     """Whether it may be typed several times."""
+    mapping: bool = False
+    """Whether its values are names with values: `K=V` on the command line, keys in a file."""
     default: Any = None
     exists: Literal["file", "folder"] | None = None
     """A path has to lead to a file or a folder of this computer."""
@@ -118,6 +120,7 @@ def _completed(declared: "Field[Any]") -> Option:
         keyword=about.keyword or declared.name,
         kind=about.kind or kind,
         multiple=multiple or about.multiple,
+        mapping=get_origin(declared.type) is Mapping,
         default=None if declared.default is MISSING else declared.default,
     )
 

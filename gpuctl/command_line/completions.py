@@ -13,6 +13,8 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+NAMED = 100
+"""Of the latest runs, as many are offered by name."""
 Offer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
@@ -48,11 +50,17 @@ def clusters(_context: click.Context) -> Iterator[tuple[str, str]]:
 
 @_offer
 def runs(_context: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield the runs of all clusters, the latest first. Their records, maybe thousands, are not read."""
+    """Yield the runs of all clusters, the latest first, and the names of the latest: there may be thousands."""
+    import json
+
     from inventories.disk.store import Store
 
-    for folder in reversed(Store.default().runs()):
+    for at, folder in enumerate(reversed(Store.default().runs())):
         yield folder.id, ""
+        if at < NAMED:
+            with suppress(OSError, ValueError, LookupError, TypeError):
+                if name := json.loads(folder.run_path.read_bytes())["options"]["name"]:
+                    yield name, folder.id
 
 
 @_offer

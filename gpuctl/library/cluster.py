@@ -300,7 +300,7 @@ class Cluster:
         """The whole id of a run that was named. Raises NotFound, and Usage for one of another cluster."""
         if run is None:
             return None
-        folder = self._app.store.run(run)
+        folder = self._app.store.run(run, self.name)
         cluster = folder.load_run().cluster
         if cluster != self.name:
             raise Usage(

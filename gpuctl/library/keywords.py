@@ -13,6 +13,9 @@ class TrainOptions(TypedDict, total=False):
     mode: str | None
     nnodes: int | str | None
     nproc_per_node: int | Literal["auto"] | None
+    name: str | None
+    note: str | None
+    tags: Mapping[str, str]
     detach: bool
     device: Literal["auto", "cpu"] | None
     env: Mapping[str, str]

@@ -16,6 +16,7 @@ from gpuctl.option_table.values import (
 )
 from inventories.option import option
 from inventories.runs.hang import OnHang
+from inventories.runs.labels import check_note, check_run_name, check_tags
 from inventories.specs.checks import check_stop_grace_s
 from remote.launchers import LAUNCHERS
 
@@ -43,6 +44,19 @@ class TrainSettings:
         "--nproc-per-node", key="run.nproc_per_node", resumed="always", metavar="auto|N", kind=str, read=processes,
         distinctive=True,
         help="Processes on each node (default: one for each GPU; without GPUs, one).",
+    )
+    name: str | None = _train(
+        "--name", key="run.name", resumed="always", metavar="NAME", read=check_run_name,
+        help="Name of the run, which commands take in the place of its id. Of several, the newest counts.",
+    )
+    note: str | None = _train(
+        "--note", key="run.note", resumed="always", metavar="TEXT", read=check_note,
+        help="A line on the run, which results show.",
+    )
+    tags: Mapping[str, str] = _train(
+        "--tag", keyword="tags", default={}, key="run.tags", resumed="always", metavar="K=V", kind=str, multiple=True,
+        read=check_tags,
+        help="Tag the run, such as sweep=lr: results --tag selects runs by it. Repeatable.",
     )
     detach: bool = _train(
         "--detach", default=False, key="run.detach", distinctive=True,

@@ -86,7 +86,15 @@ def differences(results: Sequence[Result], *, layout: bool = True) -> list[str]:
     Empty: the settings are equal. Values of variables, changed files and packages behind the name of a file are not
     compared. Without `layout`, the number of nodes and ranks does not count.
     """
-    runs = [_settings(result, layout=layout) for result in results]
+    return _differences([_settings(result, launch_of(result), layout=layout) for result in results])
+
+
+def changes(before: Run, run: Run) -> str:
+    """Return the settings of a run that the run before it did not have: `lr 0.1, without amp`. Empty: no such."""
+    return _differences([_settings(each, each, layout=True) for each in (before, run)])[1]
+
+
+def _differences(runs: Sequence[Mapping[Setting, str]]) -> list[str]:
     names = dict.fromkeys(itertools.chain.from_iterable(runs))
     columns = [(name, [run.get(name) for run in runs]) for name in names]
     differing = [(name, values) for name, values in columns if len(set(values)) > 1]
@@ -109,9 +117,8 @@ def _text(setting: Setting, value: str | None, values: Sequence[str | None]) -> 
     return shown if kind != "option" or name == ARGUMENTS else f"{label} {shown}".rstrip()
 
 
-def _settings(result: Result, *, layout: bool) -> dict[Setting, str]:
-    """Return the settings of a run. A setting that it was not given is missing."""
-    run = launch_of(result)
+def _settings(result: Result | Run, run: Run | None, *, layout: bool) -> dict[Setting, str]:
+    """Return the settings of a run, of its result and of its record. A setting that it was not given is missing."""
     options = options_of(run.args if run else ())
     settings: dict[Setting, str] = {("run", "script"): result.script}
     settings |= {("option", name): value for name, value in options.items()}

@@ -152,14 +152,17 @@ def runs_table(rows: Sequence[RunInfo], now: datetime | None = None) -> Renderab
     """The list of runs. Columns that say nothing are left out."""
     columns: dict[str, Callable[[RunInfo], str | Text]] = {
         "run": lambda row: row.run,
+        "name": lambda row: row.name or text.UNKNOWN,
         "status": lambda row: Text(row.status, STATUS_STYLES.get(row.status, "yellow")),
         "ranks": lambda row: str(row.world_size or text.UNKNOWN),
         "began": lambda row: text.age(row.started_at or "", now),
         "took": lambda row: text.duration(row.seconds),
+        "loss": lambda row: text.UNKNOWN if row.loss is None else text.loss(row.loss),
         "accuracy": lambda row: text.percent(row.accuracy),
     }
     if any(row.cost_usd for row in rows):
         columns["cost"] = lambda row: text.dollars(row.cost_usd)
+    columns["changed"] = lambda row: text.UNKNOWN if row.changed is None else row.changed or "nothing"
     columns["script"] = lambda row: text.shorten(
         text.command(row.script or text.UNKNOWN, row.args), ARGS_SHOWN
     )
@@ -167,7 +170,7 @@ def runs_table(rows: Sequence[RunInfo], now: datetime | None = None) -> Renderab
         columns,
         [[cell(row) for cell in columns.values()] for row in rows],
         right=("ranks",),
-        folded=("script",),
+        folded=("changed", "script"),
         optional=("ranks", "took", "began", "cost", "accuracy"),
     )
 

@@ -21,9 +21,10 @@ from gpuctl.run_results.time_parts import time_lines
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, STEP_PARTS, FittedTable, bar_of, table_of
 from gpuctl.tables.outputs import OutputLines
-from gpuctl.tables.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts_table
+from gpuctl.tables.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts_table, tags_text
 from gpuctl.tables.tune import search_table
 from gpuctl.tables.view import log_line
+from inventories.runs.labels import MAX_NAME
 from inventories.runs.run import RankResult, Result, Seconds, Share, UnusedMetrics
 from inventories.text import plural
 from remote.end_sentences import signal_name
@@ -177,7 +178,8 @@ class _Head:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         result = self.result
         status = (result.status, f"bold {STATUS_STYLES[result.status]}")
-        yield Text.assemble("run ", (result.run, "bold"), "  ", status)
+        name = f"  {text.clean(result.name, MAX_NAME)}" if result.name else ""
+        yield Text.assemble("run ", (result.run, "bold"), name, "  ", status)
         size = f"{plural(result.nnodes, 'node')}, {plural(result.world_size, 'rank')}"
         if result.ranks and drives_itself(result.mode, built_in=result.script == "built-in"):
             size = f"driver on {result.ranks[0].node}"  # the driver decides how much of the cluster it uses
@@ -363,6 +365,10 @@ def _tail(result: Result, artifacts: Sequence[str]) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", width=LABEL_WIDTH)
     grid.add_column(overflow="fold")
+    if result.note:
+        grid.add_row("note", text.clean(result.note))
+    if result.tags:
+        grid.add_row("tags", text.clean(tags_text(result)))
     if result.resumed_from:
         grid.add_row("resumed", f"from run {result.resumed_from}")
     if result.commit:

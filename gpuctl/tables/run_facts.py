@@ -162,6 +162,11 @@ def commit_text(result: Result) -> str:
     return text.UNKNOWN if commit is None else text.commit(commit.sha, dirty=commit.dirty)
 
 
+def tags_text(result: Result) -> str:
+    """Return the tags of a run as `sweep=lr, data=v2`."""
+    return ", ".join(f"{name}={value}" for name, value in result.tags.items()) or text.UNKNOWN
+
+
 def last_loss(train: TrainSummary) -> str:
     """`0.120`, or `0.120 (val_loss)` of a loss with another name."""
     return text.loss(train.loss[-1]) + _loss_name(train) if train.loss else text.UNKNOWN

@@ -10,8 +10,8 @@ gpuctl is refused with the way to rebuild it.
 
 import os
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,8 +22,9 @@ from inventories.ansible.inventory import read_inventory, write_inventory
 from inventories.disk import files, lock
 from inventories.disk.cluster_files import ClusterFiles
 from inventories.disk.journal import Journal
-from inventories.errors import CorruptFile, NewerFormat, NoAccess, NotFound
+from inventories.errors import CorruptFile, InventoryError, NewerFormat, NoAccess, NotFound
 from inventories.machine import Inventory
+from inventories.runs.labels import is_like_id
 from inventories.specs.checks import check_cluster_name
 from inventories.text import nearest
 
@@ -221,11 +222,19 @@ class Store:
             files.private_dir(folder)
         return run
 
-    def run(self, run_id: str) -> RunFolder:
-        """The run of that id, or the only one whose id begins or ends so. Raises NotFound."""
+    def run(self, run_id: str, cluster: str | None = None) -> RunFolder:
+        """The run of that id or name, or the only one whose id begins or ends so. Raises NotFound.
+
+        Of several with one name the newest, of `cluster` if it has one.
+        """
         ids = [path.name for path in _folders(self.home / "runs")]
         if run_id in ids:
             return RunFolder(self.home / "runs" / run_id)
+        if not is_like_id(run_id):
+            of_name = [run for run in self._named() if run.name == run_id]
+            of_cluster = [run for run in of_name if run.cluster == cluster]
+            if of_name:
+                return RunFolder(self.home / "runs" / max(run.run for run in of_cluster or of_name))
         ends = len(run_id) >= LEAST_OF_AN_END
         named = [
             known
@@ -240,9 +249,15 @@ class Store:
             raise NotFound(f"There is no run '{run_id}', nor any other. Start one with `gpuctl train`.")
         if run_id in (cluster.name for cluster in self.clusters()):
             raise NotFound(f"There is no run '{run_id}', but a cluster of that name: --cluster {run_id}")
-        close = _nearest_runs(run_id, ids)
+        close = _nearest_runs(run_id, ids, {run.name for run in self._named() if run.name})
         hint = f"; did you mean {' or '.join(close)}?" if close else f". The newest are {_listed(ids[-3:])};"
         raise NotFound(f"There is no run '{run_id}'{hint} `gpuctl runs --all` lists all.")
+
+    def _named(self) -> Iterator["Run"]:
+        """Yield the records of all runs that can be read, the newest first."""
+        for folder in reversed(self.runs()):
+            with suppress(InventoryError):
+                yield folder.load_run()
 
     def runs(self, cluster: str | None = None) -> list[RunFolder]:
         """The runs that were launched, of one cluster or of all, oldest first.
@@ -261,9 +276,10 @@ def _may_be_of(run: RunFolder, cluster: str) -> bool:
         return True
 
 
-def _nearest_runs(word: str, ids: Iterable[str]) -> list[str]:
-    """Return the quoted ids most like the word, which may stand for an id's time or for its last characters."""
+def _nearest_runs(word: str, ids: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Return the quoted names, or ids, most like the word: it may stand for an id's time or for its end."""
     by_part = {part: run_id for run_id in ids for part in (run_id, *run_id.split("-")[1:])}
+    by_part |= {name: name for name in names}
     return [f"'{run_id}'" for run_id in dict.fromkeys(by_part[part] for part in nearest(word, by_part))]
 
 

@@ -55,6 +55,9 @@ class Misplaced:
 class RunOptions:
     """The options of a person, as far as a run that resumes this run takes them over."""
 
+    name: str | None = None
+    note: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
     project: str | None = None
     """The folder on this computer in whose copy the script ran. `None`: the built-in job's own."""
     root: str | None = None
@@ -157,6 +160,16 @@ class Run:
     """The sentence on files of earlier runs that only some of its nodes had. Empty: no such files."""
     commit: Commit | None = None
     """Of the project that was sent. `None`: it is in no git repository."""
+
+    @property
+    def name(self) -> str | None:
+        """Return the name that a person gave it."""
+        return self.options.name if self.options else None
+
+    @property
+    def nnodes(self) -> int:
+        """Return the number of its nodes."""
+        return len(self.nodes)
 
     @property
     def built_in(self) -> bool:
@@ -416,6 +429,10 @@ class Result:
     """Why it made no progress, without the stacks. `None`: it is not known to have hung."""
     commit: Commit | None = None
     """As in the run's record."""
+    name: str | None = None
+    """The name that a person gave it, as are its note and tags."""
+    note: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
     endings: dict[str, NodeEnding] = field(default_factory=dict)
     """Node → how its ranks were ended, and what they left behind. A node whose ranks just ended is missing."""
     logged_error: FirstError | None = None

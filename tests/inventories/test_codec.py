@@ -75,7 +75,7 @@ def test_to_json_writes_the_documented_result_keys():
         "run", "cluster", "mode", "script", "status", "exit_code", "nnodes", "nproc_per_node", "world_size",
         "started_at", "ended_at", "seconds", "train", "ranks", "first_error", "cost_usd", "dir", "usage",
         "resumed_from", "reason", "checkpoints", "outputs", "output_totals", "files", "search", "hang",
-        "commit", "endings", "logged_error", "joined", "outside",
+        "commit", "name", "note", "tags", "endings", "logged_error", "joined", "outside",
     ]  # fmt: skip
     assert list(document["seconds"]) == [
         "total",

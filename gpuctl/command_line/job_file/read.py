@@ -15,6 +15,7 @@ from gpuctl.environment_variables import variable
 from gpuctl.errors import GpuctlError
 from inventories.errors import InvalidInput
 from inventories.option import Option
+from inventories.runs.labels import check_tag
 from inventories.specs.checks import check_cluster_name
 from inventories.specs.job_file import repository_above
 from inventories.specs.spec import Spec
@@ -147,8 +148,8 @@ class _Reader:
         return Spec(cluster=check_cluster_name(value))
 
     def _value(self, option: Option) -> object:
-        if option.keyword == "env":
-            return tuple(self._variables(option.path))
+        if option.mapping:
+            return tuple(self._pairs(option))
         if option.multiple:
             return tuple(self._each(option))
         return self._single(option, option.path)
@@ -232,16 +233,20 @@ class _Reader:
             raise InvalidInput(f"{shown(value)} can't be used: {NO_LIST}")
         return [self._as_written(item) for item in self._items(at)]
 
-    def _variables(self, at: Keys) -> list[str]:
-        """Return `NAME=VALUE`, or `NAME` alone, which takes its value from this computer when it is needed."""
-        mapping = self._source.value(*at)
+    def _pairs(self, option: Option) -> list[str]:
+        """Return `NAME=VALUE`; of variables also `NAME`, which takes its value from this computer when needed."""
+        at, mapping = option.path, self._source.value(*option.path)
         if not isinstance(mapping, dict):
             raise InvalidInput(f"{shown(mapping)} can't be used: it should be lines such as NAME: value.")
         words = []
         for name, value in mapping.items():
             try:
-                variable(f"{name}=")
-                words.append(name if value is None else f"{name}={self._as_written((*at, name))}")
+                word = name if value is None else f"{name}={self._as_written((*at, name))}"
+                if option.keyword == "env":
+                    variable(f"{name}=")
+                else:
+                    check_tag(word)
+                words.append(word)
             except GpuctlError as error:
                 self._problem((*at, name), f"key '{'.'.join((*map(str, at), name))}': {error}")
         return words

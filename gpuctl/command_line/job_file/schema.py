@@ -85,6 +85,8 @@ def _option(option: Option) -> Schema:
             "description": VARIABLES_HELP,
         }
     text = option.help.removesuffix(" Repeatable.")
+    if option.mapping:
+        return {"type": "object", "additionalProperties": _scalar(), "description": text}
     if option.multiple:
         return {"type": ["array", "string"], "items": {"type": "string"}, "description": text}
     return _value(option) | {"description": text}

@@ -223,7 +223,7 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
 def _resumed(request: TrainRequest, before: RunOptions, when: str) -> TrainRequest:
     """Return the request with the earlier run's options that are taken over `when`, unless they are set."""
     options = [option for option in options_of(TrainSettings) if option.resumed == when]
-    unset = [option for option in options if getattr(request, option.name) in (option.default, None)]
+    unset = [option for option in options if getattr(request, option.name) in (option.default, None, {})]
     return replace(
         request, **{option.name: _revived(option, getattr(before, option.name)) for option in unset}
     )

@@ -8,6 +8,7 @@ from gpuctl.workflow.machines.connect import unknown_cluster
 from inventories.disk.store import RunFolder, Store
 from inventories.errors import InventoryError, NotFound
 from inventories.machine import Machine
+from inventories.runs.labels import LATEST
 from inventories.runs.run import Result, Run
 
 MAX_BESIDE = 20
@@ -15,12 +16,12 @@ MAX_BESIDE = 20
 
 
 def latest(app: App, named: str | None) -> RunFolder:
-    """Return the run of that name (its beginning or end is enough), or the cluster's latest.
+    """Return the run of that name or id (an id's beginning or end is enough), or the cluster's latest.
 
     Prints which run that is if other runs may still be active.
     """
-    if named is not None:
-        return app.store.run(named)
+    if named is not None and named != LATEST:
+        return app.store.run(named, app.options.cluster)
     folder = newest(app)
     if active := active_beside(app, folder):
         app.output.say(

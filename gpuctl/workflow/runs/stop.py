@@ -6,7 +6,7 @@ from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.collect import attach
-from gpuctl.workflow.runs.runs import active_beside, final_result, machines_of, newest
+from gpuctl.workflow.runs.runs import active_beside, final_result, latest, machines_of, newest
 from gpuctl.workflow.runs.unfinished_runs import open_runs
 from inventories.disk.store import RunFolder
 from inventories.runs.run import Result
@@ -20,7 +20,7 @@ def stop(
     `interrupted`: ranks get SIGINT, else SIGTERM. Without a name, the only active run, or the latest if no run is
     active. Raises Usage if several are.
     """
-    folder = app.store.run(named) if named is not None else _only_active(app)
+    folder = latest(app, named) if named is not None else _only_active(app)
     return stop_run(app, folder, grace_s, interrupted=interrupted)
 
 

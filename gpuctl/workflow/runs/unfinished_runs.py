@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gpuctl.command_results import RunInfo
 from gpuctl.errors import Usage
+from gpuctl.run_results.saved_results import changes
 from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.collect import attach
 from gpuctl.workflow.runs.runs import final_result, latest, machines_of
@@ -156,17 +157,23 @@ def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str,
 def overview(app: "App", cluster: str | None) -> list[RunInfo]:
     """Return the runs of a cluster, or of all clusters. Results of runs that have ended are downloaded first."""
     open_runs(app, cluster)
-    return [_row(folder) for folder in app.store.runs(cluster)]
+    rows: list[RunInfo] = []
+    before: Run | None = None
+    for folder in app.store.runs(cluster):
+        row, before = _row(folder, before)
+        rows.append(row)
+    return rows
 
 
-def _row(folder: RunFolder) -> RunInfo:
+def _row(folder: RunFolder, before: "Run | None") -> "tuple[RunInfo, Run | None]":
+    """Return a run as the list shows it, and its record. `before`: the run above it."""
     run = result = None
     status: RunStatus | Literal["unreadable"] = "unreadable"
     with suppress(InventoryError):
         run = folder.load_run()
         result = folder.load_result()
         status = result.status if result else "running"
-    return RunInfo(
+    row = RunInfo(
         run=folder.id,
         cluster=run.cluster if run else None,
         mode=run.mode if run else None,
@@ -178,7 +185,13 @@ def _row(folder: RunFolder) -> RunInfo:
         seconds=result.seconds.total if result else None,
         accuracy=result.train.accuracy if result else None,
         cost_usd=result.cost_usd if result else None,
+        name=run.name if run else None,
+        note=run.options.note if run and run.options else None,
+        tags=run.options.tags if run and run.options else {},
+        loss=result.train.loss[-1] if result and result.train.loss else None,
+        changed=changes(before, run) if before and run else None,
     )
+    return row, run
 
 
 def results_of(app: "App", named: Sequence[str]) -> list[Result]:

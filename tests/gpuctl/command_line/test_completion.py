@@ -72,10 +72,11 @@ def test_completion_offers_runs_latest_first(tmp_path: Path) -> None:
     for run in runs:
         (tmp_path / "runs" / run).mkdir(parents=True)
         (tmp_path / "runs" / run / "run.json").touch()
+    (tmp_path / "runs" / runs[0] / "run.json").write_text('{"options": {"name": "warmup-fix"}}')
     (tmp_path / "runs" / "20261122-020000-0000").mkdir()  # it was never launched
     for line in ("logs ", "stop ", "results ", f"results {runs[0]} ", "train --resume-from "):
         offered, modules = complete(f"gpuctl {line}", tmp_path)
-        assert offered == runs[::-1], line
+        assert offered == [*runs[::-1], "warmup-fix"], line
         assert not {"rich", "paramiko", "gpuctl.workflow.runs.runs", "inventories.runs.run"} & set(
             modules.split()
         )

@@ -1,6 +1,7 @@
 import os
 import shutil
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from support import a_machine, a_run, an_inventory
 from inventories.disk.store import ClusterFolder, Journal, RunFolder, Store
 from inventories.errors import CorruptFile, InvalidInput, Locked, NewerFormat, NotFound
 from inventories.machine import Inventory
-from inventories.runs.run import Result, Run, RunNode, Seconds, TrainSummary
+from inventories.runs.run import Result, Run, RunNode, RunOptions, Seconds, TrainSummary
 
 NOW = datetime(2026, 11, 21, 5, 46, 25, tzinfo=UTC)
 
@@ -268,6 +269,20 @@ def test_store_run_finds_run_by_unique_beginning_or_end(store):
     assert str(caught.value) == (
         f"Run '202611' could be any of '{first.id}', '{second.id}'. Write more of its id."
     )
+
+
+def test_store_run_finds_the_newest_run_of_a_name_first_in_the_cluster(store):
+    folders = [
+        launch(store, cluster, NOW + timedelta(days=day)) for day, cluster in enumerate(("a", "b", "b", "a"))
+    ]
+    for folder, name in zip(folders, ("base", "base", "base", "other"), strict=True):
+        folder.save_run(replace(folder.load_run(), options=RunOptions(name=name)))
+    assert store.run("base") == store.run("base", "c") == folders[2]
+    assert store.run("base", "a") == folders[0]
+    (store.home / "runs" / "20270101-000000-0000").mkdir()
+    assert store.run("other") == folders[3]
+    with pytest.raises(NotFound, match=r"There is no run 'bsae'; did you mean 'base'\? "):
+        store.run("bsae")
 
 
 @pytest.mark.parametrize("run_id", ["", "..", ".", "nothing-like-it", "../runs", "/"])

@@ -137,6 +137,7 @@ class TrainRequest(TrainSettings):
             "nproc_per_node": self.nproc_per_node if isinstance(self.nproc_per_node, int) else None,
             "device": "cpu" if self.device == "cpu" and not self.built_in else None,
             "env": tuple(sorted(self.env)),
+            "tags": dict(self.tags),
             "requirements": str(self.requirements.absolute()) if self.requirements else None,
             "wheels": str(self.wheels.absolute()) if self.wheels else None,
             "hang_after": self._hang_env.get(HANG_AFTER_VARIABLE),

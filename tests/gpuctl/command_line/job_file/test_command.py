@@ -24,6 +24,8 @@ run:
   nnodes: 2
   device: cpu
   detach: true
+  name: base
+  tags: {sweep: lr, seed: 7}
 outputs: '*.pt'
 """
 
@@ -77,6 +79,8 @@ def test_train_runs_script_of_the_file_from_any_folder_of_the_repository(
         nnodes=2,
         device="cpu",
         detach=True,
+        name="base",
+        tags={"sweep": "lr", "seed": "7"},
         env={"A": "1", "B": "2"},
         requirements=project / "needs.txt",
         include=(project / "data",),
@@ -107,13 +111,16 @@ def test_file_that_is_taken_is_named_whatever_it_says(
 
 
 def test_typed_options_win_and_repeatable_ones_are_added(project: Path, requested: Requested) -> None:
-    typed = "--nnodes 1 --env B=3 --env C=4 --include sub --bring *.csv --pip einops --"
+    typed = (
+        "--nnodes 1 --env B=3 --env C=4 --include sub --bring *.csv --pip einops --name mine --tag seed=8 --"
+    )
     request = requested("train", *typed.split(), "--epochs", "3")
     assert request.words == ("my.py", "--lr", "0.1", "--epochs", "3")
     assert (request.nnodes, request.device) == (1, "cpu")
     assert request.env == {"A": "1", "B": "3", "C": "4"}
     assert request.include == (project / "data", project / "sub")
     assert request.bring == ("*.pt", "*.csv")
+    assert (request.name, request.tags) == ("mine", {"sweep": "lr", "seed": "8"})
     assert requested("train", "--bring", "none").bring == ("none",)
 
 

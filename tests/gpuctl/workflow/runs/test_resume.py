@@ -32,6 +32,7 @@ RUN = a_run(
     nodes=(RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run"),),
     options=RunOptions(project="/srv", nnodes=2, nproc_per_node=4, pip=("numpy",)),
 )
+LABELLED = replace(RUN, options=RunOptions(name="base", note="first try", tags={"sweep": "lr"}))
 HANGS = replace(RUN, options=RunOptions(project="/srv", hang_after="600", on_hang="restart"))
 BUILT_IN = replace(RUN, script="built-in", args=("--epochs", "3"), options=RunOptions())
 MODULE = replace(RUN, script="-m pkg.mod")
@@ -62,6 +63,12 @@ NEXT = replace(RUN, run="20261121-060000-0000")
         ({}, RUN, {"nnodes": 2, "nproc_per_node": 4, "pip": ("numpy",)}),
         ({"nnodes": 1, "nproc_per_node": "auto"}, RUN, {"nnodes": 1, "nproc_per_node": "auto"}),
         ({}, replace(RUN, options=RunOptions(nnodes=4, min_nodes=2)), {"nnodes": 4, "min_nodes": 2}),
+        ({}, LABELLED, {"name": "base", "note": "first try", "tags": {"sweep": "lr"}}),
+        (
+            {"name": "new", "tags": {"a": "b"}},
+            LABELLED,
+            {"name": "new", "note": "first try", "tags": {"a": "b"}},
+        ),
         ({}, HANGS, {"hang_after": 600.0, "on_hang": "stop"}),
         ({"max_restarts": 2}, HANGS, {"on_hang": "restart"}),
         ({"detach": True}, HANGS, {"hang_after": 600.0, "on_hang": None}),

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import a_result
 
 from gpuctl.app import App
 from gpuctl.command_line import cli
 from gpuctl.errors import Usage
 from gpuctl.workflow.runs.runs import latest
-from gpuctl.workflow.runs.unfinished_runs import ClusterRuns, OpenRun, open_runs
+from gpuctl.workflow.runs.unfinished_runs import ClusterRuns, OpenRun, open_runs, overview
 from inventories.disk.store import RunFolder, Store
 from inventories.machine import Inventory, Machine
-from inventories.runs.run import Run, RunNode
+from inventories.runs.commit import Commit
+from inventories.runs.run import Run, RunNode, RunOptions, TrainSummary
 
 
 @pytest.fixture
@@ -64,6 +66,22 @@ def test_open_runs_read_a_reason_without_its_facts(store: Store, reason: str) ->
     assert open_runs(App(), "default") == []
     result = folder.load_result()
     assert result.status == "failed"
+
+
+def test_list_of_runs_shows_names_and_changes(store: Store) -> None:
+    folders = [a_run(store), a_run(store), a_run(store)]
+    labels = RunOptions(name="base", note="first", tags={"sweep": "lr"})
+    folders[0].save_run(replace(folders[0].load_run(), args=("--lr", "0.1"), options=labels))
+    folders[1].save_run(
+        replace(folders[1].load_run(), args=("--lr", "0.2"), commit=Commit(sha="1a2b", dirty=False))
+    )
+    folders[2].save_run(replace(folders[1].load_run(), run=folders[2].id))
+    train = TrainSummary(loss=(0.5, 0.25), accuracy=0.9)
+    for folder in folders:
+        folder.save_result(a_result(run=folder.id, train=train, dir=str(folder.path)))
+    first, second, third = overview(App(), "default")
+    assert (first.name, first.note, first.tags, first.loss) == ("base", "first", {"sweep": "lr"}, 0.25)
+    assert (first.changed, second.changed, third.changed) == (None, "lr 0.2, 1a2b", "")
 
 
 def test_note_on_older_runs_names_those_whose_machines_the_cluster_has(
