@@ -95,6 +95,10 @@ def sentence(ended: Ended) -> str:
             return "stopped"
         case Reason.STOPPED_HUNG:
             return "stopped, as it hung"
+        case Reason.GPUS_IDLE:
+            limit = "the limit" if ended.percent is None else f"{ended.percent:g} %"
+            since = "" if ended.seconds is None else f" for {_long(ended.seconds)}"
+            return f"stopped, as all its GPUs were below {limit}{since}"
         case Reason.RESIZED:
             return "stopped, as more machines can take part"
         case Reason.PEER_FAILED:
@@ -367,6 +371,14 @@ def _more_time(ending: NodeEnding, *, several: bool) -> str:
 def seconds_text(seconds: float) -> str:
     """`30 s`, `2.5 s`."""
     return f"{seconds:.0f} s" if seconds >= 10 else f"{round(seconds, 1):g} s"
+
+
+def _long(seconds: float) -> str:
+    """`1 h`, `90 min`, `45 s`."""
+    unit, size = next(
+        ((unit, size) for unit, size in (("h", 3600), ("min", 60)) if seconds % size == 0), ("s", 1)
+    )
+    return f"{seconds / size:g} {unit}"
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -144,6 +144,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/end_sentences.py",
         "remote/node/hangs/rank_hook/",
     ),
+    "integration/test_gpu_end.py": ("remote/node/runs/gpu_watch.py", "remote/node/runs/usage.py"),
     "integration/test_hangs.py": (
         "gpuctl/run_results/hangs/",
         "gpuctl/workflow/runs/on_hang.py",

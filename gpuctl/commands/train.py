@@ -190,6 +190,8 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
             app.output.say(
                 f"it was stopped as it hung; `gpuctl why {result.run}` shows what is known of that"
             )
+        if result.reason is Reason.GPUS_IDLE:
+            app.output.say(_idle_gpus(result))
         if result.reason is Reason.STOPPED and not interrupted:
             app.output.say("it was stopped by another command: gpuctl stop, or gpuctl down")
         elif result.status != "succeeded":
@@ -199,6 +201,20 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
     if result.status == "failed" and result.script == "built-in" and result.exit_code == WRONG_OPTIONS:
         return WRONG_OPTIONS
     return 0 if result.status in ("succeeded", "running") else 1
+
+
+def _idle_gpus(result: "Result") -> str:
+    """Return the sentence on a run that ended by the use of its GPUs."""
+    from gpuctl.run_results.saved_results import launch_of
+    from inventories.disk.store import RunFolder
+    from inventories.runs.end_reasons import Ended, Reason
+    from remote.end_sentences import sentence
+    from remote.runs.run_files import read_node_records
+
+    run = launch_of(result)
+    records = read_node_records(RunFolder(Path(result.dir)), run.nodes) if run else []
+    ends = [record.ended for record in records if record.ended and record.ended.reason is Reason.GPUS_IDLE]
+    return f"it was {sentence(ends[0] if ends else Ended(reason=Reason.GPUS_IDLE))}"
 
 
 def _advise(app: App, result: "Result") -> None:

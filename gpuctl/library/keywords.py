@@ -35,6 +35,8 @@ class TrainOptions(TypedDict, total=False):
     max_restarts: int
     hang_after: str | None
     on_hang: Literal["report", "stop", "restart"] | None
+    end_if_gpu_below: str | None
+    gpu_below_for: str | None
     stop_grace: str | None
     notify: Sequence[str]
     module: str | None

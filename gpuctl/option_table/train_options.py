@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from gpuctl.option_table.values import (
+    gpu_below_s,
+    gpu_fraction,
     hang_after_s,
     max_nodes,
     notify_targets,
@@ -138,6 +140,16 @@ class TrainSettings:
     on_hang: OnHang | None = _train(
         "--on-hang", key="run.on_hang", distinctive=True,
         help="What to do if the run hangs, once the cause is told (default: report).",
+    )
+    gpu_below: float | None = _train(
+        "--end-if-gpu-below", keyword="end_if_gpu_below", key="run.end_if_gpu_below", metavar="PERCENT", kind=str,
+        read=gpu_fraction, annotation="str | None", distinctive=True,
+        help="End the run once all its GPUs were below this use, such as 10%, for the time of --for.",
+    )
+    gpu_below_s: float | None = _train(
+        "--for", keyword="gpu_below_for", key="run.gpu_below_for", metavar="TIME", kind=str, read=gpu_below_s,
+        annotation="str | None",
+        help="The time of --end-if-gpu-below, such as 30m (default: 1h).",
     )
     stop_grace_s: float | None = _shared(
         "--stop-grace", keyword="stop_grace", key="run.stop_grace", resumed="always", metavar="TIME", kind=str,

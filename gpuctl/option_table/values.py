@@ -183,6 +183,21 @@ def _targets_in(path: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+def gpu_fraction(value: str) -> float:
+    """Return the limit of GPUs' use as a fraction, from `10%` or `10`. Raises Usage."""
+    digits = str(value).strip().removesuffix("%").strip()
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,9})?", digits) or not 0 < float(digits) <= 100:
+        raise Usage(
+            f"--end-if-gpu-below {value} is not possible: give a use of the GPUs above 0 %, up to 100 %, such as 10%."
+        )
+    return float(digits) / 100
+
+
+def gpu_below_s(value: str) -> float:
+    """Return the seconds for which GPUs are below the limit before the run ends. Raises InvalidInput."""
+    return parse_duration_s(value, "--for")
+
+
 def read_layouts(names: Sequence[str], *, flag: str) -> "tuple[Layout, ...]":
     """Return layouts of nodes and processes. Raises Usage, which names the flag."""
     from gpuctl.scaling.measurements import parse_layouts

@@ -73,6 +73,8 @@ class Reason(StrEnum):
     """A person asked for it."""
     STOPPED_HUNG = "stopped_hung"
     """It hung, and was to be stopped then."""
+    GPUS_IDLE = "gpus_idle"
+    """Its GPUs were below the limit of --end-if-gpu-below."""
     RESIZED = "resized"
     """More machines can take part in an elastic job."""
     PEER_FAILED = "peer_failed"
@@ -129,7 +131,7 @@ class Cause(StrEnum):
     """Two ranks use one GPU."""
 
 
-STOPS = frozenset({Reason.STOPPED, Reason.STOPPED_HUNG, Reason.RESIZED, Reason.PEER_FAILED})
+STOPS = frozenset({Reason.STOPPED, Reason.STOPPED_HUNG, Reason.GPUS_IDLE, Reason.RESIZED, Reason.PEER_FAILED})
 """gpuctl ended it: no failure."""
 WAITED_FOR = frozenset({Reason.TIMED_OUT, Reason.HUNG, Reason.ENDED_EARLY})
 """Ranks gave up waiting for others; of a run, where it is not always known for which."""
@@ -182,7 +184,9 @@ class Ended:
     ranks: tuple[int, ...] = ()
     """The ranks that others waited for, as far as they are known."""
     seconds: float | None = None
-    """How long was waited."""
+    """How long was waited, or GPUs were below a limit."""
+    percent: float | None = None
+    """The limit of the GPUs' use."""
     free_bytes: int | None = None
     program: str = ""
     """The program: a launcher, or a rank's command."""

@@ -12,6 +12,7 @@ CONTAINER_RESTARTED = "container_restarted"
 RUNNER_KILLED = "runner_killed"
 NO_RECORD = "no_record"
 STOPPED = "stopped"
+GPUS_IDLE = "gpus_idle"
 
 
 def ended(reason: str, **facts: object) -> Dict[str, Any]:

@@ -9,9 +9,11 @@ from support import a_run
 
 from gpuctl.app import App
 from gpuctl.commands.train import report
-from inventories.disk.store import Store
-from inventories.runs.end_reasons import Reason
+from inventories.disk.store import RunFolder, Store
+from inventories.runs.end_reasons import Ended, Reason
+from inventories.runs.records import NodeRecord
 from inventories.runs.run import Result, RunNode, Seconds, TrainSummary
+from remote.runs.run_files import save_node_record
 
 
 @pytest.fixture
@@ -31,6 +33,15 @@ def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
         train=TrainSummary(), ranks=(), first_error=None, cost_usd=None, dir=str(folder.path),
         reason=Reason.STOPPED,
     )  # fmt: skip
+
+
+def test_run_that_ended_as_its_gpus_did_nothing_is_said_so(
+    result: Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = Ended(reason=Reason.GPUS_IDLE, seconds=5400.0, percent=10.0)
+    save_node_record(RunFolder(Path(result.dir)), NodeRecord(node="gpu-0", launcher="torchrun", ended=ended))
+    assert report(App(), replace(result, reason=Reason.GPUS_IDLE), interrupted=False) == 1
+    assert "it was stopped, as all its GPUs were below 10 % for 90 min\n" in capsys.readouterr().err
 
 
 def test_run_that_was_stopped_as_it_hung_is_said_so_with_how_to_resume(

@@ -173,6 +173,10 @@ SENTENCES: list[tuple[Ended, str]] = [
     ),
     (Ended(reason=R.STOPPED), "stopped"),
     (Ended(reason=R.STOPPED_HUNG), "stopped, as it hung"),
+    (
+        Ended(reason=R.GPUS_IDLE, seconds=3600.0, percent=12.5),
+        "stopped, as all its GPUs were below 12.5 % for 1 h",
+    ),
     (Ended(reason=R.RESIZED), "stopped, as more machines can take part"),
     (Ended(reason=R.PEER_FAILED), "stopped, as another node had failed"),
 ]
@@ -197,6 +201,6 @@ def test_sentence_needs_no_facts(reason: Reason) -> None:
 def test_a_node_gives_reasons_that_are_known() -> None:
     inputs = {value for name, value in vars(on_a_node).items() if name.isupper()}
     assert inputs < set(Reason)
-    assert inputs & STOPS == {Reason.STOPPED}
+    assert inputs & STOPS == {Reason.STOPPED, Reason.GPUS_IDLE}
     assert inputs | STOPS == set(NODE_REASONS), "what is taken from a node is what a node gives"
     assert set(RANK_REASONS) <= inputs

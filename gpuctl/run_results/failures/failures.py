@@ -57,6 +57,7 @@ SUSPICION = {
     # No failures.
     Reason.STOPPED: 9,
     Reason.STOPPED_HUNG: 9,
+    Reason.GPUS_IDLE: 9,
     Reason.RESIZED: 9,
     Reason.PEER_FAILED: 9,
 }

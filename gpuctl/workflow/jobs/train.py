@@ -22,6 +22,7 @@ from gpuctl.workflow.machines.idle import keep_for_start
 from gpuctl.workflow.machines.notify import for_run
 from gpuctl.workflow.machines.replaced_pods import ReplacedPods
 from gpuctl.workflow.machines.setup_state import check_set_up, without_setup
+from gpuctl.workflow.runs.gpu_end import check_gpus, with_gpu_watch
 from gpuctl.workflow.runs.idle_nodes import connected_idle, refuse_busy
 from gpuctl.workflow.runs.launch import (
     Launch,
@@ -244,6 +245,7 @@ class _Start:
         with self._timed("prepare"):
             view.phase("prepare", "facts, firewalls, environment, code")
             facts = gather_facts(self.inventory, nodes, on_cpu=request.on_cpu)
+            check_gpus(request, facts)
             if request.built_in:
                 advised = with_strategy(self.runs.app, request, self.machines, facts)
                 self.launchable = self.launchable.with_request(advised)
@@ -337,6 +339,7 @@ class _Start:
             )
             first = run.nodes[0].name
             commands = {**commands, first: {**commands[first], "notify": notify}}
+        commands = with_gpu_watch(commands, run, request)
         self.launched = Launch(
             run=run,
             folder=self.folder,

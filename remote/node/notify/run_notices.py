@@ -24,6 +24,7 @@ REASONS = {
     end_reasons.DISK_FULL: "the disk of the node is full",
     end_reasons.RAY_ENDED: "Ray ended",
     end_reasons.RAY_LATE: "Ray did not start a rank in time",
+    end_reasons.GPUS_IDLE: "its GPUs were below the limit of --end-if-gpu-below",
     "stopped_hung": "it hung, and was stopped",
     "peer_failed": "another node failed",
 }

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Dict
 from remote.node import process, run_state
 from remote.node.hangs import watch as hang_watch
 from remote.node.notify import run_watch
-from remote.node.runs import supervisor, usage
+from remote.node.runs import gpu_watch, supervisor, usage
 from remote.node.storage import checkpoints, outputs
 from remote.node.storage.sending import send_tree
 from remote.shared import frames
@@ -35,7 +35,11 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     if launch:
         supervisor.launch(launch)
         interface = launch["env"].get("GLOO_SOCKET_IFNAME")
-        usage.begin_log(Path(launch["run_dir"]), launch["node"], [interface] if interface else [])
+        watch = None
+        if launch.get("gpu_watch"):
+            watch = gpu_watch.GpuWatch(Path(launch["run_dir"]), launch["node"], launch["gpu_watch"])
+        interfaces = [interface] if interface else []
+        usage.begin_log(Path(launch["run_dir"]), launch["node"], interfaces, watch)
         hang_watch.begin(Path(launch["run_dir"]), launch["env"])
         run_watch.begin(Path(launch["run_dir"]), launch.get("notify"))
         frames.write(output, {"t": frames.STARTED})

@@ -256,10 +256,12 @@ def tell_to_stop(
     reason: str = end_reasons.STOPPED,
     signal_name: str = "SIGTERM",
     grace_s: Optional[float] = None,
+    facts: Optional[Dict[str, Any]] = None,
 ) -> None:
     """Tell the run to end, also one that is just being started. Returns at once.
 
     `signal_name`: of that for its ranks. `grace_s`: how long these may take from it on. `None`: as the launch set.
+    `facts`: of the reason.
     """
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     if grace_s is not None:
@@ -269,7 +271,9 @@ def tell_to_stop(
     if not stop.exists():  # time, reason and signal are the ones of the first call
         temporary = temporary_beside(stop)
         try:
-            temporary.write_text(json.dumps(dict(end_reasons.ended(reason), signal=signal_name)))
+            temporary.write_text(
+                json.dumps(dict(end_reasons.ended(reason, **(facts or {})), signal=signal_name))
+            )
         except OSError:  # an empty file finds room on a full disk, too
             temporary.touch()
         temporary.replace(stop)

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from remote.node import process
 from remote.node.gpu.gpu_usage import Feed
+from remote.node.runs.gpu_watch import GpuWatch
 from remote.shared import frames
 from remote.shared.constants import USAGE
 from remote.shared.files import read_json
@@ -219,8 +220,10 @@ def mean(values: Sequence[Tuple[Optional[float], float]]) -> Optional[float]:
     return round(sum(value * weight for value, weight in known) / total, 4) if total > 0 else None
 
 
-def begin_log(run_dir: Path, node: str, interfaces: Sequence[str]) -> None:
+def begin_log(run_dir: Path, node: str, interfaces: Sequence[str], watch: Optional[GpuWatch] = None) -> None:
     """Keep the log from a process of its own until the run's supervisor has ended. Returns at once.
+
+    `watch`: gets each sample.
 
     A second call for the same run does nothing. A run is worth more than its log: where that can't be kept (no
     space, no process) it is missing, and nothing else happens.
@@ -230,13 +233,16 @@ def begin_log(run_dir: Path, node: str, interfaces: Sequence[str]) -> None:
         return
     try:
         (run_dir / USAGE).mkdir(mode=0o700)
-        process.detach(lambda: _keep_log(supervisor, run_dir / USAGE / "{}.jsonl".format(node), interfaces))
+        path = run_dir / USAGE / "{}.jsonl".format(node)
+        process.detach(lambda: _keep_log(supervisor, path, interfaces, watch))
     except OSError:
         return
 
 
-def _keep_log(supervisor: Mapping[str, Any], path: Path, interfaces: Sequence[str]) -> None:
-    """Write the log until the supervisor has ended, or the disk is full."""
+def _keep_log(
+    supervisor: Mapping[str, Any], path: Path, interfaces: Sequence[str], watch: Optional[GpuWatch]
+) -> None:
+    """Write the log until the supervisor has ended, or the disk is full; a watch looks on, whatever the disk."""
     os.nice(NICENESS)
     samples: List[Dict[str, Any]] = []
     written, running = 0, True
@@ -245,7 +251,13 @@ def _keep_log(supervisor: Mapping[str, Any], path: Path, interfaces: Sequence[st
         while running:
             running = process.lives_on(supervisor["pid"], supervisor["birth"], min(line_s(written), TICK_S))
             samples.append(sampler.sample())
+            if watch is not None:
+                watch.look(samples[-1])
             if not running or sum(sample["seconds"] for sample in samples) >= line_s(written):
-                os.write(handle, json.dumps(merge_samples(samples)).encode() + b"\n")
+                try:
+                    os.write(handle, json.dumps(merge_samples(samples)).encode() + b"\n")
+                except OSError:
+                    if watch is None:
+                        raise
                 written += 1
                 samples.clear()

@@ -229,6 +229,17 @@ def check_request(request: TrainRequest) -> None:
         raise Usage(f"--on-hang {request.on_hang} needs the watch: leave out --hang-after off.")
     if request.ends_hung and request.detach:
         raise Usage(f"--on-hang {request.on_hang} needs gpuctl to stay: leave out --detach.")
+    if request.gpu_below_s is not None and request.gpu_below is None:
+        raise Usage(
+            "--for is the time of --end-if-gpu-below: give --end-if-gpu-below, too, or leave --for out."
+        )
+    if request.gpu_below is not None and request.on_cpu:
+        raise Usage("--end-if-gpu-below needs GPUs, and the run uses none: leave it out.")
+    if request.gpu_below is not None and request.drives:
+        raise Usage(
+            "--end-if-gpu-below measures the nodes of the ranks, and a script that drives Ray computes on others, "
+            "too: leave it out."
+        )
     if request.on_hang == "restart" and request.max_restarts == 0:
         raise Usage("--on-hang restart counts as one of --max-restarts: give --max-restarts N.")
     if request.continues and request.detach:
