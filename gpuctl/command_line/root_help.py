@@ -33,7 +33,7 @@ SECTIONS = (
             ("why", "Say why a run makes no progress: which rank the others wait for."),
             ("stop", "Stop a run on every node."),
             ("runs", "List the runs."),
-            ("results", "Show one run's results, or several side by side."),
+            ("results", "Show one run's results, or compare several."),
             ("export", "Write the trained weights of a run to one file."),
             ("manifests", "Write a job as Kubernetes' own objects, to apply without gpuctl."),
             ("tune", "Search for hyperparameters, with Ray Tune."),

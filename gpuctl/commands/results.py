@@ -1,4 +1,4 @@
-"""`gpuctl results`: one run's results, or several side by side."""
+"""`gpuctl results`: one run's results, or a table of several."""
 
 from pathlib import Path
 
@@ -12,28 +12,49 @@ from gpuctl.command_line.options import common_options
 @click.command()
 @common_options
 @click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completions.runs)
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Show the last N runs.")
+@click.option(
+    "--tag", multiple=True, metavar="K=V", help="Show the runs with this tag. Repeatable: with all."
+)
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Write a plot.")
 @click.option(
     "--csv", type=click.Path(path_type=Path), metavar="FILE", help="Write a table with one row for each run."
 )
-def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None) -> None:
-    """Show a run's results: times, losses, accuracy, cost. Several runs are shown side by side.
+def command(
+    app: App,
+    runs: tuple[str, ...],
+    last: int | None,
+    tag: tuple[str, ...],
+    plot: Path | None,
+    csv: Path | None,
+) -> None:
+    """Show a run's results: times, losses, accuracy, cost. Several runs are a table, with the best of them.
 
-    Without RUN it shows the latest. The end of a run's id is enough. Results stay on this computer
-    when the machines are gone. Of a search (`gpuctl tune`) all trials are there, the best first; in the CSV they are
-    rows below its own.
+    \b
+    gpuctl results                     the latest run
+    gpuctl results base lr-0.1         two runs, by name or by the end of their ids
+    gpuctl results --last 5            the last five runs of the cluster
+    gpuctl results --tag sweep=lr      all runs that were started with --tag sweep=lr
+    gpuctl results best                the best run of the latest run's script
+
+    The table has a column for each setting that differs: options of the script, commit, nodes, ranks. The best run
+    has the highest accuracy, or else the lowest perplexity or loss: what most runs have decides.
+
+    Results stay on this computer when the machines are gone. Of a search (`gpuctl tune`) all trials are there, the
+    best first; in the CSV they are rows below its own.
     """
     from gpuctl.output_files import check_picture
     from gpuctl.run_results.export import check_table, write_csv, write_plot
-    from gpuctl.tables.lists import ComparisonTable
+    from gpuctl.tables.comparison import comparison
     from gpuctl.tables.run import run_table
-    from gpuctl.workflow.runs.unfinished_runs import results_of
+    from gpuctl.workflow.runs.results import results_of
+    from inventories.runs.labels import check_tags
 
     if csv is not None:
         check_table(csv)
     if plot is not None:
         check_picture(plot)
-    results = results_of(app, runs)
+    results = results_of(app, runs, last=last, tags=check_tags(tag))
     if csv is not None:
         app.output.say(write_csv(results, csv))
     if plot is not None:
@@ -43,4 +64,4 @@ def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None
     elif len(results) == 1:
         app.output.table(run_table(results[0]))
     else:
-        app.output.table(ComparisonTable(results))
+        app.output.table(comparison(results))

@@ -1,6 +1,6 @@
 """The functions of `import gpuctl`: create and find clusters, list runs and results."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Unpack
 
@@ -92,14 +92,23 @@ def clusters(*, progress: Progress = None) -> tuple[ClusterSummary, ...]:
     return tuple(every_cluster(silent_app(DEFAULT_CLUSTER, progress=progress)))
 
 
-def results(*runs: str, cluster: str = DEFAULT_CLUSTER, progress: Progress = None) -> tuple[Result, ...]:
-    """Return the results of these runs (an id's beginning or end is enough), or of the cluster's latest.
+def results(
+    *runs: str,
+    last: int | None = None,
+    tags: Mapping[str, str] | None = None,
+    cluster: str = DEFAULT_CLUSTER,
+    progress: Progress = None,
+) -> tuple[Result, ...]:
+    """Return the results of these runs (a name, an id's end, `latest`, `best`), or of the cluster's latest.
 
-    A run that is not over is updated first. Raises NotFound for an unknown run.
+    `tags`, `last`: the runs of the cluster that have all of these tags, of them the last ones. A run that is not over
+    is updated first. Raises NotFound for an unknown run, Usage for runs together with `tags` or `last`.
+
+        best, *_ = gpuctl.results("best", tags={"sweep": "lr"})
     """
-    from gpuctl.workflow.runs.unfinished_runs import results_of
+    from gpuctl.workflow.runs.results import results_of
 
-    return tuple(results_of(silent_app(cluster, progress=progress), runs))
+    return tuple(results_of(silent_app(cluster, progress=progress), runs, last=last, tags=tags))
 
 
 def runs(cluster: str | None = None, *, progress: Progress = None) -> tuple[RunInfo, ...]:

@@ -86,21 +86,32 @@ def differences(results: Sequence[Result], *, layout: bool = True) -> list[str]:
     Empty: the settings are equal. Values of variables, changed files and packages behind the name of a file are not
     compared. Without `layout`, the number of nodes and ranks does not count.
     """
-    return _differences([_settings(result, launch_of(result), layout=layout) for result in results])
+    return _differences(settings_of(results, layout=layout))
+
+
+def settings_of(results: Sequence[Result], *, layout: bool = True) -> dict[Setting, list[str | None]]:
+    """Return each setting that a run has, with its value in every run. `None`: the run was not given it."""
+    return _by_setting([_settings(result, launch_of(result), layout=layout) for result in results])
 
 
 def changes(before: Run, run: Run) -> str:
     """Return the settings of a run that the run before it did not have: `lr 0.1, without amp`. Empty: no such."""
-    return _differences([_settings(each, each, layout=True) for each in (before, run)])[1]
+    return _differences(_by_setting([_settings(each, each, layout=True) for each in (before, run)]))[1]
 
 
-def _differences(runs: Sequence[Mapping[Setting, str]]) -> list[str]:
+def _by_setting(runs: Sequence[Mapping[Setting, str]]) -> dict[Setting, list[str | None]]:
     names = dict.fromkeys(itertools.chain.from_iterable(runs))
-    columns = [(name, [run.get(name) for run in runs]) for name in names]
-    differing = [(name, values) for name, values in columns if len(set(values)) > 1]
-    return [
-        ", ".join(_text(name, values[at], values) for name, values in differing) for at in range(len(runs))
+    return {name: [run.get(name) for run in runs] for name in names}
+
+
+def _differences(settings: Mapping[Setting, Sequence[str | None]]) -> list[str]:
+    """Return a text for each run, of the settings that differ. `settings`: at least the script."""
+    texts = [
+        [_text(name, value, values) for value in values]
+        for name, values in settings.items()
+        if len(set(values)) > 1
     ]
+    return [", ".join(run) for run in zip(*texts, strict=True)] or [""] * len(next(iter(settings.values())))
 
 
 def _text(setting: Setting, value: str | None, values: Sequence[str | None]) -> str:
@@ -115,6 +126,16 @@ def _text(setting: Setting, value: str | None, values: Sequence[str | None]) -> 
             else f"without {label}"
         )
     return shown if kind != "option" or name == ARGUMENTS else f"{label} {shown}".rstrip()
+
+
+def setting_text(setting: Setting, value: str | None) -> str:
+    """Return the value of a setting without its name, which stands above it: `0.1`, `yes`, `2`, `-`."""
+    kind, name = setting
+    if value is None:
+        return text.UNKNOWN
+    if kind == "option":
+        return text.clean(value) or "yes"
+    return text.clean(value.split()[0] if name in ("ranks", "nodes") else value.removeprefix(f"{name} "))
 
 
 def _settings(result: Result | Run, run: Run | None, *, layout: bool) -> dict[Setting, str]:

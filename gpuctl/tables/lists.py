@@ -1,35 +1,20 @@
-"""Tables for people: runs side by side, the list of runs, the machines, the shapes.
+"""Tables for people: the list of runs, the machines, the shapes.
 
 Each function returns something for `Output.table`. They import rich: import this module where you print.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl import text
 from gpuctl.command_results import ClusterStatus, ClusterSummary, IdleStatus, ReapRow, RunInfo
-from gpuctl.run_results.saved_results import args_of, differences, is_other_layout
-from gpuctl.tables.layout import FittedTable, table_of
+from gpuctl.tables.layout import FittedTable
 from gpuctl.tables.run import STATUS_STYLES
-from gpuctl.tables.run_facts import (
-    METRIC_NAME_WIDTH,
-    accuracy_text,
-    commit_text,
-    epochs_text,
-    last_loss,
-    memory_text,
-    metric_names,
-    metric_text,
-)
 from inventories.machine import MachineInfo
-from inventories.runs.run import Result
 from inventories.text import plural
 from provision.records import EndGuard
 
@@ -40,112 +25,8 @@ STATE_STYLES = {
     "gone": "red",
     "unknown": "yellow",
 }
-Row: TypeAlias = tuple[str, Callable[[Result, Result], str]]
-"""Its name, and how a result and the first of them make its cell."""
 ARGS_SHOWN = 200
 """Of a script's arguments, characters in a cell; it is folded where it does not fit."""
-
-
-class ComparisonTable:
-    """Several runs side by side, a column each; in blocks where the terminal is too narrow."""
-
-    def __init__(self, results: Sequence[Result]) -> None:
-        self.results = tuple(results)
-        self.differing = dict(zip((result.dir for result in results), differences(results), strict=True))
-        names = dict.fromkeys(name for result in results for name in metric_names(result))
-        self.metrics = {text.shorten(name, METRIC_NAME_WIDTH): name for name in names}
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        label = max((14, *(cell_len(shown) + 1 for shown in self.metrics)))
-        columns = max(1, (options.max_width - label) // 22)
-        for at in range(0, len(self.results), columns):
-            if at:
-                yield ""
-            yield self._block(self.results[at : at + columns])
-        base = self.results[0]
-        if any(speed_up(result, base) is not None for result in self.results):
-            yield Text(f"speed-up over run {base.run}; efficiency: the same per rank", "dim")
-
-    def _block(self, results: Sequence[Result]) -> Table:
-        runs = [result.run for result in results]
-        table = table_of("", *runs, flexible=runs)
-        for name, value in self._rows():
-            cells = [value(result, self.results[0]) for result in results]
-            if any(cell != text.UNKNOWN for cell in cells):
-                styles = [STATUS_STYLES.get(cell, "") if name == "status" else "" for cell in cells]
-                table.add_row(
-                    Text(name, "dim"), *(Text(cell, style) for cell, style in zip(cells, styles, strict=True))
-                )
-        return table
-
-    def _rows(self) -> Iterator[Row]:
-        """The rows of all tables, and after the accuracy one a metric that any of the runs has."""
-        for name, value in COMPARED:
-            yield name, value
-            if name == "cluster":
-                yield "differs by", lambda result, _: self.differing[result.dir] or text.UNKNOWN
-            if name == "accuracy":
-                for shown, metric in self.metrics.items():
-                    yield shown, partial(_metric, metric)
-
-
-def speed_up(result: Result, base: Result) -> float | None:
-    """Return the ratio of a run's speed to that of `base`, or `None` if they are not two layouts of one job."""
-    speed, base_speed = result.train.samples_per_s, base.train.samples_per_s
-    return speed / base_speed if speed and base_speed and is_other_layout(result, base) else None
-
-
-def _efficiency(result: Result, base: Result) -> str:
-    factor = speed_up(result, base)
-    return text.percent(None if factor is None else factor * base.world_size / result.world_size)
-
-
-def _metric(name: str, result: Result, _: Result) -> str:
-    return metric_text(result, name)
-
-
-def _best_trial(result: Result, _: Result) -> str:
-    """Return `accuracy 0.97`: the best trial of a search."""
-    best = result.search.best if result.search else None
-    if result.search is None or best is None:
-        return text.UNKNOWN
-    value = text.UNKNOWN if best.value is None else text.metric(best.value)
-    return f"{text.clean(result.search.metric, 20)} {value}"
-
-
-COMPARED: tuple[Row, ...] = (
-    ("status", lambda result, _: result.status),
-    ("cluster", lambda result, _: result.cluster),
-    ("script", lambda result, _: text.clean(result.script)),
-    (
-        "args",
-        lambda result, _: text.shorten(text.command("", args_of(result)).strip(), ARGS_SHOWN) or text.UNKNOWN,
-    ),
-    ("commit", lambda result, _: commit_text(result)),
-    ("ranks", lambda result, _: f"{result.world_size} on {plural(result.nnodes, 'node')}"),
-    ("model", lambda result, _: text.clean(result.train.model or text.UNKNOWN)),
-    ("dataset", lambda result, _: text.clean(result.train.dataset or text.UNKNOWN)),
-    ("device", lambda result, _: text.clean(result.train.device or text.UNKNOWN)),
-    ("accuracy", lambda result, _: accuracy_text(result)),
-    ("best trial", _best_trial),
-    ("loss", lambda result, _: last_loss(result.train)),
-    ("epochs", lambda result, _: epochs_text(result)),
-    ("samples/s", lambda result, _: text.count(result.train.samples_per_s)),
-    ("tokens/s", lambda result, _: text.count(result.train.tokens_per_s)),
-    ("MFU", lambda result, _: text.percent(result.train.mfu)),
-    ("memory", lambda result, _: memory_text(result.train)),
-    ("speed-up", lambda result, base: text.known(speed_up(result, base), "{:.2f} x")),
-    ("efficiency", _efficiency),
-    ("step p50", lambda result, _: text.milliseconds(result.train.step_ms.p50)),
-    ("step p95", lambda result, _: text.milliseconds(result.train.step_ms.p95)),
-    ("compute", lambda result, _: text.percent(result.train.share.compute)),
-    ("communication", lambda result, _: text.percent(result.train.share.communication)),
-    ("data", lambda result, _: text.percent(result.train.share.data)),
-    ("train", lambda result, _: text.duration(result.seconds.train)),
-    ("total", lambda result, _: text.duration(result.seconds.total)),
-    ("cost", lambda result, _: text.dollars(result.cost_usd)),
-)
-"""The rows of every table side by side."""
 
 
 def runs_table(rows: Sequence[RunInfo], now: datetime | None = None) -> RenderableType:

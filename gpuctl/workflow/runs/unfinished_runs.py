@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Literal
 from gpuctl.command_results import RunInfo
 from gpuctl.errors import Usage
 from gpuctl.run_results.saved_results import changes
-from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.collect import attach
-from gpuctl.workflow.runs.runs import final_result, latest, machines_of
+from gpuctl.workflow.runs.runs import final_result, machines_of
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
-from inventories.runs.run import Result, RunStatus
+from inventories.runs.run import RunStatus
 from remote.runs.observer import Observer
 
 if TYPE_CHECKING:
@@ -192,17 +191,3 @@ def _row(folder: RunFolder, before: "Run | None") -> "tuple[RunInfo, Run | None]
         changed=changes(before, run) if before and run else None,
     )
     return row, run
-
-
-def results_of(app: "App", named: Sequence[str]) -> list[Result]:
-    """Return the results of the named runs, or of the latest run. The nodes of a run without an end are asked."""
-    folders = [latest(app, name) for name in named] or [latest(app, None)]
-    results = []
-    for folder in folders:
-        known = final_result(folder)
-        if known is None:
-            with open_view(app.output, logs=False) as view:
-                view.phase("collect", f"asking the nodes of run {folder.id}")
-                known = attach(app.store, folder, view, wait=False)
-        results.append(known)
-    return results

@@ -16,13 +16,12 @@ from terminal import Terminal
 from gpuctl.command_results import ClusterStatus, ClusterSummary, IdleStatus, ReapRow, RunInfo
 from gpuctl.global_options import Options
 from gpuctl.output import Output
-from gpuctl.tables.lists import ComparisonTable, found_table, machines_table, runs_table
+from gpuctl.tables.lists import found_table, machines_table, runs_table
 from gpuctl.tables.run import draw_run, run_table
 from inventories.disk.store import RunFolder
 from inventories.machine import MachineInfo
 from inventories.runs.commit import Commit
 from inventories.runs.end_reasons import Reason
-from inventories.runs.hang import Hang
 from inventories.runs.run import (
     FirstError,
     RankResult,
@@ -166,7 +165,6 @@ def test_tables_do_not_fold_without_terminal(monkeypatch: pytest.MonkeyPatch) ->
     assert f"\nbuilt-in --name {'n' * 300} · torchrun · " in text
     rows = [row(replace(GOOD, script="deep/" * 30 + "train.py")) for _ in range(3)]
     assert len(drawn(runs_table(rows)).splitlines()) == 4
-    assert len(drawn(ComparisonTable([GOOD] * 9)).splitlines()[0].split()) == 9
 
 
 def test_run_table_title_has_shortened_script_arguments() -> None:
@@ -198,18 +196,9 @@ def kept(result: Result, folder: Path, *args: str) -> Result:
 
 def test_tables_show_script_arguments_of_runs(tmp_path: Path) -> None:
     slow = kept(GOOD, tmp_path / "slow", "--lr", "0.01")
-    fast = kept(GOOD, tmp_path / "fast", "--name", "n" * 40, "--lr", "0.1")
     assert "\nbuilt-in --lr 0.01 · torchrun · " in drawn(run_table(slow))
-    text = drawn(ComparisonTable([slow, fast]))
-    assert "args           --lr 0.01 " in text
-    assert "--lr 0.1\n" in text
-    assert "differs by     lr 0.01, name not given " in text
-    assert all(len(line) <= 80 for line in text.splitlines())
-    same = drawn(ComparisonTable([GOOD, GOOD]))
-    assert not any(row in same for row in ("args", "differs", "commit"))
     of_commit = replace(GOOD, commit=Commit(sha="1a2b3c4d5e6f", dirty=True))
-    for table in (ComparisonTable([GOOD, of_commit]), run_table(of_commit)):
-        assert re.search(r"^commit .* 1a2b3c4d5e, files ", drawn(table), re.MULTILINE)
+    assert re.search(r"^commit .* 1a2b3c4d5e, files ", drawn(run_table(of_commit)), re.MULTILINE)
     now = datetime(2026, 11, 21, 8, tzinfo=UTC)
     listed = drawn(runs_table([row(GOOD, script="a.py", args=("--lr", "0.1")), row(GOOD)], now))
     column = listed.index("script")
@@ -337,164 +326,6 @@ epochs      3 x 1.2 s               huge                  1.5e+300 (validation)
 """
         in text
     )
-    tested = replace(GOOD, train=replace(TRAIN, metrics={"accuracy": 0.972, "top5": 1.0}, judged_on="test"))
-    lines = drawn(ComparisonTable([judged, tested, GOOD])).splitlines()
-    rows = {line[:21].strip(): line[21:].split("  ") for line in lines}
-    shown = {name: [cell.strip() for cell in cells if cell] for name, cells in rows.items()}
-    assert shown["accuracy"] == ["97.2 % (validation)", "97.2 % (test)"]
-    assert shown["f1"] == ["0.8731 (validation)", "-"]
-    assert shown["top5"] == ["-", "1 (test)"]
-    assert all(len(line) <= 80 for line in lines)
-    assert "top5" not in drawn(ComparisonTable([GOOD, GOOD]))
-
-
-def test_run_table_separates_accuracy_from_metric_of_same_name() -> None:
-    train = replace(TRAIN, metrics={"accuracy": 97.0}, judged_on="test")
-    text = drawn(draw_run(replace(GOOD, train=train)))
-    assert "accuracy    97.2 %\n" in text
-    assert "accuracy    97 (test)\n" in text
-
-
-@pytest.mark.parametrize(
-    ("paces", "steps", "slow"),
-    [
-        ((3.0, 3.8), 36, {}),
-        ((3.0, 4.2), 36, {1: 1.4}),
-        ((3.0, 4.2), 19, {}),
-        ((3.0, 4.2), None, {}),
-        ((3.0, 3.1, 4.5), 20, {2: 1.5}),
-        ((3.0, 4.2, 4.5), 20, {}),
-        ((3.0, None, 6.0), 20, {2: 2.0}),
-        ((3.0, -1.0, 6.0), 20, {2: 2.0}),
-        ((3.0, 0.0), 20, {}),
-    ],
-)
-def test_run_table_marks_stragglers(
-    paces: tuple[float | None, ...], steps: int | None, slow: dict[int, float]
-) -> None:
-    ranks = tuple(replace(GOOD.ranks[0], rank=n, step_ms_p50=ms, steps=steps) for n, ms in enumerate(paces))
-    lines = drawn(draw_run(replace(GOOD, ranks=ranks))).splitlines()
-    remarks = {
-        int(line.split()[0]): line.partition("straggler: ")[2] for line in lines if "straggler" in line
-    }
-    assert remarks == {rank: f"{times} times the median" for rank, times in slow.items()}
-
-
-def test_run_table_of_a_run_that_is_not_over_says_what_can_be_done() -> None:
-    ranks = tuple(replace(rank, exit_code=None) for rank in GOOD.ranks)
-    going_on = replace(GOOD, status="running", exit_code=None, ranks=ranks)
-    ends = f"gpuctl stop {GOOD.run} ends it."
-    shown = drawn(draw_run(going_on))
-    assert f"It is not over: gpuctl logs -f {GOOD.run} follows it, {ends}" in " ".join(shown.split())
-    assert "?" not in shown
-    hang = Hang(run=GOOD.run, verdict="hung", sentence="The run hangs: so.")
-    shown = " ".join(drawn(draw_run(replace(going_on, hang=hang))).split())
-    assert f"It is not over: gpuctl why --stacks {GOOD.run} shows where all ranks are, {ends}" in shown
-
-
-def test_run_table_of_failed_node_has_no_log_tail() -> None:
-    error = FirstError(
-        rank=None, node="node-1", message="lost: connection refused", reason=Reason.UNREACHABLE
-    )
-    text = drawn(draw_run(replace(BAD, first_error=error)))
-    assert text.startswith("node-1 failed first: lost: connection refused\n\nrun ")
-
-
-def test_run_table_names_no_rank_if_first_failure_is_unknown(tmp_path: Path) -> None:
-    output = "one of the ranks 0 and 1 hung"
-    error = FirstError(rank=None, node=None, message=output, reason=Reason.HUNG, ranks=(0, 1))
-    text = drawn(run_table(replace(BAD, first_error=error, dir=str(tmp_path))))
-    assert text.startswith(f"it is not known which rank failed first: {output}\n\nrun ")
-    assert "None" not in text
-    assert text.count("failed first") == 1
-
-
-def test_run_table_reads_log_tail_and_artifacts_from_folder(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "rank-1.log").write_text("the end is near\n")
-    (tmp_path / "artifacts" / "deep").mkdir(parents=True)
-    (tmp_path / "artifacts" / "deep" / "model.pt").write_bytes(b"")
-    text = drawn(run_table(replace(BAD, dir=str(tmp_path))))
-    assert "  │ the end is near\n" in text
-    assert "artifacts   deep/model.pt\n" in text
-    calls = drawn(run_table(replace(BAD, dir=str(tmp_path)), printed={"rank 1 │ the end is near"}))
-    assert "the end" not in calls
-    other = drawn(run_table(replace(BAD, dir=str(tmp_path)), printed={"rank 0 │ the end is near"}))
-    assert "the end of its log" in other
-    assert "the end of its log" not in drawn(run_table(replace(BAD, dir=str(tmp_path / "gone"))))
-    (tmp_path / "logs" / "node-1.log").write_text("no rendezvous\n")
-    node_failed = replace(
-        BAD,
-        first_error=FirstError(
-            rank=None, node="node-1", message="torchrun ended", reason=Reason.LAUNCHER_ENDED
-        ),
-    )
-    assert "  │ no rendezvous\n" in drawn(run_table(replace(node_failed, dir=str(tmp_path))))
-    assert "the end of its log" not in drawn(run_table(replace(GOOD, dir=str(tmp_path))))
-
-
-def test_run_table_puts_few_values_in_left_column() -> None:
-    text = drawn(draw_run(replace(GOOD, train=TrainSummary(loss=(0.5,), samples_per_s=100.0))))
-    assert "\nloss        0.500\nsamples/s   100\n" in text
-
-
-def test_tables_show_tokens_memory_and_mfu_where_they_are_known() -> None:
-    report = replace(TRAIN, tokens_per_s=81_920.0, memory_gb=21.44, mfu=0.412)
-    text = drawn(draw_run(replace(GOOD, train=report)))
-    assert "tokens/s    81,920" in text
-    assert "MFU         41.2 %" in text
-    assert "memory      21.4 GB a rank" in text
-    small = drawn(draw_run(replace(GOOD, train=replace(TRAIN, memory_gb=0.000848))))
-    assert "memory      0.848 MB a rank" in small
-    assert "tokens/s" not in small
-    assert "MFU" not in small
-
-
-def test_run_table_tells_what_saves_memory() -> None:
-    report = replace(
-        TRAIN, precision="bf16", memory_savers=("activation_checkpointing", "cpu_offload"), graphs=True
-    )
-    text = drawn(draw_run(replace(GOOD, train=report)))
-    assert "precision   bf16" in text
-    assert "saved by    activation checkpointing, cpu offload" in text
-    assert "steps       CUDA graphs" in text
-    plain = drawn(draw_run(replace(GOOD, train=replace(TRAIN, precision="fp32", graphs=False))))
-    assert "precision" not in plain
-    assert "saved by" not in plain
-    assert "CUDA" not in plain
-
-
-def test_run_table_bar_is_partly_filled_for_partial_shares() -> None:
-    share = Share(compute=0.5, communication=0.0, data=0.25)
-    bar = next(
-        line
-        for line in drawn(draw_run(replace(GOOD, train=replace(TRAIN, share=share)))).splitlines()
-        if line.startswith("step time")
-    )
-    assert (bar.count("█"), bar.count("▓"), bar.count("░")) == (20, 0, 10)
-
-
-@pytest.mark.parametrize("epochs", [1, 4, 5, 16, 90])
-def test_run_table_draws_many_losses_as_sparkline(epochs: int) -> None:
-    losses = tuple(1 / n for n in range(1, epochs + 1))
-    text = drawn(draw_run(replace(GOOD, train=replace(TRAIN, loss=losses))))
-    line = next(line for line in text.splitlines() if " loss " in line)
-    assert len(line) <= 80
-    assert "1.000" in line
-    assert ("█" in line) is (epochs > 4)
-
-
-def test_run_table_of_large_run_lists_only_notable_ranks() -> None:
-    ranks = tuple(
-        RankResult(rank=n, local_rank=n % 8, node=f"node-{n // 8}", exit_code=0, step_ms_p50=3.0, steps=100)
-        for n in range(64)
-    )
-    slow = replace(ranks[9], step_ms_p50=9.0)
-    dead = replace(ranks[40], exit_code=-9)
-    text = drawn(draw_run(replace(GOOD, ranks=(*ranks[:9], slow, *ranks[10:40], dead, *ranks[41:]))))
-    listed = [line for line in text.splitlines() if " node-" in line]
-    assert [line.split()[0] for line in listed] == ["9", "40"]
-    assert "62 more ranks; step p50 of all ranks 3.00 ms to 9.00 ms\n" in text
 
 
 def test_run_table_of_large_failed_run_lists_first_failure() -> None:
@@ -517,46 +348,6 @@ def test_run_table_strips_control_sequences_of_job_values() -> None:
     text = drawn(draw_run(replace(GOOD, script="[bold]x\x1b]0;t\x07", train=bad)))
     assert "[red]:smile:mmm" in text
     assert all(len(line) <= 80 for line in text.splitlines())
-
-
-def test_comparison_table_shows_speed_up_and_efficiency() -> None:
-    faster = replace(
-        GOOD, run="20261121-060000-aaaa", world_size=4, train=replace(TRAIN, samples_per_s=15_141.6)
-    )
-    text = drawn(ComparisonTable([GOOD, faster, BAD]))
-    lines = text.splitlines()
-    assert lines[0].split() == [GOOD.run, faster.run, BAD.run]
-    rows = {line[:15].strip(): line[15:].split("  ") for line in lines[1:]}
-    assert rows["status"][0] == "succeeded"
-    assert [cell.strip() for cell in rows["speed-up"] if cell] == ["-", "1.80 x", "-"]
-    assert [cell.strip() for cell in rows["efficiency"] if cell] == ["-", "90.0 %", "-"]
-    assert lines[-1] == f"speed-up over run {GOOD.run}; efficiency: the same per rank"
-    assert "communication  30.0 %" in text
-    assert all(len(line) <= 80 for line in lines)
-
-
-def test_comparison_table_splits_many_runs_into_blocks() -> None:
-    text = drawn(ComparisonTable([GOOD] * 7))
-    assert text.count("status ") == 3
-    assert all(len(line) <= 80 for line in text.splitlines())
-
-
-def test_comparison_table_omits_speed_up_for_different_jobs() -> None:
-    other = replace(GOOD, world_size=4, train=replace(TRAIN, dataset="cifar10"))
-    assert "speed-up" not in drawn(ComparisonTable([GOOD, other]))
-
-
-@pytest.mark.parametrize(("lr", "world_size"), [("0.2", 4), ("0.2", 2), ("0.1", 2)])
-def test_comparison_table_omits_speed_up_for_other_arguments_or_the_same_layout(
-    tmp_path: Path, lr: str, world_size: int
-) -> None:
-    runs = []
-    for name, rate, ranks in (("first", "0.1", 2), ("second", lr, world_size)):
-        (tmp_path / name).mkdir()
-        folder = RunFolder(tmp_path / name)
-        folder.save_run(a_run(run=name, args=("--lr", rate)))
-        runs.append(replace(GOOD, run=name, world_size=ranks, dir=str(folder.path)))
-    assert "speed-up" not in drawn(ComparisonTable(runs))
 
 
 def row(result: Result, **more: Any) -> RunInfo:

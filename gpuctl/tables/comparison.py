@@ -1,0 +1,215 @@
+"""Several runs in one table, a row each: in which settings they differ, how they ended, and which is the best.
+
+Imports rich: import this module where you print.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpuctl import text
+from gpuctl.run_results.best import Best, best_of, shown
+from gpuctl.run_results.failures.failures import headline
+from gpuctl.run_results.saved_results import (
+    Setting,
+    differences,
+    is_other_layout,
+    setting_text,
+    settings_of,
+)
+from gpuctl.tables.layout import FittedTable
+from gpuctl.tables.run import STATUS_STYLES
+from gpuctl.tables.run_facts import (
+    METRIC_NAME_WIDTH,
+    accuracy_text,
+    epochs_text,
+    last_loss,
+    memory_text,
+    metric_names,
+    metric_text,
+)
+from inventories.runs.labels import MAX_NAME
+from inventories.runs.run import Result
+from inventories.text import plural
+
+Column: TypeAlias = Callable[[Result, Result], str]
+"""Makes a run's cell, of its result and that of the first run."""
+BEST = "*"
+"""Mark of the best run."""
+MAX_SETTINGS = 5
+"""With more settings that differ, one column has all of them."""
+CELL_WIDTH = 40
+FAILURES_SHOWN, FAILURE_WIDTH = 6, 160
+COMMON_WIDTH = 400
+"""Characters of the settings that all runs have."""
+
+
+def comparison(results: Sequence[Result]) -> RenderableType:
+    """Show several runs: their common settings, a row each, and a sentence on the best.
+
+    A setting that differs has a column. A value that no run has is left out.
+    """
+    best, settings = best_of(results), settings_of(results)
+    differing = {setting: values for setting, values in settings.items() if len(set(values)) > 1}
+    facts = {name: [cell(result) for result in results] for name, cell in FACTS.items()}
+    known = {
+        name: dict.fromkeys(cell for cell in cells if cell != text.UNKNOWN) for name, cells in facts.items()
+    }
+    names = [text.clean(result.name or text.UNKNOWN, MAX_NAME) for result in results]
+    styles = ["bold" if best and result is best.result else "" for result in results]
+    columns = {
+        "": [Text(BEST if style else "", style) for style in styles],
+        "run": [Text(result.run, style) for result, style in zip(results, styles, strict=True)],
+        "name": [Text(name, style) for name, style in zip(names, styles, strict=True)],
+        **_setting_columns(results, differing),
+    }
+    for name, cells in facts.items():
+        if len(known[name]) > 1:
+            columns.setdefault(name, [Text(cell) for cell in cells])
+    columns["status"] = [Text(result.status, STATUS_STYLES[result.status]) for result in results]
+    for name, figure in _figures(results):
+        columns[name] = [Text(figure(result, results[0])) for result in results]
+    # A name leads to the newest run that has it, and an id to the run itself.
+    needless = ("run",) if len(set(names)) == len(results) and text.UNKNOWN not in names else ()
+    table = FittedTable(
+        columns,
+        list(zip(*columns.values(), strict=True)),
+        right=RIGHT,
+        folded=("differs by", "commit", *(title for title in columns if title.startswith("--"))),
+        optional=(*OPTIONAL, *needless),
+    )
+    common = (value for values in known.values() if len(values) == 1 for value in values)
+    lines: list[RenderableType] = [
+        Text(f"all runs: {_common(settings, [*common])}", "dim"),
+        "",
+        table,
+        *_failures(results),
+    ]
+    if best is not None and len(results) > 1:
+        lines += ["", _best_line(best, results)]
+    if any(speed_up(result, results[0]) is not None for result in results):
+        lines.append(Text(f"speed-up over run {results[0].run}; efficiency: the same per rank", "dim"))
+    return Group(*lines)
+
+
+def _setting_columns(
+    results: Sequence[Result], differing: Mapping[Setting, Sequence[str | None]]
+) -> dict[str, list[Text]]:
+    """Return a column for each setting that differs, or one for all of very many."""
+    if len(differing) > MAX_SETTINGS:
+        return {"differs by": [Text(shown) for shown in differences(results)]}
+    return {
+        text.shorten(text.clean(name), METRIC_NAME_WIDTH): [
+            Text(text.shorten(setting_text((kind, name), value), CELL_WIDTH)) for value in values
+        ]
+        for (kind, name), values in differing.items()
+    }
+
+
+def _common(settings: Mapping[Setting, Sequence[str | None]], facts: Sequence[str]) -> str:
+    """Return what all runs have: `fit.py · steps 40 · torchrun · 2 ranks · 2 nodes · cnn on digits`."""
+    texts = [
+        f"{text.clean(name)} {value}".rstrip() if kind == "option" else value
+        for (kind, name), (value, *more) in settings.items()
+        if value is not None and set(more) <= {value}
+    ]
+    return text.shorten(text.clean(" · ".join([*texts, *facts])), COMMON_WIDTH)
+
+
+def _best_line(best: Best, results: Sequence[Result]) -> Text:
+    """Return `best: lr-0.5 with loss 0.129, by lr 0.5; next lr-0.3 with loss 0.168, by lr 0.3`."""
+    label = best.result.name or best.result.run
+    line = f"{BEST} best of {plural(best.count, 'run')}: {label} with {shown(best.measure, best.result)}"
+    if best.next is not None:
+        mine, of_next = differences([best.result, best.next])
+        line += f" ({mine})" if mine else ""
+        line += f"; next: {best.next.name or best.next.run} with {shown(best.measure, best.next)}"
+        line += f" ({of_next})" if of_next else ""
+    if (
+        len({(result.train.dataset, result.train.judged_on) for result in results if result.train.dataset})
+        > 1
+    ):
+        line += ". Not all runs were judged on the same data"
+    return Text(text.clean(line), "bold")
+
+
+def _figures(results: Sequence[Result]) -> Iterator[tuple[str, Column]]:
+    """Yield the columns of how runs ended, and after the accuracy one for each metric that a run has."""
+    for name, cell in FIGURES:
+        yield name, cell
+        if name == "accuracy":
+            for metric in dict.fromkeys(name for result in results for name in metric_names(result)):
+                yield text.shorten(text.clean(metric), METRIC_NAME_WIDTH), partial(_metric, metric)
+
+
+def speed_up(result: Result, base: Result) -> float | None:
+    """Return the ratio of a run's speed to that of `base`, or `None` if they are not two layouts of one job."""
+    speed, base_speed = result.train.samples_per_s, base.train.samples_per_s
+    return speed / base_speed if speed and base_speed and is_other_layout(result, base) else None
+
+
+def _efficiency(result: Result, base: Result) -> str:
+    factor = speed_up(result, base)
+    return text.percent(None if factor is None else factor * base.world_size / result.world_size)
+
+
+def _metric(name: str, result: Result, _: Result) -> str:
+    return metric_text(result, name)
+
+
+def _best_trial(result: Result, _: Result) -> str:
+    """Return `accuracy 0.97`: the best trial of a search."""
+    best = result.search.best if result.search else None
+    if result.search is None or best is None:
+        return text.UNKNOWN
+    value = text.UNKNOWN if best.value is None else text.metric(best.value)
+    return f"{text.clean(result.search.metric, 20)} {value}"
+
+
+def _failures(results: Sequence[Result]) -> Iterator[Text]:
+    """Yield a line on each run that failed; of many on the first."""
+    failures = {result.name or result.run: result.first_error for result in results if result.first_error}
+    for name, error in itertools.islice(failures.items(), FAILURES_SHOWN):
+        sentence = text.shorten(text.clean("".join(headline(error))), FAILURE_WIDTH)
+        yield Text(f"{text.clean(name, MAX_NAME)}: {sentence}", "red")
+    if len(failures) > FAILURES_SHOWN:
+        yield Text(f"{plural(len(failures) - FAILURES_SHOWN, 'more run')} failed", "red")
+
+
+FACTS: Mapping[str, Callable[[Result], str]] = {
+    "cluster": lambda result: f"cluster {result.cluster}",
+    "model": lambda result: text.clean(result.train.model or text.UNKNOWN, CELL_WIDTH),
+    "dataset": lambda result: text.clean(result.train.dataset or text.UNKNOWN, CELL_WIDTH),
+    "device": lambda result: text.clean(result.train.device or text.UNKNOWN, CELL_WIDTH),
+}
+"""Columns of runs that have different ones."""
+FIGURES: tuple[tuple[str, Column], ...] = (
+    ("accuracy", lambda result, _: accuracy_text(result)),
+    ("best trial", _best_trial),
+    ("loss", lambda result, _: last_loss(result.train)),
+    ("epochs", lambda result, _: epochs_text(result)),
+    ("samples/s", lambda result, _: text.count(result.train.samples_per_s)),
+    ("tokens/s", lambda result, _: text.count(result.train.tokens_per_s)),
+    ("MFU", lambda result, _: text.percent(result.train.mfu)),
+    ("memory", lambda result, _: memory_text(result.train)),
+    ("speed-up", lambda result, base: text.known(speed_up(result, base), "{:.2f} x")),
+    ("efficiency", _efficiency),
+    ("step p50", lambda result, _: text.milliseconds(result.train.step_ms.p50)),
+    ("step p95", lambda result, _: text.milliseconds(result.train.step_ms.p95)),
+    ("compute", lambda result, _: text.percent(result.train.share.compute)),
+    ("communication", lambda result, _: text.percent(result.train.share.communication)),
+    ("data", lambda result, _: text.percent(result.train.share.data)),
+    ("train", lambda result, _: text.duration(result.seconds.train)),
+    ("total", lambda result, _: text.duration(result.seconds.total)),
+    ("cost", lambda result, _: text.dollars(result.cost_usd) if result.cost_usd else text.UNKNOWN),
+)
+RIGHT = ("samples/s", "tokens/s", "MFU", "memory", "speed-up", "efficiency", "step p50", "step p95")
+OPTIONAL = (
+    "total", "compute", "communication", "data", "step p95", "memory", "epochs", "device", "step p50", "MFU",
+    "tokens/s", "train", "cluster", "cost", "samples/s", "efficiency",
+)  # fmt: skip
+"""Columns that a narrow terminal lacks, in the order of leaving them out."""

@@ -1,0 +1,141 @@
+"""Several runs in one table."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import a_result, a_run, drawn
+
+from gpuctl.tables.comparison import comparison
+from inventories.disk.store import RunFolder
+from inventories.runs.commit import Commit
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import FirstError, Result, RunOptions, Share, StepMs, TrainSummary
+
+TRAIN = TrainSummary(
+    model="cnn",
+    dataset="digits",
+    loss=(0.9, 0.12),
+    samples_per_s=8412.0,
+    step_ms=StepMs(p50=3.1, p95=4.0),
+    share=Share(compute=0.6, communication=0.3, data=0.1),
+)
+
+
+@pytest.fixture(autouse=True)
+def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def saved(folder: Path, name: str | None, args: str, **changes: object) -> Result:
+    """Return a result whose launch has a record in the folder."""
+    at = len(list(folder.iterdir()))
+    run = f"20261121-05462{at}-000{at}"
+    (folder / run).mkdir()
+    result = replace(a_result(train=TRAIN, nnodes=2, world_size=2), run=run, name=name, dir=str(folder / run))
+    result = replace(result, **changes)  # type: ignore[arg-type]
+    record = a_run(run=run, args=tuple(args.split()), options=RunOptions(name=name))
+    RunFolder(folder / run).save_run(record)
+    return result
+
+
+def six(folder: Path) -> list[Result]:
+    """Return six runs of a script with other rates; one failed, one has another commit."""
+    rates = {"base": (0.1, 0.5), "slow": (0.01, 1.25), "fast": (0.5, 0.25), "wild": (5.0, float("nan"))}
+    runs = [
+        saved(folder, name, f"--lr {lr} --epochs 3", train=replace(TRAIN, loss=(2.0, loss)))
+        for name, (lr, loss) in rates.items()
+    ]
+    error = FirstError(rank=1, node="gpu-1", message="exit status 1: boom", reason=Reason.EXIT_CODE)
+    runs.append(
+        saved(folder, "odd", "--lr 1 --epochs 3", train=TrainSummary(), status="failed", first_error=error)
+    )
+    moved = Commit(sha="1a2b3c4d5e6f", dirty=False)
+    return [
+        *runs,
+        saved(folder, "moved", "--lr 0.1 --epochs 3", commit=moved, train=replace(TRAIN, loss=(2.0, 0.3))),
+    ]
+
+
+def test_six_runs_show_how_they_differ_how_they_ended_and_the_best(tmp_path: Path) -> None:
+    lines = drawn(comparison(six(tmp_path))).splitlines()
+    at = lines.index("") + 1
+    assert " ".join(lines[:at]).strip() == (
+        "all runs: my.py · epochs 3 · torchrun · 2 ranks · 2 nodes · cluster default · cnn · digits"
+    )
+    head, *rows = lines[at : at + 7]
+    assert head.split() == ["run", "name", "lr", "commit", "status", "loss", "samples/s"]
+    assert [row.split()[0] for row in rows if row.startswith("*")] == ["*"]
+    assert rows[2].startswith("*  20261121-054622-0002  fast   0.5 ")
+    assert [row[head.index("status") :].split()[0] for row in rows] == [
+        *["succeeded"] * 4,
+        "failed",
+        "succeeded",
+    ]
+    assert "odd: rank 1 on gpu-1 failed first: exit status 1: boom" in lines
+    assert " ".join(lines[lines.index("", at) + 1 :]) == (
+        "* best of 4 runs: fast with loss 0.250 (lr 0.5, without commit); next: moved with loss 0.300 (lr 0.1, "
+        "1a2b3c4d5e)"
+    )  # fmt: skip
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_runs_without_a_difference_have_no_column_of_settings(tmp_path: Path) -> None:
+    runs = [saved(tmp_path, None, "--lr 0.1"), saved(tmp_path, None, "--lr=0.1")]
+    text = drawn(comparison(runs))
+    assert text.splitlines()[0].startswith("all runs: my.py · lr 0.1 · torchrun · ")
+    assert "\n   run                   status     loss " in text
+    assert "20261121-054621-0001 with loss 0.120" in " ".join(text.split())
+
+
+def test_many_differing_settings_share_a_column(tmp_path: Path) -> None:
+    words = " ".join(f"--option-{n} {{0}}" for n in range(8))
+    runs = [saved(tmp_path, None, words.format(value)) for value in (1, 2)]
+    assert "\n   run                   differs by " in drawn(comparison(runs))
+
+
+def test_flags_names_and_values_are_shown_as_text(tmp_path: Path) -> None:
+    runs = [
+        saved(tmp_path, "\x1b[2J[red]", "--amp --x \x1b]0;t\x07[bold]", script="[bold]\x1b[1mx"),
+        saved(tmp_path, "b", ""),
+    ]
+    text = drawn(comparison(runs))
+    assert "[red]" in text
+    assert "[bold]" in text
+    assert "\x1b" not in text
+    lines = text.splitlines()
+    head, first, second = lines[lines.index("") + 1 :][:3]
+    assert (first[head.index("amp") :].split()[0], second[head.index("amp") :].split()[0]) == ("yes", "-")
+
+
+def test_metrics_have_a_column_with_the_samples_they_are_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    judged = replace(TRAIN, accuracy=0.972, metrics={"accuracy": 0.972, "f1": 0.8731}, judged_on="validation")
+    tested = replace(TRAIN, accuracy=0.972, metrics={"accuracy": 0.972, "top5": 1.0}, judged_on="test")
+    runs = [saved(tmp_path, None, "", train=train) for train in (judged, tested)]
+    text = drawn(comparison(runs))
+    for cell in ("97.2 % (validation)", "97.2 % (test)", "0.8731 (validation)", "1 (test)", "f1", "top5"):
+        assert cell in text, cell
+    assert "Not all runs were judged on the same data" in " ".join(text.split())
+
+
+def test_speed_up_and_efficiency_of_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    fast = replace(TRAIN, samples_per_s=15_141.6)
+    runs = [saved(tmp_path, None, ""), saved(tmp_path, None, "", world_size=4, train=fast)]
+    text = drawn(comparison(runs))
+    assert "1.80 x" in text
+    assert "90.0 %" in text
+    assert text.splitlines()[-1] == f"speed-up over run {runs[0].run}; efficiency: the same per rank"
+
+
+@pytest.mark.parametrize(("args", "world_size"), [("--lr 2", 4), ("--lr 2", 2), ("--lr 1", 2)])
+def test_speed_up_is_omitted_for_other_arguments_or_the_same_layout(
+    tmp_path: Path, args: str, world_size: int
+) -> None:
+    runs = [saved(tmp_path, None, "--lr 1"), saved(tmp_path, None, args, world_size=world_size)]
+    assert "speed-up" not in drawn(comparison(runs))
+    other = saved(tmp_path, None, "--lr 1", world_size=4, train=replace(TRAIN, dataset="cifar10"))
+    assert "speed-up" not in drawn(comparison([runs[0], other]))
