@@ -10,6 +10,7 @@ from gpuctl.global_options import Options
 if TYPE_CHECKING:
     from gpuctl.output import Output
     from inventories.disk.store import Store
+    from inventories.specs.config import Config
 
 
 class App:
@@ -48,6 +49,20 @@ class App:
         from inventories.disk.store import Store
 
         return Store.default()
+
+    @property
+    def config_path(self) -> Path:
+        """The user's configuration, a file that may not exist."""
+        from inventories.specs.config import NAME
+
+        return self.store.home / NAME
+
+    @functools.cached_property
+    def config(self) -> "Config":
+        """The values of the user's configuration. Raises InvalidInput for a file with a mistake."""
+        from inventories.specs.config import read_config
+
+        return read_config(self.config_path)
 
     @functools.cached_property
     def job_path(self) -> Path | None:

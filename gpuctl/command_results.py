@@ -167,6 +167,56 @@ class ClusterSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunCost:
+    """The cost of a run, by list price: a part of its cluster's."""
+
+    run: str
+    cluster: str
+    usd: float | None
+    """`None`: not known, as of a run that is not over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterCost:
+    """The cost of a cluster by list price, an element of `cost --json`."""
+
+    cluster: str
+    id: str
+    provider: str
+    region: str | None
+    usd: float | None
+    """As far as it is known. `None`: not known at all."""
+    from_: str
+    """ISO 8601, UTC: begin of its machines, or of the asked time."""
+    to: str | None
+    """End of its bill. `None`: it runs."""
+    unknown: str | None
+    """Gaps in the knowledge of its cost, in sentences. `None`: no gap."""
+    runs: tuple[RunCost, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DayCost:
+    """The cost of all clusters on a day (UTC)."""
+
+    day: str
+    usd: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostResult:
+    """The document of `cost --json`."""
+
+    since: str
+    clusters: tuple[ClusterCost, ...]
+    days: tuple[DayCost, ...]
+    usd: float
+    """Of all clusters, as far as it is known."""
+    unknown: tuple[str, ...]
+    """Sentences on places that did not answer: they may have more clusters."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LeftOnNode:
     """Data that stays on the disk of a machine that its owner keeps."""
 

@@ -142,6 +142,9 @@ class CloudDescription:
     """List price of boot volumes."""
     address_hourly_usd: float = 0.0
     """List price of a machine's public address."""
+    fixed_hourly_usd: Mapping[str, float] = field(default_factory=dict)
+    """List prices of resources that are billed whatever the machines do, by kind; and of machines without GPUs, by
+    shape."""
     spot_share: float | None = None
     """Price of a spot machine, as a share of the list price. `None`: it varies, and the cloud's offer has it."""
 

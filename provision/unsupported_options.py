@@ -9,15 +9,19 @@ OPTIONS = {option.name: option.setting for option in options_of(Spec) if option.
 """Fields of Spec that only some providers support, and their options, or keys of a spec file."""
 
 
+def supported(provider: str) -> frozenset[str]:
+    """Return the fields of Spec that this provider takes and some other does not."""
+    name = "clouds" if provider in CLOUDS else provider
+    fields = frozenset(option.name for option in options_of(Spec) if name in option.providers.split())
+    return fields - describe(provider).unsupported if provider in CLOUDS else fields
+
+
 def refuse_unsupported(spec: Spec, provider: str, *, because: str) -> None:
     """Raise InvalidInput for a spec that sets a field which the provider does not take.
 
     `because`: a clause with the provider's reason.
     """
-    name = "clouds" if provider in CLOUDS else provider
-    honoured = {option.name for option in options_of(Spec) if name in option.providers.split()}
-    if provider in CLOUDS:
-        honoured -= describe(provider).unsupported
+    honoured = supported(provider)
     empty = Spec()
     options = [
         option

@@ -92,6 +92,14 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/workflow/clusters/clusters.py",
         "gpuctl/workflow/clusters/status.py",
     ),
+    "integration/test_spending.py": (
+        "gpuctl/workflow/clusters/accounts.py",
+        "gpuctl/workflow/clusters/cost.py",
+        "gpuctl/workflow/clusters/defaults.py",
+        "gpuctl/workflow/clusters/spending_limits.py",
+        "provision/pricing/ledger.py",
+        "provision/rented/scan.py",
+    ),
     "integration/test_crash_sweep.py": _CLOUD,
     "integration/test_managed_kubernetes.py": (*_CLOUD, "tests/fakes/kube"),
     "integration/test_doctor_cluster.py": (

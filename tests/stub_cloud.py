@@ -521,6 +521,9 @@ class StubCloud:
     def terminate(self, ids: Sequence[str]) -> None:
         self.world.perform("terminate", tuple(ids), lambda: self.world.terminate(ids))
 
+    def billed(self) -> tuple[tuple[Instance, ...], tuple[Resource, ...]]:
+        return self.instances(), ()
+
     def resources(self) -> tuple[Resource, ...]:
         return self.world.perform("resources", None, self.world.list_resources)
 

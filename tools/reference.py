@@ -30,6 +30,7 @@ from gpuctl.option_table.advise_options import AdviseSettings
 from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.option_table.up_options import UpSettings
+from gpuctl.workflow.clusters.config import schema as config_schema
 from inventories.option import Option, options_of
 from inventories.specs.spec import Spec
 from inventories.specs.validate import spec_keys
@@ -313,6 +314,7 @@ def main(words: list[str]) -> int:
         "docs/reference/spec.md": spec_page(),
         "docs/reference/built-in-job.md": job_page(),
         "docs/reference/gpuctl.schema.json": json.dumps(schema(), indent=2, ensure_ascii=False) + "\n",
+        "docs/reference/config.schema.json": json.dumps(config_schema(), indent=2, ensure_ascii=False) + "\n",
         "docs/folders.md": folders_page(),
         "docs/decisions/README.md": decisions_page(),
         "gpuctl/library/keywords.py": keywords_module(),

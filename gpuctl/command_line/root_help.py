@@ -11,6 +11,8 @@ SECTIONS = (
             ("up", "Create the cluster's machines and prepare them. Safe to repeat."),
             ("status", "Show the machines, their real state, price and age."),
             ("clusters", "List every cluster: state, machines, price, cost so far, age, runs."),
+            ("cost", "Show what clusters and runs cost, by day, also of removed clusters."),
+            ("config", "Show or set limits on money, and defaults of new clusters."),
             ("keep", "Keep the machines of an unused cluster for a time (up --idle)."),
             ("key", "Take a cluster to another computer, in an encrypted file."),
             ("down", "Remove everything of the cluster."),
@@ -94,6 +96,8 @@ EXIT_STATUSES = (
 FILES = (
     ("clusters/NAME/", "inventory, keys, known hosts, journal"),
     ("runs/ID/", "logs, metrics, results, artifacts, small checkpoints"),
+    ("config.yaml", "limits on money, defaults of new clusters"),
+    ("ledger.jsonl", "prices of rented clusters over time"),
 )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from inventories.threads import together
 from provision.aws import checks, offers, preview, requests
 from provision.aws.api import Api
 from provision.aws.checks import sdk
@@ -36,7 +37,7 @@ CONSISTENCY_S = 60.0
 
 
 def connect(target: Target, *, clock: Clock) -> Cloud:
-    """Return the account and region of `target`; one call gets the account's number.
+    """Return the account and region of `target`; one call gets the account's number, unless the target has it.
 
     Raises BadCredentials, and InvalidInput without a region.
     """
@@ -59,7 +60,7 @@ class AwsCloud(Machines):
     def __init__(self, target: Target, *, clock: Clock) -> None:
         self.api = Api(region=target.region, profile=target.profile, clock=clock)
         self._clock = clock
-        self.target = replace(target, region=self.api.region, account=self.api.account())
+        self.target = replace(target, region=self.api.region, account=target.account or self.api.account())
         self.consistency_s = float(os.environ.get("GPUCTL_CONSISTENCY_S", CONSISTENCY_S))
 
     def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:  # noqa: ARG002 - no image here has any
@@ -99,6 +100,12 @@ class AwsCloud(Machines):
     def resources(self) -> tuple[Resource, ...]:
         """Return our resources by tag."""
         return resource_types.resources(self.api)
+
+    def billed(self) -> tuple[tuple[Instance, ...], tuple[Resource, ...]]:
+        """Return machines, NAT gateways and Elastic IPs."""
+        return together(
+            self.instances, partial(resource_types.listed_all, self.api, ("nat-gateway", "elastic-ip"))
+        )
 
     def delete(self, resource: Resource) -> None:
         """Remove a resource."""

@@ -6,10 +6,12 @@ import select
 import shlex
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import boto3
+import botocore.loaders
 import botocore.session
 from botocore import exceptions as sdk
 from botocore.config import Config
@@ -51,6 +53,7 @@ def new_session(profile: str | None, region: str | None) -> boto3.Session:
     """Return the session for calls. Raises BadCredentials, and UnknownProfile for a named profile."""
     try:
         core = botocore.session.Session(profile=profile)
+        core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
         # For the clients with which the SDK itself gets credentials.
         first = Config(
             connect_timeout=CONNECT_TIMEOUT_S, read_timeout=FIRST_READ_S, retries={"total_max_attempts": 1}
@@ -72,6 +75,12 @@ def new_session(profile: str | None, region: str | None) -> boto3.Session:
         ) from error
     except (sdk.BotoCoreError, ValueError) as error:
         raise BadCredentials(f"AWS's configuration can't be read: {_sentence(error)}.") from error
+
+
+@cache
+def _loader(data_path: str | None) -> botocore.loaders.Loader:
+    """Return the reader of the SDK's own files, which are large: it keeps them for the sessions of all regions."""
+    return botocore.loaders.create_loader(data_path)
 
 
 def load(session: boto3.Session) -> Any:

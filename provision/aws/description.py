@@ -2,7 +2,13 @@
 
 from inventories.specs.gpu_driver import DriverPlan
 from inventories.text import dollars
-from provision.aws.catalog import ADDRESS_HOURLY_USD, GP3_USD_PER_GB_MONTH, PRICE_REGION, SHAPES
+from provision.aws.catalog import (
+    ADDRESS_HOURLY_USD,
+    GP3_USD_PER_GB_MONTH,
+    NAT_HOURLY_USD,
+    PRICE_REGION,
+    SHAPES,
+)
 from provision.clouds import CloudDescription, PublicPrices
 from provision.pricing.spending import reap_command
 from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
@@ -74,6 +80,7 @@ DESCRIPTION = CloudDescription(
     read_prices=_read_prices,
     disk_usd_per_gb_month=GP3_USD_PER_GB_MONTH,
     address_hourly_usd=ADDRESS_HOURLY_USD,
+    fixed_hourly_usd={"nat-gateway": NAT_HOURLY_USD, "elastic-ip": ADDRESS_HOURLY_USD},
     default_driver=DriverPlan(source="image"),
     end_guards=_end_guards,
     power_off_ends_bill=True,

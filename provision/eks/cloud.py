@@ -3,6 +3,7 @@
 The account, the network and all that these clusters share with virtual machines are AWS's.
 """
 
+from inventories.threads import together
 from provision.aws.cloud import AwsCloud, configured, sdk
 from provision.eks import deletion, listing, requests
 from provision.records import Instance, Resource, Target
@@ -36,6 +37,10 @@ class EksCloud(AwsCloud):
         of_services = listing.resources(self.api)
         by_id = {resource.id: resource for resource in (*of_services, *super().resources())}
         return tuple(by_id.values())
+
+    def billed(self) -> tuple[tuple[Instance, ...], tuple[Resource, ...]]:
+        """Return all nodes, and the control planes. The rest is AWS's."""
+        return together(super().instances, lambda: tuple(listing.clusters(self.api)))
 
     def delete(self, resource: Resource) -> None:
         """Remove a resource."""

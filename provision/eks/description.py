@@ -47,6 +47,7 @@ DESCRIPTION = replace(
     base="aws",
     provider="provision.eks.service",
     shapes=(),
+    fixed_hourly_usd={"kubernetes-cluster": CONTROL_PLANE_HOURLY_USD, "m6i.large": CPU_MACHINE_USD},
     default_user="ray",
     end_guards=_end_guards,
     ending_requests=lambda ids: (PlannedRequest(operation="DeleteNodegroup", body={"machines": list(ids)}),),

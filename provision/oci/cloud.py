@@ -25,6 +25,7 @@ from provision.oci.resources import deletion, resource_types
 from provision.records import (
     CloudCluster,
     Infrastructure,
+    Instance,
     NewMachine,
     Offer,
     Preview,
@@ -117,6 +118,10 @@ class OciCloud(Machines, ScheduledEnds):
     def resources(self) -> tuple[Resource, ...]:
         """Return our resources by tag."""
         return resource_types.resources(self.api)
+
+    def billed(self) -> tuple[tuple[Instance, ...], tuple[Resource, ...]]:
+        """Return machines: OCI's networks are free."""
+        return self.instances(), ()
 
     def delete(self, resource: Resource) -> None:
         """Remove a resource."""

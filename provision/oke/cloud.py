@@ -40,6 +40,11 @@ class OkeCloud(OciCloud):
 
         return without_managed_nodes(super().instances(cluster_id), PROVIDER, managed)
 
+    def billed(self) -> tuple[tuple[Instance, ...], tuple[Resource, ...]]:
+        """Return all nodes, and the control planes."""
+        control_planes = {"kubernetes-cluster": KUBERNETES_KINDS["kubernetes-cluster"]}
+        return super().instances(), resources(self.api, control_planes)
+
     def resources(self) -> tuple[Resource, ...]:
         """Return our resources: of virtual machines' kinds, control planes, node pools, and those of controllers."""
         return (*super().resources(), *resources(self.api, KUBERNETES_KINDS))

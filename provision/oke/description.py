@@ -31,6 +31,7 @@ DESCRIPTION = replace(
     base="oci",
     provider="provision.oke.service",
     shapes=(),
+    fixed_hourly_usd={"kubernetes-cluster": CONTROL_PLANE_HOURLY_USD, CPU_SHAPE: CPU_MACHINE_USD},
     default_user="ray",
     end_guards=lambda cluster: (),  # noqa: ARG005 - OKE has none
     ending_requests=lambda ids: (PlannedRequest(operation="DeleteNodePool", body={"machines": list(ids)}),),

@@ -141,6 +141,12 @@ class Cloud(Protocol):
     def resources(self) -> tuple[Resource, ...]:
         """Return our resources in the region that are no instances."""
 
+    def billed(self) -> tuple[tuple[Instance, ...], tuple[Resource, ...]]:
+        """Return our machines, and our resources with a price of their own, by few requests.
+
+        Nodes of a Kubernetes service count as machines, too.
+        """
+
     def delete(self, resource: Resource) -> None:
         """Remove a resource and wait until it is gone, at most some seconds. A missing resource is no error.
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from inventories.errors import InvalidInput
 from inventories.threads import run_all, values
-from provision.clouds import CLOUDS, KUBERNETES, base_of, describe, installed
+from provision.clouds import CLOUDS, KUBERNETES, base_of, cloud_of, describe, installed
 from provision.errors import BadCredentials, CloudError, Denied, Gone, NoAnswer
 from provision.records import Target
 from provision.rented.interface import Cloud, configured, connect
-from provision.rented.tagged_clusters import Price, RegionContents, list_clusters
+from provision.rented.tagged_clusters import Price, RegionContents, list_billed, list_clusters
 
 MAX_NAMED = 3
 
@@ -24,7 +24,11 @@ class Scope:
 
     providers: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
+    more_regions: tuple[str, ...] = ()
+    """Regions to scan with the configured one, each of the cloud that has it."""
     all_regions: bool = False
+    billed: bool = False
+    """Only resources with a price, by fewer requests."""
     profile: str | None = None
     compartment: str | None = None
     """`None`: every accessible compartment."""
@@ -83,6 +87,14 @@ def scan(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
 
     Raises the first failure if no place could be scanned.
     """
+    result = scan_all(scope, price)
+    if not result.scanned:
+        _raise(result.problems or result.failed)
+    return result
+
+
+def scan_all(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
+    """Scan all places, as `scan`. Without a scanned place, the result has all failures."""
     names = scope.providers or [name for name in CLOUDS if installed(name)]
     connected = values(run_all(lambda name: _connect_all(name, scope), names))
     if not scope.providers:
@@ -91,7 +103,9 @@ def scan(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
     scanned: list[Scanned] = []
     failed: list[Failed] = []
     for clouds, not_connected in connected:
-        listed, refused = _list_all(clouds, price, listed=scope.compartment is None)
+        listed, refused = _list_all(
+            clouds, price, list_billed if scope.billed else list_clusters, listed=scope.compartment is None
+        )
         scanned += listed
         # A region belongs to one cloud, and the others don't know it.
         failed += [
@@ -108,10 +122,7 @@ def scan(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
         )
     if not scope.providers:
         failed = _without_strangers(failed)
-    result = ScanResult(scanned=tuple(scanned), failed=tuple(failed))
-    if not scanned:
-        _raise(result.problems or result.failed)
-    return result
+    return ScanResult(scanned=tuple(scanned), failed=tuple(failed))
 
 
 def _services(cloud: Cloud) -> tuple[list[Cloud], list[Failed]]:
@@ -127,7 +138,11 @@ def _connect_all(name: str, scope: Scope) -> tuple[list[Cloud], list[Failed]]:
     if scope.regions:
         regions, failed = _connected([replace(target, region=region) for region in scope.regions])
     else:
-        regions, failed = _connected([target])
+        further = [region for region in scope.more_regions if cloud_of(region) == name]
+        regions, failed = _connected([target, *(replace(target, region=region) for region in further)])
+        regions = list({cloud.target.region: cloud for cloud in regions}.values())
+        if regions and further:  # then an account without a region of its own lacks nothing
+            failed = [missed for missed in failed if missed.target.region is not None]
         if regions and scope.all_regions:
             regions, failed = _all_regions(regions[0])
     if not regions or scope.compartment is not None:
@@ -172,12 +187,16 @@ def _connected(targets: Sequence[Target]) -> tuple[list[Cloud], list[Failed]]:
 
 
 def _list_all(
-    clouds: Sequence[Cloud], price: Callable[[Target], Price], *, listed: bool
+    clouds: Sequence[Cloud],
+    price: Callable[[Target], Price],
+    contents: Callable[[Cloud, Price], RegionContents],
+    *,
+    listed: bool,
 ) -> tuple[list[Scanned], list[Failed]]:
     """List our clusters everywhere. `listed`: the compartments are from a list, also some without rights for us."""
     scanned: list[Scanned] = []
     failed: list[Failed] = []
-    outcomes = run_all(lambda cloud: list_clusters(cloud, price(cloud.target)), clouds)
+    outcomes = run_all(lambda cloud: contents(cloud, price(cloud.target)), clouds)
     for cloud, outcome in zip(clouds, outcomes, strict=True):
         if isinstance(outcome, CloudError):
             # Without the right to list, the user could not make machines there either.

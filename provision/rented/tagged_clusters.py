@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from provision.clouds import describe
 from provision.errors import CloudError
 from provision.pricing.spending import cost_so_far
 from provision.provider import Leftover
@@ -39,6 +40,10 @@ class FoundCluster:
     """`None`: no time limit, or an unreadable one."""
     hourly_usd: float | None
     """List price of its machines together. `None`: not known, as that of spot machines."""
+    most_hourly_usd: float | None = None
+    """Highest price of its machines, with their addresses, and of its other resources. `None`: not known."""
+    shapes: tuple[str, ...] = ()
+    """Shapes of its machines."""
     launched: tuple[tuple[float | None, str], ...] = ()
     """Price an hour and time of the launch of each machine."""
 
@@ -61,25 +66,39 @@ class RegionContents:
     clusters: tuple[FoundCluster, ...]
     network: tuple[str, ...]
     """Kinds and ids of the shared network's resources."""
+    network_hourly_usd: float = 0.0
+    """List price of the network."""
     error: CloudError | None = None
     """Reason why only machines could be listed. `None`: all resources are."""
 
 
 def list_clusters(cloud: Cloud, price: Price) -> RegionContents:
     """Return our clusters. Read-only. Raises CloudError, unless machines of ours were listed before it."""
+    instances = cloud.instances()
+    try:
+        return _contents(cloud, price, instances, cloud.resources())
+    except CloudError as error:
+        listed = _contents(cloud, price, instances, ())
+        if not listed.clusters:
+            raise
+        return replace(listed, error=error)
+
+
+def list_billed(cloud: Cloud, price: Price) -> RegionContents:
+    """Return our clusters with their priced resources alone, by fewer requests. Read-only. Raises CloudError."""
+    return _contents(cloud, price, *cloud.billed())
+
+
+def _contents(
+    cloud: Cloud, price: Price, instances: Sequence[Instance], resources: Sequence[Resource]
+) -> RegionContents:
+    """Return the clusters of the cloud's provider among these machines and resources."""
 
     def is_own(of: Mapping[str, str]) -> bool:
         return tags.is_of(of, cloud.name)
 
-    instances = [i for i in cloud.instances() if i.state != "ended" and is_own(i.tags)]
-    failed: CloudError | None = None
-    resources: list[Resource] = []
-    try:
-        resources = [resource for resource in cloud.resources() if tags.is_ours(resource.tags)]
-    except CloudError as error:
-        if not instances:
-            raise
-        failed = error
+    instances = [i for i in instances if i.state != "ended" and is_own(i.tags)]
+    resources = [resource for resource in resources if tags.is_ours(resource.tags)]
     of_clusters = [resource for resource in resources if is_own(resource.tags)]
     owned = [*(machine.tags for machine in instances), *(resource.tags for resource in of_clusters)]
     ids = sorted({of[tags.CLUSTER_ID] for of in owned})
@@ -92,18 +111,23 @@ def list_clusters(cloud: Cloud, price: Price) -> RegionContents:
         )
         for cluster_id in ids
     ]
-    shared = tuple(
-        f"{resource.kind} {resource.id}" for resource in resources if tags.is_shared(resource.tags)
+    shared = [resource for resource in resources if tags.is_shared(resource.tags)]
+    return RegionContents(
+        clusters=tuple(clusters),
+        network=tuple(f"{resource.kind} {resource.id}" for resource in shared),
+        network_hourly_usd=_fixed_hourly_usd(cloud, shared),
     )
-    return RegionContents(clusters=tuple(clusters), network=shared, error=failed)
 
 
 def _cluster(
     cloud: Cloud, machines: Sequence[Instance], resources: Sequence[Resource], price: Price
 ) -> FoundCluster:
     every = [*(machine.tags for machine in machines), *(resource.tags for resource in resources)]
+    about = describe(cloud.name)
+    on_demand = [price(machine.shape) or about.fixed_hourly_usd.get(machine.shape) for machine in machines]
     # The price of a spot machine changes by the hour.
-    prices = [None if machine.spot else price(machine.shape) for machine in machines]
+    prices = [None if m.spot else each for m, each in zip(machines, on_demand, strict=True)]
+    fixed_usd = _fixed_hourly_usd(cloud, resources) + len(machines) * about.address_hourly_usd
     return FoundCluster(
         name=every[0][tags.CLUSTER],
         id=every[0][tags.CLUSTER_ID],
@@ -115,9 +139,20 @@ def _cluster(
         resources=tuple(f"{resource.kind} {resource.id}" for resource in resources),
         since=min((machine.launched_at for machine in machines), default=None),
         expires_at=_expires_at(every),
-        hourly_usd=None if None in prices else round(sum(each or 0.0 for each in prices), 4),
+        hourly_usd=_sum(prices),
+        most_hourly_usd=_sum([*on_demand, fixed_usd]),
+        shapes=tuple(dict.fromkeys(machine.shape for machine in machines)),
         launched=tuple((each, machine.launched_at) for each, machine in zip(prices, machines, strict=True)),
     )
+
+
+def _sum(prices: Sequence[float | None]) -> float | None:
+    return None if None in prices else round(sum(each or 0.0 for each in prices), 4)
+
+
+def _fixed_hourly_usd(cloud: Cloud, resources: Sequence[Resource]) -> float:
+    fixed = describe(cloud.name).fixed_hourly_usd
+    return sum(fixed.get(resource.kind, 0.0) for resource in resources)
 
 
 def _expires_at(every: Sequence[Mapping[str, str]]) -> str | None:

@@ -8,6 +8,7 @@ from gpuctl.command_results import DownResult, LeftOnNode
 from gpuctl.errors import Attention, Declined
 from gpuctl.text import for_cluster, spent
 from gpuctl.workflow.clusters.choose_provider import provider_name
+from gpuctl.workflow.clusters.cost import record_removal
 from gpuctl.workflow.clusters.status import cost_so_far
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import restore_firewalls
@@ -100,6 +101,8 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
                 )
             raise
         if not leftovers:
+            if provider.billed:
+                record_removal(app, folder, machines)
             folder.remove()
     seconds = round(passed_s() - began, 3)
     if opened:

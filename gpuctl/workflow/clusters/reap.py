@@ -5,7 +5,7 @@ With `--provider local`: hosts on this computer whose cluster has no folder any 
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,6 +15,8 @@ from gpuctl.command_results import ReapFailure, ReapResult, ReapRow, UnknownUse
 from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.global_options import DEFAULT_CLUSTER
 from gpuctl.text import dollars
+from gpuctl.workflow.clusters.accounts import cloud_record, prices_at
+from gpuctl.workflow.clusters.cost import record_reaped
 from gpuctl.workflow.clusters.unused import find_unused
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
@@ -24,15 +26,13 @@ from provision.errors import ProvisionError
 from provision.local import orphans
 from provision.local.orphans import Orphan
 from provision.local.state import current_user
-from provision.pricing import prices
-from provision.pricing.prices import Prices
 from provision.provider import Leftover
 from provision.records import Target, read_time
 from provision.rented.find_or_create import all_gone
 from provision.rented.interface import Cloud
 from provision.rented.scan import ScanResult, Scope, name_of, scan
 from provision.rented.state import CloudState
-from provision.rented.tagged_clusters import FoundCluster, Price, RegionContents, reap
+from provision.rented.tagged_clusters import FoundCluster, RegionContents, reap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
     if not scope.providers and not any(installed(name) for name in CLOUDS):
         sdks = " ".join(cloud.sdk for cloud in descriptions() if cloud.sdk)
         raise Usage(f"No cloud's SDK is installed beside gpuctl: `pip install {sdks}`.")
-    result = scan(scope, _prices(app))
+    result = scan(replace(scope, more_regions=app.config.region), prices_at(app))
     problems: dict[str, str] = {}
     if selection.idle:
         clusters = [cluster for region in result.scanned for cluster in region.contents.clusters]
@@ -236,24 +236,6 @@ def _failure(target: Target, error: object) -> ReapFailure:
     )
 
 
-def _prices(app: App) -> Callable[[Target], Price]:
-    try:
-        known = prices.load(app.store.home)
-    except InventoryError as error:
-        # Running machines matter more than their price.
-        app.output.error(f"{error} Until then the prices are this release's.")
-        known = Prices()
-
-    def at(target: Target) -> Price:
-        def price(shape: str) -> float | None:
-            known_price = known.of(shape, target.region)
-            return known_price.usd_per_hour if known_price else None
-
-        return price
-
-    return at
-
-
 def _looked_at(result: ScanResult) -> str:
     places = dict.fromkeys(f"{region.cloud.name} {region.cloud.target.region}" for region in result.scanned)
     return "in " + ", ".join(places)
@@ -365,6 +347,7 @@ def _remove(app: App, chosen: Chosen, outcome: Outcome, selection: Selection) ->
         outcome.leftovers += leftovers
         for cluster in _fully_removed(clusters, chosen.network, leftovers):
             outcome.removed.append(cluster.id)
+            record_reaped(app, cluster)
             mine = folders.get(cluster.id)
             # While we waited for the lock somebody may have made another cluster of that name.
             if mine is not None and _id_of(mine) == cluster.id:
@@ -394,8 +377,5 @@ def _folders_of(app: App, ids: set[str]) -> dict[str, ClusterFolder]:
 
 def _id_of(folder: ClusterFolder) -> str | None:
     """`None`: it is no rented cluster's, or not known to be."""
-    try:
-        record = CloudState(folder).load()
-    except InventoryError:
-        return None
+    record = cloud_record(folder)
     return record.id if record else None

@@ -1,6 +1,6 @@
 """`up`: spec → plan → machines → reachable nodes. Again: converges."""
 
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -11,7 +11,10 @@ from gpuctl.command_results import SetUp, UpResult
 from gpuctl.errors import Attention, Declined, Failed
 from gpuctl.workflow.clusters import up_plan
 from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_plan, resolve_shape
+from gpuctl.workflow.clusters.cost import record_price
+from gpuctl.workflow.clusters.defaults import with_defaults
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on, record_end_timers, warning
+from gpuctl.workflow.clusters.spending_limits import refuse_over_limits, turn_to_launch, warn_over_limits
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import update_firewalls
 from gpuctl.workflow.machines.idle import idle_state
@@ -66,8 +69,8 @@ def up(
     began = passed_s()
     spec = resolve_shape(spec)
     folder = app.store.cluster(spec.cluster)
-    provider, spec = _provider(app, folder, spec, boot_timeout_s)
-    with folder.lock("up", on_wait=app.output.say):
+    provider, spec, defaults = _provider(app, folder, spec, boot_timeout_s)
+    with folder.lock("up", on_wait=app.output.say), ExitStack() as launch:
         fresh = not folder.exists() and not folder.journal.path.exists()
         try:
             before = _inventory(folder)
@@ -75,7 +78,14 @@ def up(
             if before is not None and {machine.id for machine in before.machines}.intersection(plan.end):
                 runs.refuse_if_active(app.store.runs(folder.name))
             setup = _setup_of(app, folder, plan)
+            asks = app.output.asks and not for_run
+            if not asks:
+                launch.enter_context(turn_to_launch(app, plan))
+            plan = replace(plan, notes=(*plan.notes, *defaults, *refuse_over_limits(app, folder, plan)))
             plan = plan if for_run else _ask(app, plan, setup)
+            if asks:  # nobody waits while a person thinks
+                launch.enter_context(turn_to_launch(app, plan))
+                refuse_over_limits(app, folder, plan)
             create = partial(
                 _create,
                 app,
@@ -85,10 +95,12 @@ def up(
                 host_keys=host_keys,
                 runs=runs,
                 setup=setup,
+                launch=launch,
                 boot_timeout_s=(boot_timeout_s or BOOT_TIMEOUT_S) if wait else None,
                 for_run=for_run,
             )
-            with nullcontext() if for_run or not plan.end else folder.claim_machines("up"):
+            claim = nullcontext() if for_run or not plan.end else folder.claim_machines("up")
+            with claim:
                 try:
                     made = create(plan)
                 except TermsRefused as error:
@@ -152,15 +164,17 @@ def plan(app: App, spec: Spec, *, boot_timeout_s: float | None = None) -> tuple[
     """Return the plan of `up`, the setup of the machines, and why the account was not asked (empty: it was)."""
     spec = resolve_shape(spec)
     folder = folder_to_plan(app, app.store.cluster(spec.cluster), spec)
-    provider, spec = _provider(app, folder, replace(spec, cluster=folder.name), boot_timeout_s)
+    provider, spec, defaults = _provider(app, folder, replace(spec, cluster=folder.name), boot_timeout_s)
     planned, unasked = _plan_or_outline(provider, spec, _inventory(folder))
+    limits = () if unasked else refuse_over_limits(app, folder, planned)
+    planned = replace(planned, notes=(*planned.notes, *defaults, *limits))
     return planned, _setup_of(app, folder, planned), unasked
 
 
 def _provider(
     app: App, folder: ClusterFolder, spec: Spec, boot_timeout_s: float | None
-) -> tuple[Provider, Spec]:
-    """Return the spec's provider, and the spec to pass to it."""
+) -> tuple[Provider, Spec, tuple[str, ...]]:
+    """Return the spec's provider, the spec to pass to it, and notes on defaults of the user's configuration in it."""
     provider = choose_provider(folder, spec)
     if boot_timeout_s is not None and not provider.billed:
         raise InvalidInput(
@@ -168,7 +182,8 @@ def _provider(
             "another provider."
         )
     # Terms are accepted by the same typed yes as the price, where somebody is there to type it.
-    return provider, replace(spec, ask_terms=app.output.asks)
+    spec = replace(spec, ask_terms=app.output.asks)
+    return provider, *with_defaults(spec, app.config, app.config_path, folder, provider)
 
 
 def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> str:
@@ -275,13 +290,15 @@ def _create(
     host_keys: HostKeys,
     runs: "ClusterRuns",
     setup: Setup,
+    launch: ExitStack,
     boot_timeout_s: float | None,
     for_run: bool,
 ) -> tuple[Inventory, list[SetUp], str]:
     """Carry out the plan. Machines made by it are in the inventory before they are reached; others only after that.
 
     `boot_timeout_s` is `None` if the command does not wait for them. Returns the cluster, the results of the setup,
-    and the problem with machines that can't be used yet (empty: all can). `for_run`: as of `up`.
+    and the problem with machines that can't be used yet (empty: all can). `for_run`: as of `up`. `launch`: is left
+    once the machines are made.
     """
     folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
     if setup.steps != setup_steps(folder):
@@ -305,8 +322,11 @@ def _create(
     )
     if ours:
         save_inventory(folder, inventory)
+        record_price(app, folder, inventory, plan.price)
     else:
         pin_host_keys(folder, inventory.machines)
+    launch.close()
+    warn_over_limits(app, folder, plan)
     if provider.ends_machines:
         folder.journal.append(SETTLED, ended=len(plan.end))
     if boot_timeout_s is None or not inventory.machines:

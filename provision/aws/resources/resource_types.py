@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from inventories.threads import run_all, together, values
@@ -160,6 +161,12 @@ def resources(api: Api) -> tuple[Resource, ...]:
 def listed(api: Api, kind: Kind) -> list[Resource]:
     """Return our resources of a kind, with the ones that end with an instance."""
     return [_resource(kind, item, {}) for item in _items(api, kind)]
+
+
+def listed_all(api: Api, names: Sequence[str]) -> tuple[Resource, ...]:
+    """Return our resources of several kinds."""
+    kinds = [KINDS[name] for name in names]
+    return tuple(chain.from_iterable(values(run_all(partial(listed, api), kinds))))
 
 
 def _items(api: Api, kind: Kind) -> list[Any]:

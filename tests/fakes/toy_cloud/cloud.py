@@ -168,6 +168,9 @@ class ToyCloud:
         for item in ids:
             self._account.end(item)
 
+    def billed(self) -> tuple[tuple[Instance, ...], tuple[Resource, ...]]:
+        return self.instances(), ()
+
     def resources(self) -> tuple[Resource, ...]:
         return tuple(self._account.resources.values())
 

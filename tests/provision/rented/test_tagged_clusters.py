@@ -60,6 +60,9 @@ class Region:
             raise self.machines_error
         return self.machines
 
+    def billed(self) -> tuple[tuple[Instance, ...], tuple[Resource, ...]]:
+        return self.instances(), self.things
+
     def resources(self) -> tuple[Resource, ...]:
         if self.parts_error:
             raise self.parts_error

@@ -1,0 +1,66 @@
+"""The table of what clusters and runs cost. Imports rich: import this module where you print."""
+
+from collections.abc import Callable
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpuctl import text
+from gpuctl.command_results import ClusterCost, CostResult
+from gpuctl.tables.layout import FittedTable, table_of
+from inventories.text import plural
+
+
+def cost_table(result: CostResult) -> RenderableType:
+    """Return the clusters with their runs, the days, and the sum."""
+    if not result.clusters:
+        return Text(f"nothing was billed since {result.since[:10]}, as far as is known")
+    columns: dict[str, Callable[[ClusterCost], str | Text]] = {
+        "cluster": lambda cost: Text(text.clean(cost.cluster), "bold"),
+        "where": lambda cost: f"{cost.provider} {cost.region or ''}".rstrip(),
+        "from": lambda cost: _time(cost.from_),
+        "to": lambda cost: "runs" if cost.to is None else _time(cost.to),
+        "runs": lambda cost: str(len(cost.runs)) if cost.runs else text.UNKNOWN,
+        "in runs": lambda cost: text.dollars(_in_runs(cost)) if cost.runs else text.UNKNOWN,
+        "cost": lambda cost: text.spent(cost.usd),
+    }
+    table = FittedTable(
+        columns,
+        [[cell(cost) for cell in columns.values()] for cost in result.clusters],
+        right=("runs", "in runs", "cost"),
+        folded=("cluster", "where"),
+        optional=("in runs", "runs", "where"),
+    )
+    days = table_of("day", "cost", right=("cost",))
+    for day in result.days:
+        days.add_row(day.day, text.spent(day.usd))
+    notes = [
+        Text(f"{text.clean(cost.cluster)}: {cost.unknown}", "yellow")
+        for cost in result.clusters
+        if cost.unknown
+    ]
+    prefix = (
+        "at least "
+        if result.unknown or any(cost.unknown and cost.usd is None for cost in result.clusters)
+        else ""
+    )
+    total = f"{prefix}{text.spent(result.usd)} since {result.since[:10]}, {plural(len(result.clusters), 'cluster')}"
+    return Group(
+        table,
+        "",
+        days,
+        "",
+        Text(total, "bold"),
+        *notes,
+        Text("list prices, without taxes, traffic and discounts", "dim"),
+    )
+
+
+def _in_runs(cost: ClusterCost) -> float | None:
+    known = [run.usd for run in cost.runs if run.usd is not None]
+    return sum(known) if len(known) == len(cost.runs) else None
+
+
+def _time(iso: str) -> str:
+    """Return a time to the minute: `2026-11-21 06:30`."""
+    return iso[:16].replace("T", " ")

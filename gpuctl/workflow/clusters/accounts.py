@@ -1,0 +1,87 @@
+"""Everything of gpuctl that is billed in the cloud accounts, found by its tags in every region."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuctl.app import App
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InventoryError
+from provision.clouds import KUBERNETES, base_of
+from provision.errors import BadCredentials
+from provision.pricing import prices
+from provision.pricing.prices import Prices
+from provision.records import CloudCluster, Target
+from provision.rented.scan import Failed, Scanned, Scope, scan_all
+from provision.rented.state import CloudState
+from provision.rented.tagged_clusters import FoundCluster, Price
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accounts:
+    """The contents of all accounts."""
+
+    regions: tuple[Scanned, ...]
+    clusters: tuple[FoundCluster, ...]
+    problems: tuple[Failed, ...]
+    """Places that did not answer, and may have more."""
+
+
+def scan_accounts(app: App, *more: Target) -> Accounts:
+    """Scan every region of the accounts that are set up here, and of the accounts of clusters here.
+
+    `more`: the accounts of further profiles.
+    """
+    profiles = {
+        (base_of(target.provider), target.profile) for target in (*_targets(app), *more) if target.profile
+    }
+    result = scan_all(Scope(all_regions=True, billed=True), prices_at(app))
+    regions = list(result.scanned)
+    problems = [
+        failure
+        for failure in result.problems
+        if not isinstance(failure.error, BadCredentials)
+        or base_of(failure.target.provider) not in {cloud for cloud, _ in profiles}
+    ]
+    for cloud, profile in sorted(profiles, key=str):
+        services = tuple(name for name in KUBERNETES if base_of(name) == cloud)
+        scope = Scope(providers=(cloud, *services), profile=profile, all_regions=True, billed=True)
+        result = scan_all(scope, prices_at(app))
+        regions += result.scanned
+        problems += result.problems
+    clusters: dict[str, FoundCluster] = {}
+    for cluster in (cluster for region in regions for cluster in region.contents.clusters):
+        clusters.setdefault(cluster.id, cluster)
+    return Accounts(regions=tuple(regions), clusters=tuple(clusters.values()), problems=tuple(problems))
+
+
+def _targets(app: App) -> list[Target]:
+    """Return the accounts of the clusters that this computer has files of."""
+    records = [cloud_record(folder) for folder in app.store.clusters()]
+    return [record.target for record in records if record is not None]
+
+
+def cloud_record(folder: ClusterFolder) -> CloudCluster | None:
+    """Return the record of a rented cluster. `None`: it is not rented, or its record can't be read."""
+    try:
+        return CloudState(folder).load()
+    except InventoryError:
+        return None
+
+
+def prices_at(app: App) -> Callable[[Target], Price]:
+    """Return a function that returns the prices of machines at a target."""
+    try:
+        known = prices.load(app.store.home)
+    except InventoryError as error:
+        # Running machines matter more than their price.
+        app.output.error(f"{error} Until then the prices are this release's.")
+        known = Prices()
+
+    def at(target: Target) -> Price:
+        def price(shape: str) -> float | None:
+            known_price = known.of(shape, target.region)
+            return known_price.usd_per_hour if known_price else None
+
+        return price
+
+    return at

@@ -1,0 +1,99 @@
+"""`config`: show and change the user's configuration."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from gpuctl.app import App
+from gpuctl.errors import Usage
+from gpuctl.text import with_tilde
+from inventories.disk import files
+from inventories.errors import InvalidInput
+from inventories.specs.config import NAME, config_keys, with_value
+from inventories.text import did_you_mean
+from inventories.yaml_source import read
+
+
+def rows(app: App) -> list[tuple[str, str, str]]:
+    """Return key, value as it is written, and meaning of every key. Raises InvalidInput for a file with a mistake."""
+    values = _values(app)
+    return [
+        (key, _written(values.get(key)), option.meaning.replace("`", ""))
+        for key, option in config_keys().items()
+    ]
+
+
+def document(app: App) -> dict[str, Any]:
+    """Return the document of `config --json`."""
+    values = _values(app)
+    return {"path": str(app.config_path), "values": {key: values.get(key) for key in config_keys()}}
+
+
+def change(app: App, key: str, words: Sequence[str]) -> None:
+    """Set a key, or remove it without a word. Raises Usage and InvalidInput, and leaves the file as it was."""
+    keys = config_keys()
+    if key not in keys:
+        raise Usage(f"There is no key {key!r}{did_you_mean(key, keys) or '.'} Keys: {', '.join(keys)}.")
+    values = [_typed(word) if keys[key].kind is float else word for word in words]
+    value = (values[0] if len(values) == 1 else values) if values else None
+    _ = app.config  # raises for a file with a mistake, which the change would keep
+    if value is not None:
+        try:
+            checked = keys[key].read
+            assert checked is not None, "each key has its check"
+            checked(value)
+        except InvalidInput as error:
+            raise Usage(f"{key}: {error}") from error
+    path = app.config_path
+    before = (files.read_bytes(path) or b"").decode()
+    try:
+        text = with_value(before, key, value)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from error
+    files.private_dir(path.parent)
+    files.write_atomic(path, text.encode())
+    app.__dict__.pop("config", None)
+    app.output.say(f"{key}: {_written(value) or 'not set'} ({with_tilde(str(path))})")
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of the file, of draft 7, which editors know."""
+    duration = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?[smhd])+$"}
+    text = {"type": "string"}
+    types: dict[str, dict[str, Any]] = {
+        "region": {"anyOf": [text, {"type": "array", "items": text}]},
+        "ttl": duration,
+        "idle": duration,
+        "ssh_cidr": text,
+    }
+    money = {"type": "number", "exclusiveMinimum": 0}
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": NAME,
+        "description": "Limits on money, and defaults of new clusters.",
+        "type": ["object", "null"],
+        "additionalProperties": False,
+        "properties": {
+            key: types.get(key, money) | {"description": option.meaning}
+            for key, option in config_keys().items()
+        },
+    }
+
+
+def _values(app: App) -> dict[str, Any]:
+    """Return key → value as it is written. Raises InvalidInput for a file with a mistake."""
+    _ = app.config
+    return (read(app.config_path).data or {}) if app.config_path.exists() else {}
+
+
+def _written(value: object) -> str:
+    return "" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _typed(word: str) -> object:
+    """Return a number for a word that is one, as in the file."""
+    try:
+        return yaml.safe_load(word)
+    except yaml.YAMLError:
+        return word

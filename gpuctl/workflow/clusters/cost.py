@@ -1,0 +1,229 @@
+"""`cost`: the money of clusters, by cluster, run and day, from the ledger here and from the tags in the accounts."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gpuctl.app import App
+from gpuctl.command_results import ClusterCost, CostResult, DayCost, RunCost
+from gpuctl.errors import Usage
+from gpuctl.workflow.clusters.accounts import Accounts, cloud_record, scan_accounts
+from gpuctl.workflow.clusters.status import ending_of
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InvalidInput, InventoryError
+from inventories.machine import Inventory, Machine
+from inventories.specs.checks import parse_duration_s
+from provision.clouds import RENTED
+from provision.clouds import describe as describe_cloud
+from provision.pricing import ledger
+from provision.pricing.ledger import Rate, Span
+from provision.pricing.plan_price import PlanPrice
+from provision.records import read_time
+from provision.rented.tagged_clusters import FoundCluster
+
+
+def record_price(app: App, folder: ClusterFolder, inventory: Inventory, price: PlanPrice) -> None:
+    """Add the price of a rented cluster to the ledger, after `up` has made its machines."""
+    cluster = cloud_record(folder)
+    if inventory.provider not in RENTED or cluster is None:
+        return
+    known = ledger.rates(app.store.home).get(cluster.id, [])
+    launched = sorted(machine.launched_at for machine in inventory.machines if machine.launched_at)
+    last = known[-1].since if known else ""
+    new = [at for at in launched if at > last]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    rate = Rate(
+        cluster=folder.name,
+        id=cluster.id,
+        provider=inventory.provider,
+        region=inventory.region,
+        account=cluster.target.account,
+        since=new[0] if new else now if known else cluster.created_at,
+        machines=len(inventory.machines),
+        hourly_usd=price.hourly_usd,
+        ends_at=ending_of(folder, inventory.provider),
+        rest_hourly_usd=(price.network_usd or 0.0) + (price.control_plane_usd or 0.0),
+        least_s=describe_cloud(inventory.provider).least_billed_s(cluster.shape),
+    )
+    ledger.record(app.store.home, rate)
+
+
+def record_removal(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> None:
+    """Add the end of a rented cluster to the ledger. `machines`: the removed ones."""
+    cluster = cloud_record(folder)
+    if cluster is None:
+        return
+    now = datetime.now(UTC)
+    known = ledger.rates(app.store.home).get(cluster.id, [])
+    if not known and machines:  # its `up` was cut off before it could record the price
+        launched = min((machine.launched_at for machine in machines if machine.launched_at), default=None)
+        start = Rate(
+            cluster=folder.name,
+            id=cluster.id,
+            provider=cluster.target.provider,
+            region=cluster.target.region,
+            account=cluster.target.account,
+            since=launched or cluster.created_at,
+            machines=len(machines),
+            hourly_usd=None,
+        )
+        ledger.record(app.store.home, start)
+        known = [start]
+    if known and not known[-1].ended:
+        last = known[-1]
+        ends = read_time(last.ends_at)
+        vanished = bool(last.machines) and not machines and (ends is None or ends > now)
+        unknown = "Its machines had ended before `gpuctl down`, at an unknown time." if vanished else ""
+        ledger.record(app.store.home, ledger.end_of(last, now, unknown))
+
+
+def record_reaped(app: App, cluster: FoundCluster) -> None:
+    """Add the end of a cluster that `reap` removed to the ledger, also of another computer's."""
+    known = ledger.rates(app.store.home).get(cluster.id, [])
+    start = known[-1] if known else _rate_of(cluster)
+    if start is None or start.ended:
+        return
+    if not known:
+        ledger.record(app.store.home, start)
+    ledger.record(app.store.home, ledger.end_of(start, datetime.now(UTC)))
+
+
+def _rate_of(cluster: FoundCluster) -> Rate | None:
+    """Return the price of a cluster by its tags. `None`: it has no machines."""
+    if cluster.since is None:
+        return None
+    return Rate(
+        cluster=cluster.name,
+        id=cluster.id,
+        provider=cluster.provider,
+        region=cluster.region,
+        since=cluster.since,
+        machines=len(cluster.machines),
+        hourly_usd=cluster.hourly_usd,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSpans:
+    """The times of a cluster with their prices, and the gaps in this knowledge."""
+
+    last: Rate
+    spans: tuple[Span, ...]
+    running: bool
+    unknown: str = ""
+    """Sentences on gaps in which the cluster cost at most as much as the spans. Empty: no such gap."""
+    open: str = ""
+    """Sentences on gaps in which it may have cost more than the spans. Empty: no such gap."""
+
+
+def cost_of_clusters(app: App, since: datetime) -> CostResult:
+    """Return the costs of clusters and runs since a time, with the gaps. Asks the clouds."""
+    accounts = scan_accounts(app)
+    costs = spans_of_clusters(app, accounts, since, datetime.now(UTC))
+    runs = _runs(app, since)
+    clusters = tuple(_document(cost, runs) for cost in costs)
+    days = ledger.by_day(span for cost in costs for span in cost.spans)
+    return CostResult(
+        since=_text(since),
+        clusters=clusters,
+        days=tuple(DayCost(day=day, usd=usd) for day, usd in days.items()),
+        usd=round(sum(cluster.usd or 0.0 for cluster in clusters), 4),
+        unknown=tuple(map(str, accounts.problems)),
+    )
+
+
+def _document(cost: ClusterSpans, runs: Sequence[tuple[RunCost, datetime]]) -> ClusterCost:
+    usd, complete = ledger.total_usd(cost.spans)
+    begin, end = cost.spans[0].begin, cost.spans[-1].end
+    return ClusterCost(
+        cluster=cost.last.cluster,
+        id=cost.last.id,
+        provider=cost.last.provider,
+        region=cost.last.region,
+        usd=usd if usd or complete else None,
+        from_=_text(begin),
+        to=None if cost.running else _text(end),
+        unknown=f"{cost.open} {cost.unknown}".strip() or None,
+        runs=tuple(run for run, at in runs if run.cluster == cost.last.cluster and begin <= at <= end),
+    )
+
+
+def spans_of_clusters(
+    app: App, accounts: Accounts, since: datetime, now: datetime
+) -> tuple[ClusterSpans, ...]:
+    """Return the times of every cluster between two times, the oldest first.
+
+    A cluster that its account does not have any more ends in the ledger now: its real end is not known.
+    """
+    existing = {cluster.id: cluster for cluster in accounts.clusters}
+    accounts_scanned = {region.cloud.target.account for region in accounts.regions}
+    rates = ledger.rates(app.store.home)
+    for cluster_id, cluster in existing.items():
+        if cluster_id not in rates and (rate := _rate_of(cluster)) is not None:
+            rates[cluster_id] = [rate]
+    results = []
+    for cluster_id, known in rates.items():
+        last, open_ = known[-1], []
+        ends = read_time(last.ends_at)
+        bills = ends is None or ends > now or last.rest_hourly_usd
+        if not last.ended and cluster_id not in existing and bills:
+            if accounts.problems or last.account not in accounts_scanned:
+                open_.append(
+                    "Its account was not accounts_scanned, or did not answer in full: it counts until now."
+                )
+            else:
+                missing = "It ended before this time without this computer, so it cost less than it counts."
+                known = [*known, ledger.end_of(last, now, missing)]
+                ledger.record(app.store.home, known[-1])
+        spans = tuple(part for span in ledger.spans(known, now) if (part := span.within(since, now)))
+        if not ledger.total_usd(spans)[1]:
+            open_.append("The price of its machines is not known for all of the time.")
+        if spans:
+            results.append(
+                ClusterSpans(
+                    last=known[-1],
+                    spans=spans,
+                    running=cluster_id in existing,
+                    unknown=" ".join(rate.unknown for rate in known if rate.unknown),
+                    open=" ".join(open_),
+                )
+            )
+    return tuple(sorted(results, key=lambda cost: cost.spans[0].begin))
+
+
+def _runs(app: App, since: datetime) -> list[tuple[RunCost, datetime]]:
+    """Return the runs that began since a time, with that of their start."""
+    runs = []
+    for folder in app.store.runs():
+        try:
+            run, result = folder.load_run(), folder.load_result()
+        except InventoryError as error:
+            app.output.say(f"note: {error}")
+            continue
+        began = read_time(run.started_at)
+        if began is not None and began >= since:
+            usd = None if result is None else result.cost_usd
+            runs.append((RunCost(run=run.run, cluster=run.cluster, usd=usd), began))
+    return runs
+
+
+def since_of(text: str | None, now: datetime) -> datetime:
+    """Return the begin of a day such as `2026-11-01`, or the time `7d` before `now`. `None`: the month's begin.
+
+    Raises Usage.
+    """
+    if text is None:
+        return ledger.month_of(now)[0]
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", text) and (day := read_time(text)) is not None:
+        return day
+    try:
+        return now - timedelta(seconds=parse_duration_s(text, "--since"))
+    except (InvalidInput, OverflowError) as error:
+        raise Usage(
+            f"--since {text!r} is no day and no time: write a day such as {now:%Y-%m}-01, or 7d."
+        ) from error
+
+
+def _text(time: datetime) -> str:
+    return time.isoformat(timespec="seconds")

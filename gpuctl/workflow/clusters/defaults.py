@@ -1,0 +1,67 @@
+"""The defaults of the user's configuration in the spec of a new cluster. Options and spec files win over them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpuctl.text import with_tilde
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InvalidInput
+from inventories.specs.config import Config
+from inventories.specs.spec import Spec
+from provision.clouds import CLOUDS, RENTED, base_of, cloud_of
+from provision.pricing.spending import ttl_text
+from provision.provider import Provider
+from provision.rented.state import CloudState
+from provision.unsupported_options import OPTIONS, supported
+
+
+def with_defaults(
+    spec: Spec, config: Config, path: Path, folder: ClusterFolder, provider: Provider
+) -> tuple[Spec, tuple[str, ...]]:
+    """Return the spec with the configuration's values for open options, and notes that name them.
+
+    Only a new cluster takes them: an existing one keeps its own. `path`: the configuration's file.
+    """
+    if provider.name not in RENTED or config == Config():
+        return spec, ()
+    had_account = CloudState(folder).load() is not None
+    if had_account and not (provider.name in CLOUDS and _begins_again(spec, folder, provider)):
+        return spec, ()
+    values: dict[str, Any] = {
+        "region": None if had_account else _region_of(config, path, provider.name),
+        "ttl_s": config.ttl_s,
+        "idle_s": config.idle_s,
+        "ssh_cidr": config.ssh_cidr,
+    }
+    open_values = {
+        name: value for name, value in values.items() if value is not None and getattr(spec, name) is None
+    }
+    defaults = {name: value for name, value in open_values.items() if name in supported(provider.name)}
+    notes, source = [], f"the default in {with_tilde(str(path))}"
+    if defaults:
+        texts = ", ".join(f"{OPTIONS[name]} {_text(value)}" for name, value in defaults.items())
+        notes.append(f"{texts}: {source}")
+    if unused := [OPTIONS[name] for name in open_values if name not in defaults]:
+        notes.append(f"{provider.name} has no {', '.join(unused)}: {source} has no effect")
+    return replace(spec, **defaults), tuple(notes)
+
+
+def _begins_again(spec: Spec, folder: ClusterFolder, provider: Provider) -> bool:
+    """Return whether machines are made as for a new cluster: the spec names them, and no old machine is left."""
+    return spec.shape is not None and not CloudState(folder).open_launches() and not provider.find()
+
+
+def _region_of(config: Config, path: Path, provider: str) -> str | None:
+    """Return the configured region of a provider's cloud. Raises InvalidInput for a region of no cloud."""
+    clouds = {region: cloud_of(region) for region in config.region}
+    if strange := [region for region, cloud in clouds.items() if cloud is None]:
+        raise InvalidInput(
+            f"{path}: key 'region': no cloud has regions with a name like '{strange[0]}'. Write it in full, as in "
+            "us-east-1."
+        )
+    return next((region for region, cloud in clouds.items() if cloud == base_of(provider)), None)
+
+
+def _text(value: object) -> str:
+    return ttl_text(value) if isinstance(value, float) else str(value)
