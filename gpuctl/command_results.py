@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from provision.pricing.plan_price import PlanPrice
     from provision.provider import Leftover, PlannedMachine
     from provision.records import EndGuard, PlannedEnd, PlannedRequest, PlannedResource, Terms
+    from remote.checks.notices import Undelivered
 
 ClusterState: TypeAlias = 'MachineState | Literal["partial", "unfinished"]'
 """`partial`: its machines are not all in one state. `unfinished`: its first `up` did not come to its end."""
@@ -134,6 +135,8 @@ class ClusterStatus(ClusterInfo):
     """Mechanisms that act at the end of the cluster's time. `None`: not known."""
     idle: IdleStatus | None = field(default=None, metadata=codec.OMITTED)
     """Its use, if it ends after a time without use. `None`: it does not."""
+    notices: "tuple[Undelivered, ...] | None" = field(default=None, metadata=codec.OMITTED)
+    """Notifications that did not arrive. `None`: the cluster had no notifications, or it is not known."""
     cost_usd: float | None
     """Since each machine was made, by list price."""
     runs: tuple[str, ...]

@@ -280,7 +280,12 @@ def _help(text: str) -> Iterator[str]:
 
 _GLOBAL = {"cluster": "`--cluster`"}
 """Key of a spec file → the option of every command that sets it."""
-_FORMS = {"ttl_s": "duration", "idle_s": "duration", "setup": "list of shell lines, and of `fab: TASK`"}
+_FORMS = {
+    "ttl_s": "duration",
+    "idle_s": "duration",
+    "notify": "list",
+    "setup": "list of shell lines, and of `fab: TASK`",
+}
 """Field of Spec → what a person writes."""
 _KINDS: dict[Any, str] = {
     str: "text",

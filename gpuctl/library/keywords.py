@@ -68,6 +68,7 @@ class UpOptions(TypedDict, total=False):
     ttl: str | None
     idle: str | None
     max_cost: float | None
+    notify: Sequence[str]
     hosts: File | None
     python: str | None
     file: File | None

@@ -9,7 +9,7 @@ from gpuctl.library.keywords import AdviseOptions, BenchOptions, TrainOptions, U
 from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.option_table.up_options import UpSettings
-from gpuctl.option_table.values import min_nodes, read_options, refuse_unknown
+from gpuctl.option_table.values import min_nodes, notify_targets, read_options, refuse_unknown
 from gpuctl.workflow.jobs.bench_request import BenchRequest
 from gpuctl.workflow.runs.request.engine_config import with_config
 from gpuctl.workflow.runs.request.request import TrainRequest, check_request
@@ -50,22 +50,26 @@ def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAUL
         raise Usage("--no-wait does not wait for machines to boot: leave out --boot-timeout, or --no-wait.")
     spec = settings.spec if settings.file is None else read_spec(settings.file, default=default)
     changes = read_options(options, Spec) | ({} if cluster is None else {"cluster": cluster})
-    return replace(settings, spec=check_limits(replace(spec, **changes)))
+    spec = replace(spec, **changes)
+    return replace(settings, spec=check_limits(replace(spec, notify=notify_targets(spec.notify))))
 
 
 def create(app: "App", request: UpRequest) -> "UpResult":
     """Create or extend a cluster as requested, and return its machines."""
     from gpuctl.workflow.clusters.up import up
+    from gpuctl.workflow.machines.notify import failure_sent
     from gpuctl.workflow.runs.unfinished_runs import runs_of_cluster
 
-    return up(
-        app,
-        request.spec,
-        request.host_keys,
-        runs=runs_of_cluster(app, request.spec.cluster),
-        wait=request.wait,
-        boot_timeout_s=request.boot_timeout_s,
-    )
+    spec = request.spec
+    with failure_sent(app, spec.notify, "up", spec.cluster):
+        return up(
+            app,
+            spec,
+            request.host_keys,
+            runs=runs_of_cluster(app, spec.cluster),
+            wait=request.wait,
+            boot_timeout_s=request.boot_timeout_s,
+        )
 
 
 def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:

@@ -12,6 +12,7 @@ from gpuctl.errors import Usage
 from inventories.option import Option, options_of
 from inventories.specs.checks import parse_duration_s
 from inventories.text import did_you_mean
+from remote.shared.notify.target import check_mail_server, key_of
 from remote.shared.notify.target import parse as parse_target
 
 if TYPE_CHECKING:
@@ -160,13 +161,12 @@ def notify_targets(texts: Sequence[str]) -> tuple[str, ...]:
     for target in targets:
         try:
             kind = parse_target(target).kind
+            if kind == "mail":
+                check_mail_server(os.environ.get("GPUCTL_SMTP", ""))
+            elif kind == "url":
+                key_of(os.environ.get("GPUCTL_NOTIFY_SECRET", ""))
         except ValueError as error:
             raise Usage(f"--notify: {error}.") from error
-        if kind == "mail" and not re.match("smtps?://[^/]", os.environ.get("GPUCTL_SMTP", "")):
-            raise Usage(
-                "--notify mail: needs a mail server: export GPUCTL_SMTP=smtps://USER:PASSWORD@HOST, or smtp:// for "
-                "STARTTLS."
-            )
     return tuple(dict.fromkeys(targets))
 
 

@@ -6,6 +6,7 @@ value and the allowed values.
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 
@@ -94,6 +95,13 @@ def check_ttl_s(text: object) -> float:
             f"A --ttl of {text} ends before the machines have booted: give {MIN_TTL_S / 60:.0f}m or more."
         )
     return seconds
+
+
+def check_texts(values: object) -> tuple[str, ...]:
+    """Return texts of a list."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidInput(f"{shown(values)} is not possible here: give a list, each item after '- '.")
+    return tuple(check_text(value) for value in values)
 
 
 def check_idle_s(text: object) -> float:

@@ -18,6 +18,7 @@ from inventories.specs.checks import (
     check_port,
     check_python,
     check_text,
+    check_texts,
     check_ttl_s,
     check_word,
 )
@@ -156,6 +157,12 @@ class Spec:
         "--max-cost", keyword="max_cost", key="max_cost_usd", read=check_max_cost_usd, metavar="USD",
         help="Refuse a plan that could cost more before its --ttl is over. You must also give --ttl.",
         meaning="US dollars. Refuse a plan that could cost more before its `ttl` is over. You must also give `ttl`.",
+    )
+    notify: tuple[str, ...] = option(
+        "--notify", default=(), key="notify", read=check_texts, metavar="TARGET",
+        help="Send a message when the machines are up, could not be made, or end soon: to ntfy:TOPIC, slack:WEBHOOK, "
+        "mail:ADDRESS, command:LINE, a URL, or each line of @FILE. Repeatable.",
+        meaning="Targets of notifications: when the machines are up, could not be made, or end soon. Default: none.",
     )
     hosts: Path | None = option(
         "--hosts", key="hosts", read=check_path, metavar="FILE", providers="hosts", after="context",

@@ -23,6 +23,7 @@ ANSWERING = {
     "idle": "checks.idle",
     "usage": "runs.usage",
     "notices": "notify.spool",
+    "notify": "notify.machine_watch",
     "why": "hangs.why",
     "checkpoints": "storage.checkpoints",
     "place": "storage.checkpoints",

@@ -32,7 +32,9 @@ class Receiver:
     url: str
     requests: list[Received] = field(default_factory=list)
     answers: list[int | Callable[[BaseHTTPRequestHandler], None]] = field(default_factory=list)
-    """Statuses, or functions that answer. Empty: status 200."""
+    """Statuses, or functions that answer a POST. Empty: status 200."""
+    other: Callable[[BaseHTTPRequestHandler], None] | None = None
+    """Answers GET and PUT. `None`: status 404."""
 
     def types(self) -> list[str]:
         """Return the type of each notice."""
@@ -60,6 +62,15 @@ def receiver() -> Iterator[Receiver]:
             self.send_response(answer)
             self.send_header("Content-Length", "0")
             self.end_headers()
+
+        def do_GET(self) -> None:
+            if state.other is None:
+                self.send_error(404)
+            else:
+                state.other(self)
+
+        def do_PUT(self) -> None:
+            self.do_GET()
 
         def log_message(self, *_: object) -> None:
             """Print nothing."""

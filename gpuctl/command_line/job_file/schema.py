@@ -120,4 +120,6 @@ def _field(option: Option) -> Schema:
         step = {"type": "object", "maxProperties": 1, "additionalProperties": False}
         named = step | {"properties": {"run": {"type": "string"}, "fab": {"type": "string"}}}
         return {"type": "array", "items": {"anyOf": [{"type": "string"}, named]}}
+    if option.multiple:
+        return {"type": "array", "items": {"type": "string"}}
     return {"type": TYPES[option.kind]}

@@ -11,6 +11,7 @@ from gpuctl.workflow.clusters.ends import ends_of, is_relied_on
 from gpuctl.workflow.clusters.limits import start_cut_off
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.idle import idle_state
+from gpuctl.workflow.machines.notify import undelivered
 from gpuctl.workflow.machines.setup_state import unprepared_note
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
@@ -102,7 +103,9 @@ def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
         )
     guards = guards_of(folder, inventory, app.output.say)
     idle, guards = idle_state(folder, inventory.provider, inventory.machines, guards)
-    return describe(folder, inventory, open_runs(app, folder.name), datetime.now(UTC), guards, idle)
+    notices = undelivered(folder, inventory.machines, app.output.say)
+    status = describe(folder, inventory, open_runs(app, folder.name), datetime.now(UTC), guards, idle)
+    return replace(status, notices=notices)
 
 
 def guards_of(

@@ -19,6 +19,7 @@ from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import update_firewalls
 from gpuctl.workflow.machines.idle import idle_state
 from gpuctl.workflow.machines.inventory_files import HostKeys, pin_all, pin_host_keys, save_inventory
+from gpuctl.workflow.machines.notify import command_succeeded, send_from_here, watch_machines
 from gpuctl.workflow.machines.reach import (
     BOOT_TIMEOUT_S,
     Boot,
@@ -36,7 +37,7 @@ from inventories.errors import InvalidInput, InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.specs.gpu_driver import NO_DRIVER
 from inventories.specs.spec import Spec
-from inventories.text import plural
+from inventories.text import dollars, plural
 from provision.clouds import RENTED
 from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
 from provision.provider import Plan, Provider
@@ -132,6 +133,10 @@ def up(
         raise Failed(trouble) if for_run else Attention(trouble, result=result)
     _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
     _say(app, unprepared_note(folder, inventory.machines))
+    if spec.notify:
+        if wait:
+            watch_machines(app, folder, inventory, spec.notify)
+        send_from_here(app, spec.notify, command_succeeded("up", folder.name, [up_line(inventory)]))
     return result
 
 
@@ -158,6 +163,14 @@ def _ends(
         if unknown or (guard.armed is False and on_machines) or (guard.guard == IDLE and guard.problem):
             app.output.say(f"note: {guard.guard}: {guard.problem}")
     return ends
+
+
+def up_line(inventory: Inventory) -> str:
+    """Return a line on a cluster that is up: its machines, and their price."""
+    machines = plural(len(inventory.machines), "machine")
+    shape = f" {inventory.shape}" if inventory.shape else ""
+    price = f", {dollars(inventory.hourly_usd)} an hour" if inventory.hourly_usd else ""
+    return f"cluster {inventory.cluster}: {machines}{shape}{price}"
 
 
 def plan(app: App, spec: Spec, *, boot_timeout_s: float | None = None) -> tuple[Plan, Setup, str]:

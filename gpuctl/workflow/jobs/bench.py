@@ -23,6 +23,12 @@ from gpuctl.workflow.jobs.bench_request import (
 from gpuctl.workflow.jobs.bench_runs import Ready, measure, put_aside
 from gpuctl.workflow.jobs.scale_for_run import run_machines
 from gpuctl.workflow.machines.connect import load_inventory
+from gpuctl.workflow.machines.notify import (
+    command_failed,
+    command_succeeded,
+    failure_sent,
+    send_from_here,
+)
 from gpuctl.workflow.machines.setup_state import check_set_up
 from gpuctl.workflow.runs import bandwidth
 from gpuctl.workflow.runs.idle_nodes import connected_idle
@@ -33,8 +39,9 @@ from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory
 from inventories.runs.run import RunStatus
-from inventories.text import plural
+from inventories.text import dollars, plural
 from remote.errors import RemoteError
+from remote.shared.notify.message import Notice
 
 if TYPE_CHECKING:
     from remote.sessions.session import Node
@@ -140,11 +147,33 @@ def bench(app: App, request: BenchRequest, *, on_end: Callable[[Bench], object] 
     """
     check(request)
     nnodes = max((layout.nodes for layout in request.layouts), default=None)
-    with run_machines(app, "bench", nnodes=nnodes) as hand_over:
+    targets = request.job.notify
+    command = "bench " + " ".join(request.job.words[:1] or ["(built-in job)"])
+    with (
+        failure_sent(app, targets, command, app.options.cluster),
+        run_machines(app, "bench", nnodes=nnodes) as hand_over,
+    ):
         done = _bench(app, request)
         hand_over(done.document())
         on_end(done)
+    if done.status != "stopped":  # by a person who is here
+        send_from_here(app, targets, _notice(done, command))
     return done
+
+
+def _notice(done: Bench, command: str) -> Notice:
+    """Return the notice of the end of a benchmark: a line for each layout."""
+    document = done.document()
+    lines = [
+        f"{layout.layout}: {layout.per_s:.4g} {layout.unit} a second"
+        + (f", {layout.speed_up:.2f} times the first" if layout.speed_up else "")
+        for layout in document.layouts
+    ]
+    if document.cost_usd:
+        lines.append(dollars(document.cost_usd))
+    if done.status == "succeeded":
+        return command_succeeded(command, done.cluster, lines)
+    return command_failed(command, done.cluster, done.failure or done.status)
 
 
 def _bench(app: App, request: BenchRequest) -> Bench:

@@ -15,11 +15,26 @@ from gpuctl.errors import JobStopped, StrategyDoesNotFit, Usage
 from gpuctl.interrupts import told_if_terminated
 from gpuctl.tables.view import View, open_view
 from gpuctl.workflow.jobs.elastic import ActiveRun, ElasticScaler
-from gpuctl.workflow.jobs.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
+from gpuctl.workflow.jobs.job import (
+    Attempt,
+    GiveUp,
+    Job,
+    Resize,
+    Restart,
+    attempt_of,
+    next_step,
+    stopped_line,
+)
 from gpuctl.workflow.jobs.scale_for_run import run_machines
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.idle import keep_for_start
-from gpuctl.workflow.machines.notify import for_run
+from gpuctl.workflow.machines.notify import (
+    failure_sent,
+    first_node_lost,
+    for_run,
+    not_restarted,
+    send_from_here,
+)
 from gpuctl.workflow.machines.replaced_pods import ReplacedPods
 from gpuctl.workflow.machines.setup_state import check_set_up, without_setup
 from gpuctl.workflow.runs.gpu_end import check_gpus, with_gpu_watch
@@ -76,7 +91,10 @@ def train(
     """
     request, point = resolve(app, request)
     launchable = read(with_plain_strategy(request))
-    with run_machines(app, command, nnodes=request.nnodes, min_nodes=request.min_nodes) as hand_over:
+    with (
+        failure_sent(app, request.notify, f"{command} {launchable.script.title}", app.options.cluster),
+        run_machines(app, command, nnodes=request.nnodes, min_nodes=request.min_nodes) as hand_over,
+    ):
         with _Runs(app, request) as runs:
             job = Job(request=request)
             job = job.with_attempt(_Start(runs=runs, job=job, launchable=launchable, point=point).run())
@@ -84,6 +102,8 @@ def train(
                 job = runs.follow(job, step)
         if step.reason:
             app.output.say(step.reason)
+            if isinstance(step, GiveUp):
+                send_from_here(app, request.notify, not_restarted(job.last.run, step.reason))
         hand_over(job.result)
         on_end(job)
     return job
@@ -334,6 +354,7 @@ class _Start:
                 self.runs.folder,
                 request.notify,
                 run,
+                self.inventory,
                 self.machines,
                 continues=request.continues,
             )
@@ -387,6 +408,10 @@ class _Start:
             interrupted=self.interrupted,
             hung=self.watch.stopped_as_hung and request.on_hang == "restart",
         )
+        first = self.record.nodes[0].name
+        if first in self.watch.lost:
+            why = result.first_error.message if result.first_error else f"{first} does not answer"
+            send_from_here(self.runs.app, request.notify, first_node_lost(self.record, why))
         if request.drives and result.status in ("succeeded", "failed"):
             with suppress(KeyboardInterrupt):  # the run is over, and its record is not to be lost
                 self.runs.pods.report_lost([m for m in self.machines if m.name not in names])

@@ -5,26 +5,32 @@ The targets and the secrets go to the node with the request that starts its proc
 
 import os
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
+from gpuctl.errors import GpuctlError, Usage
 from inventories.disk import files
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.runs.run import Run
-from remote.shared.notify.delivery import Attempt, deliver
-from remote.shared.notify.message import Notice
+from provision.clouds import RENTED
+from provision.rented.state import CloudState
+from remote.shared.notify.message import Notice, notice
 from remote.shared.notify.target import Target, parse, shown
 
 if TYPE_CHECKING:
     from remote.checks.notices import Undelivered
+    from remote.shared.notify.delivery import Attempt
 
 NOTIFY = "notify"
 """Event in a cluster's journal: `targets`, without their secrets."""
 SECRET_VARIABLE, SMTP_VARIABLE = "GPUCTL_NOTIFY_SECRET", "GPUCTL_SMTP"
+WRONG_INPUT = Usage.exit_status
 PAUSES_S = (2.0, 10.0)
 """Before each further attempt of this command, which a person waits for."""
 
@@ -45,6 +51,7 @@ def for_run(
     folder: ClusterFolder,
     targets: Sequence[str],
     run: Run,
+    inventory: Inventory,
     machines: Sequence[Machine],
     *,
     continues: bool,
@@ -53,7 +60,7 @@ def for_run(
 
     `continues`: another run may follow this one if it fails.
     """
-    folder.journal.append(NOTIFY, targets=[shown(parse(target)) for target in targets])
+    _note_targets(folder, targets)
     first, *peers = machines
     return {
         "targets": list(targets),
@@ -70,6 +77,7 @@ def for_run(
             "peers": {machine.name: machine.private_ip for machine in peers},
             "continues": continues,
         },
+        "machine": _end_of(folder, inventory, first),
     }
 
 
@@ -77,10 +85,12 @@ def send_from_here(app: App, targets: Sequence[str], notice: Notice) -> None:
     """Deliver a notice that no node can send, and report each target that it did not reach."""
     if not targets:
         return
-    secret_settings = settings(app.store)
+    from remote.shared.notify.delivery import deliver
 
-    def send(target: Target) -> Attempt:
-        return deliver(target, notice, secret_settings, pauses_s=PAUSES_S)
+    signing = settings(app.store)
+
+    def send(target: Target) -> "Attempt":
+        return deliver(target, notice, signing, pauses_s=PAUSES_S)
 
     parsed = [parse(target) for target in targets]
     with ThreadPoolExecutor(len(parsed)) as pool:
@@ -91,14 +101,110 @@ def send_from_here(app: App, targets: Sequence[str], notice: Notice) -> None:
                 )
 
 
-def undelivered(folder: ClusterFolder, inventory: Inventory) -> "tuple[Undelivered, ...] | None":
-    """Return the notices that the cluster's machines could not deliver. `None`: a machine did not answer.
+def watch_machines(app: App, folder: ClusterFolder, inventory: Inventory, targets: Sequence[str]) -> None:
+    """Have machines send a notice before they end: each spot machine of AWS, else the first. Prints problems.
 
-    Without any notification in the cluster's journal, no machine is asked.
+    Machines without a known end are not watched.
+    """
+    from remote.fanout import fan_out
+    from remote.sessions.connect import connect
+
+    record = CloudState(folder).load() if inventory.provider in RENTED else None
+    if record is None or not (record.expires_at or record.idle_s or record.spot):
+        return
+    _note_targets(folder, targets)
+    alive = [machine for machine in inventory.machines if machine.state not in ("gone", "stopped")]
+    request = {"targets": list(targets), "settings": settings(app.store)}
+
+    def start(machine: Machine) -> None:
+        with connect(machine, folder) as node:
+            node.call("notify", {**request, "machine": _end_of(folder, inventory, machine)})
+
+    machines = alive if _spot_of(folder, inventory) else alive[:1]
+    for outcome in fan_out(start, {machine.name: machine for machine in machines}):
+        if outcome.error:
+            app.output.say(f"note: {outcome.node} sends no notification before it ends: {outcome.error}")
+
+
+def _end_of(folder: ClusterFolder, inventory: Inventory, machine: Machine) -> dict[str, Any]:
+    """Return the signs of a machine's end for the node that watches them."""
+    record = CloudState(folder).load() if inventory.provider in RENTED else None
+    ends_at = datetime.fromisoformat(record.expires_at).timestamp() if record and record.expires_at else None
+    return {
+        "cluster": folder.name,
+        "node": machine.name,
+        "ends_at": ends_at,
+        "spot": _spot_of(folder, inventory),
+    }
+
+
+def _spot_of(folder: ClusterFolder, inventory: Inventory) -> str:
+    """Return the cloud that announces the end of its spot machines on them. Empty: no cloud does."""
+    record = CloudState(folder).load() if inventory.provider == "aws" else None
+    return "aws" if record is not None and record.spot else ""
+
+
+def _note_targets(folder: ClusterFolder, targets: Sequence[str]) -> None:
+    """Note in the journal that machines of the cluster may have undelivered notices."""
+    folder.journal.append(NOTIFY, targets=[shown(parse(target)) for target in targets])
+
+
+@contextmanager
+def failure_sent(app: App, targets: Sequence[str], command: str, cluster: str) -> Iterator[None]:
+    """Send a notice if the body fails; not for wrong options, which its caller sees at once."""
+    try:
+        yield
+    except GpuctlError as error:
+        if error.exit_status != WRONG_INPUT:
+            send_from_here(app, targets, command_failed(command, cluster, str(error)))
+        raise
+
+
+def command_failed(command: str, cluster: str, error: str) -> Notice:
+    """Return the notice of a command that failed. `command`: `train my.py`."""
+    return _notice("command.failed", "bad", f"gpuctl {command} failed", [error], cluster)
+
+
+def command_succeeded(command: str, cluster: str, lines: Sequence[str]) -> Notice:
+    """Return the notice of a command that has done its work."""
+    return _notice("command.succeeded", "good", f"gpuctl {command} is done", lines, cluster)
+
+
+def first_node_lost(run: Run, why: str) -> Notice:
+    """Return the notice of a run that lost the node which would have sent its notices."""
+    node = run.nodes[0].name
+    lines = [why, f"run {run.run} on {run.cluster}", f"gpuctl results {run.run}"]
+    title = f"{run.script} lost {node}, its first node"
+    return _notice("run.node_lost", "bad", title, lines, run.cluster, run=run.run, node=node)
+
+
+def not_restarted(run: Run, why: str) -> Notice:
+    """Return the notice of a job that gpuctl was to restart, and did not."""
+    lines = [why, f"gpuctl results {run.run}"]
+    return _notice(
+        "job.not_restarted", "bad", f"{run.script} is not restarted", lines, run.cluster, run=run.run
+    )
+
+
+def _notice(type_: str, tone: str, title: str, lines: Sequence[str], cluster: str, **data: str) -> Notice:
+    now = time.time()
+    event = f"{type_} {cluster} {now}"
+    return notice(
+        event, type=type_, at=now, tone=tone, title=title, lines=lines, data={"cluster": cluster, **data}
+    )
+
+
+def undelivered(
+    folder: ClusterFolder, machines: Sequence[Machine], say: Callable[[str], None]
+) -> "tuple[Undelivered, ...] | None":
+    """Return the notices that a cluster's machines could not deliver, and print each.
+
+    Returns:
+        The notices. `None`: the cluster had no notifications, so no machine is asked, or a machine did not answer.
     """
     if not any(entry["event"] == NOTIFY for entry in folder.journal.read()):
-        return ()
-    from remote.checks.notices import ask
+        return None
+    from remote.checks.notices import ask, sentence
     from remote.fanout import fan_out, values
     from remote.sessions.connect import connect
 
@@ -106,8 +212,13 @@ def undelivered(folder: ClusterFolder, inventory: Inventory) -> "tuple[Undeliver
         with connect(machine, folder) as node:
             return ask(node)
 
-    alive = {m.name: m for m in inventory.machines if m.state not in ("gone", "stopped") and m.host}
+    alive = {m.name: m for m in machines if m.state not in ("gone", "stopped") and m.host}
     outcomes = fan_out(of, alive)
-    if any(outcome.error is not None for outcome in outcomes):
-        return None
-    return tuple(notice for notices in values(outcomes).values() for notice in notices)
+    silent = [outcome for outcome in outcomes if outcome.error]
+    for outcome in silent:
+        say(f"whether notifications of {outcome.node} arrived is not known: {outcome.error}")
+    answers = values([outcome for outcome in outcomes if not outcome.error])
+    failures = tuple(failure for answer in answers.values() for failure in answer)
+    for failure in failures:
+        say(sentence(failure))
+    return None if silent else failures

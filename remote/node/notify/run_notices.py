@@ -3,11 +3,11 @@
 import json
 import math
 import re
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from remote.node import end_reasons
+from remote.node.notify.texts import span
 from remote.shared.bars import sparkline
 from remote.shared.constants import LOGS, RANK_LOG, RANK_METRICS, RANKS
 from remote.shared.files import read_json
@@ -25,10 +25,11 @@ REASONS = {
     end_reasons.RAY_ENDED: "Ray ended",
     end_reasons.RAY_LATE: "Ray did not start a rank in time",
     end_reasons.GPUS_IDLE: "its GPUs were below the limit of --end-if-gpu-below",
-    "stopped_hung": "it hung, and was stopped",
     "peer_failed": "another node failed",
 }
-"""Reason for the end of the node's part → a clause."""
+"""Reason for the failure of the node's part → a clause."""
+STOPS = {end_reasons.STOPPED: "", "stopped_hung": "it hung", end_reasons.GPUS_IDLE: "its GPUs did nothing"}
+"""Reason for which gpuctl stopped the run → a clause. Empty: a person asked for it."""
 END = "{} ended"
 """Key of the event that a run has ended."""
 RESIZED = "resized"
@@ -40,25 +41,25 @@ def ended(run_dir: Path, run: Mapping[str, Any], state: Mapping[str, Any], now: 
     """Return the notice of a run's end. `None`: it continues as another run. `state`: of the run on this node."""
     if continues(state):
         return None
-    reason = (state.get("ended") or {}).get("reason")
+    reason = str((state.get("ended") or {}).get("reason"))
     at = float(state.get("ended_at") or now)
     seconds = max(0.0, at - run["started"])
     error: Optional[Dict[str, Any]] = None
-    if reason == end_reasons.STOPPED:
+    if reason in STOPS:
         status, phrase, tone = "stopped", "was stopped", "warning"
     elif state.get("exit_code") == 0:
         status, phrase, tone = "succeeded", "succeeded", "good"
     else:
         status, phrase, tone = "failed", "failed", "bad"
         error = first_error(run_dir, run["node"]) or {"rank": None, "node": run["node"], "message": ""}
-        error["message"] = REASONS.get(str(reason)) or error["message"] or "it is not known why"
+        error["message"] = REASONS.get(reason) or error["message"] or "it is not known why"
     if status == "succeeded" and run["nodes"] > 1:
         # The first node does not know the other nodes' parts.
         status, phrase = "ended", "ended well on the first of {} nodes".format(run["nodes"])
     losses = last_losses(run_dir / RANK_METRICS.format(0))
     command = "gpuctl {} {}".format("logs" if status == "failed" else "results", run["run"])
     lines = [
-        error_line(error, run["nodes"]) if error else "",
+        error_line(error, run["nodes"]) if error else STOPS.get(reason, ""),
         loss_line(losses),
         about_line(run, seconds),
         "gpuctl restarts it if --max-restarts allows" if error and run["continues"] else "",
@@ -186,20 +187,3 @@ def _tail(path: Path, size: int) -> str:
             return file.read(size).decode(errors="replace")
     except OSError:
         return ""
-
-
-def span(seconds: float) -> str:
-    """Return a duration as people say it: `45 s`, `12 min`, `2 h 13 min`, `3 d 4 h`."""
-    whole = round(seconds)
-    if whole < 120:
-        return "{} s".format(whole)
-    minutes = round(seconds / 60)
-    if minutes < 120:
-        return "{} min".format(minutes)
-    hours, minutes = divmod(minutes, 60)
-    return "{} h {} min".format(hours, minutes) if hours < 48 else "{} d {} h".format(*divmod(hours, 24))
-
-
-def clock(at: float) -> str:
-    """Return a time as `14:05 UTC`."""
-    return datetime.fromtimestamp(at, timezone.utc).strftime("%H:%M UTC")

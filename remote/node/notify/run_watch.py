@@ -6,16 +6,16 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from remote.node import process
 from remote.node.notify import run_notices, spool
+from remote.node.notify.machine_end import MachineEnd
 from remote.node.run_state import state
 from remote.shared.constants import HANG_REPORT, NOTIFIED, RENDEZVOUS_PORTS
 from remote.shared.files import read_json
 from remote.shared.notify.delivery import PAUSES_S
-from remote.shared.notify.message import Notice, event_id
+from remote.shared.notify.message import event_id
 
 TICK_S = 5.0
 PEERS_S = 20.0
@@ -64,12 +64,11 @@ class RunWatch:
     def __init__(self, run_dir: Path, notify: Mapping[str, Any]) -> None:
         self._run_dir = run_dir
         self._run = notify["run"]
-        self._targets = notify["targets"]
-        self._settings = notify["settings"]
+        self._outbox = spool.Outbox(notify["targets"], notify["settings"], notify["run"]["run"])
         self._hangs = 0
         self._hung = False
-        self._peers = Peers(self._run["peers"])
-        self._threads: List[Thread] = []
+        self._peers = Peers(self._run["peers"], answers=is_alive)
+        self._end = MachineEnd(notify["machine"])
 
     def keep_on(self, supervisor: Mapping[str, Any]) -> None:
         """Watch until the supervisor has ended, and send how the run ended."""
@@ -89,67 +88,69 @@ class RunWatch:
             process.lives_on(supervisor["pid"], supervisor["birth"], TICK_S)
             pauses_s = ()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._send(run_notices.ended(self._run_dir, self._run, state(self._run_dir), time.time()), pauses_s)
-        for thread in self._threads:
-            thread.join()
+        notice = run_notices.ended(self._run_dir, self._run, state(self._run_dir), time.time())
+        if notice is not None:
+            self._outbox.send(notice, pauses_s)
+        self._outbox.join()
 
     def poll(self, now: float) -> None:
         """Send a notice of each new event."""
         report = read_json(self._run_dir / HANG_REPORT)
         if report and not self._hung:
             self._hangs += 1
-            self._send_aside(run_notices.hung(self._run, report, self._hangs, now))
+            self._outbox.send_aside(run_notices.hung(self._run, report, self._hangs, now))
         self._hung = bool(report)
         for name, silent_s in self._peers.newly_lost():
-            self._send_aside(run_notices.node_lost(self._run, name, silent_s, now))
-
-    def _send(self, notice: Optional[Notice], pauses_s: Tuple[float, ...] = PAUSES_S) -> None:
-        if notice is not None:
-            spool.post(notice, self._targets, self._settings, self._run["run"], pauses_s)
-
-    def _send_aside(self, notice: Notice) -> None:
-        """Send a notice while the watch continues."""
-        thread = Thread(target=self._send, args=(notice,))
-        thread.start()
-        self._threads.append(thread)
+            self._outbox.send_aside(run_notices.node_lost(self._run, name, silent_s, now))
+        for notice in self._end.poll(now):
+            self._outbox.send_aside(notice)
 
 
 class Peers:
-    """The run's other nodes, to which the first one connects now and then: an open port, or a refusal, is an answer.
+    """The run's other nodes, to which the first one connects now and then.
 
     Only a node that has answered before can be lost: a firewall may drop what comes from here.
     """
 
-    def __init__(self, addresses: Mapping[str, str], port: int = RENDEZVOUS_PORTS[0]) -> None:
+    def __init__(
+        self,
+        addresses: Mapping[str, str],
+        *,
+        answers: Callable[[str], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`addresses`: name → address. `answers`: whether an address answers now."""
         self._addresses = addresses
-        self._port = port
+        self._answers = answers
+        self._clock = clock
         self._answered: Dict[str, float] = {}
-        """Name → monotonic time of the last answer."""
+        """Name → time of the last answer."""
         self._lost: Set[str] = set()
-        self._looked = -PEERS_S
+        self._looked: Optional[float] = None
 
     def newly_lost(self) -> List[Tuple[str, float]]:
         """Return the nodes that are lost since the last call, each with its time without an answer."""
-        now = time.monotonic()
-        if not self._addresses or now - self._looked < PEERS_S:
+        now = self._clock()
+        if not self._addresses or (self._looked is not None and now - self._looked < PEERS_S):
             return []
         self._looked = now
         with ThreadPoolExecutor(AT_ONCE) as pool:
             answers = dict(zip(self._addresses, pool.map(self._answers, self._addresses.values())))
-        for name, answers_now in answers.items():
-            if answers_now:
-                self._answered[name] = time.monotonic()
-                self._lost.discard(name)
+        for name in [name for name, answers_now in answers.items() if answers_now]:
+            self._answered[name] = now
+            self._lost.discard(name)
         silent = {name: now - at for name, at in self._answered.items() if name not in self._lost}
         lost = [(name, silent_s) for name, silent_s in silent.items() if silent_s >= LOST_S]
         self._lost.update(name for name, _ in lost)
         return lost
 
-    def _answers(self, address: str) -> bool:
-        try:
-            socket.create_connection((address, self._port), CONNECT_S).close()
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
+
+def is_alive(address: str, port: int = RENDEZVOUS_PORTS[0]) -> bool:
+    """Return whether a machine answers: it accepts a connection, or refuses it."""
+    try:
+        socket.create_connection((address, port), CONNECT_S).close()
+    except ConnectionRefusedError:
         return True
+    except OSError:
+        return False
+    return True

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from remote.node import process
 from remote.node.home_folder import NODE_HOME
@@ -23,6 +23,35 @@ from remote.shared.notify.target import Target, parse, shown
 
 KEPT_S = 14 * 24 * 3600.0
 SENDING, WAITING, DELIVERED, FAILED = "sending", "waiting", "delivered", "failed"
+
+
+class Outbox:
+    """Sends the notices of one watch."""
+
+    def __init__(self, targets: Sequence[str], settings: Mapping[str, Any], about: str) -> None:
+        """`about`: the run or the cluster."""
+        self._targets = targets
+        self._settings = settings
+        self._about = about
+        self._ids: Set[str] = set()
+        self._threads: List[threading.Thread] = []
+
+    def send(self, notice: Notice, pauses_s: Tuple[float, ...] = PAUSES_S) -> None:
+        """Deliver a notice; return when each target has it, or was given up. A notice is sent once."""
+        if notice.id not in self._ids:
+            self._ids.add(notice.id)
+            post(notice, self._targets, self._settings, self._about, pauses_s)
+
+    def send_aside(self, notice: Notice) -> None:
+        """Deliver a notice in a thread of its own."""
+        thread = threading.Thread(target=self.send, args=(notice,))
+        thread.start()
+        self._threads.append(thread)
+
+    def join(self) -> None:
+        """Wait for the threads."""
+        for thread in self._threads:
+            thread.join()
 
 
 def post(

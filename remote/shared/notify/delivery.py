@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from remote.shared.notify import message
 from remote.shared.notify.message import Notice
-from remote.shared.notify.target import Target, is_private
+from remote.shared.notify.target import Target, is_private, key_of
 
 ANSWER_S = 30.0
 """For one attempt, from the connection to the answer."""
@@ -82,9 +82,8 @@ def deliver(
 
 def signature(notice_id: str, at: int, body: bytes, secret: str) -> str:
     """Return the signature of a body, as Standard Webhooks defines it: HMAC-SHA256 over id, time and body."""
-    key = base64.b64decode(secret[6:]) if secret.startswith("whsec_") else secret.encode()
     signed = "{}.{}.".format(notice_id, at).encode() + body
-    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    return "v1," + base64.b64encode(hmac.new(key_of(secret), signed, hashlib.sha256).digest()).decode()
 
 
 def _silent(target: Target, answer_s: float) -> Attempt:

@@ -9,6 +9,7 @@ import re
 from datetime import datetime, timezone
 from email.message import EmailMessage
 from typing import Any, Dict, Mapping, NamedTuple, Sequence, Tuple
+from unicodedata import category
 from urllib.parse import urlsplit
 
 MAX_TITLE, MAX_LINE, MAX_LINES = 120, 300, 12
@@ -17,9 +18,8 @@ MAX_BYTES = 3500
 TAGS = {"good": "white_check_mark", "bad": "x", "warning": "warning"}
 """Names of ntfy's emoji."""
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(\x07|\x1b\\)?")
-_CONTROLS = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode's categories of characters that show nothing, and that may turn the direction of a line."""
 
 
 class Notice(NamedTuple):
@@ -73,7 +73,8 @@ def event_id(event: str) -> str:
 
 def clean(text: str, limit: int = MAX_LINE) -> str:
     """Return a line without escapes, control characters and invisible ones, of at most `limit` characters."""
-    line = " ".join(_CONTROLS.sub(" ", _ESCAPES.sub("", text[: 20 * limit])).split())
+    text = _ESCAPES.sub("", text[: 20 * limit])
+    line = " ".join("".join(" " if category(char) in _HIDDEN else char for char in text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

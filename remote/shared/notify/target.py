@@ -3,9 +3,10 @@
 A target may hold a secret: errors and `shown` leave it out.
 """
 
+import base64
 import ipaddress
 import re
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 from urllib.parse import urlsplit
 
 NTFY = "https://ntfy.sh/"
@@ -14,7 +15,7 @@ MAX_CHARS = 4000
 FORMS = "give ntfy:TOPIC, slack:WEBHOOK, mail:ADDRESS, command:LINE or a URL"
 _TOPIC = re.compile(r"[-_A-Za-z0-9]{1,64}")
 _ADDRESS = re.compile(r"[^\s@<>,;:\"()]+@[^\s@<>,;:\"()]+")
-_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
+_UNSAFE = re.compile(r"[^\x21-\x7e]")
 
 
 class Target(NamedTuple):
@@ -40,7 +41,7 @@ def parse(text: str) -> Target:
         raise ValueError("a target is not possible: {}".format(FORMS))
     if kind == "ntfy":
         url = rest if rest.startswith(("http://", "https://")) else NTFY + rest
-        if not _TOPIC.fullmatch(urlsplit(url).path.lstrip("/")) or urlsplit(url).query:
+        if not _TOPIC.fullmatch(url.partition("://")[2].partition("/")[2]):
             raise ValueError("ntfy: needs a topic of A-Z, a-z, 0-9, _ and -, or the URL of a server with one")
         return Target(kind, _checked_url(url, "ntfy:"))
     if kind == "slack":
@@ -52,16 +53,43 @@ def parse(text: str) -> Target:
 
 def _checked_url(url: str, subject: str) -> str:
     """Return the URL. Raises ValueError for a URL without a host, and for one that would send secrets unencrypted."""
-    parts = urlsplit(url)
-    try:
-        known = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        known = False
-    if parts.scheme not in ("http", "https") or not known or _UNPRINTABLE.search(url) or parts.fragment:
+    if not _names_server(url, ("http", "https")):
         raise ValueError("{} needs the URL of a server, such as https://example.org/path".format(subject))
+    parts = urlsplit(url)
     if parts.scheme == "http" and not is_private(parts.hostname or ""):
         raise ValueError("{} needs https:// for a server that is not on a private address".format(subject))
     return url
+
+
+def _names_server(url: str, schemes: Sequence[str]) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    return parts.scheme in schemes and bool(parts.hostname) and has_port and not _UNSAFE.search(url)
+
+
+def check_mail_server(url: str) -> None:
+    """Raise ValueError for a URL that names no mail server, with a sentence that shows no secret."""
+    if not _names_server(url, ("smtp", "smtps")):
+        raise ValueError(
+            "mail: needs a mail server in GPUCTL_SMTP: export GPUCTL_SMTP=smtps://USER:PASSWORD@HOST, or smtp:// for "
+            "STARTTLS"
+        )
+
+
+def key_of(secret: str) -> bytes:
+    """Return the key of a secret for signatures: with `whsec_` its base64, as Standard Webhooks writes it.
+
+    Raises ValueError with a sentence that does not show it.
+    """
+    if not secret.startswith("whsec_"):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret[len("whsec_") :], validate=True)
+    except ValueError:
+        raise ValueError("GPUCTL_NOTIFY_SECRET begins with whsec_, and base64 has to follow") from None
 
 
 def is_private(host: str) -> bool:

@@ -186,8 +186,10 @@ def test_tune_says_what_a_function_needs_and_where_options_stand(
 
 def test_options_in_a_record_have_no_secrets() -> None:
     words = "--env A=1 --env=B=2 --pip git+https://me:x@host/y@v1 --pip=https://x@host/z --nnodes 2"
+    words += " --notify slack:https://host/x --notify=ntfy:x"
     assert " ".join(without_secrets(words.split())) == (
-        "--env A --env=B --pip git+https://host/y@v1 --pip=https://host/z --nnodes 2"
+        "--env A --env=B --pip git+https://host/y@v1 --pip=https://host/z --nnodes 2 "
+        "--notify TARGET --notify=TARGET"
     )
 
 

@@ -25,7 +25,7 @@ NO_STEP = "can't be used: it should be a shell line, in quotes where it has ': '
 NO_WORD = "can't be used: it should be one word that does not begin with '-'."
 ALLOWED = (
     "Allowed: cluster, provider, shape, count, min, max, region, compartment, profile, context, image, driver, "
-    "disk_gb, spot, ssh_cidr, ttl, idle, max_cost_usd, hosts, python, setup, network."
+    "disk_gb, spot, ssh_cidr, ttl, idle, max_cost_usd, notify, hosts, python, setup, network."
 )
 NETWORK = "Allowed: subnet_id, public_ip, bastion, ssh_port."
 BASTION = (

@@ -1,0 +1,51 @@
+"""A mail server that keeps what it gets, and answers as a test says."""
+
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(kw_only=True)
+class MailServer:
+    """The server: its mails so far, and its next answers to a whole mail."""
+
+    url: str
+    mails: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    """Empty: `250 ok`."""
+
+
+@contextmanager
+def mail_server() -> Iterator[MailServer]:
+    """Yield a server on loopback."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self._answer("220 ready")
+            while line := self.rfile.readline().decode().strip().upper():
+                if line == "DATA":
+                    self._answer("354 go")
+                    lines = []
+                    while (text := self.rfile.readline().decode()) not in (".\r\n", ""):
+                        lines.append(text)
+                    state.mails.append("".join(lines))
+                    self._answer(state.answers.pop(0) if state.answers else "250 ok")
+                elif line == "QUIT":
+                    self._answer("221 bye")
+                    return
+                else:
+                    self._answer("250 ok")
+
+        def _answer(self, text: str) -> None:
+            self.wfile.write(text.encode() + b"\r\n")
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        state = MailServer(url=f"smtp://127.0.0.1:{server.server_address[1]}")
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield state
+        server.shutdown()
