@@ -200,6 +200,11 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/sessions/node_payload.py",
         "remote/shared/greeting.py",
     ),
+    "integration/test_live_progress.py": (
+        "gpuctl/run_results/progress.py",
+        "gpuctl/run_results/script_progress.py",
+        "remote/node/runs/script_files.py",
+    ),
     "integration/test_machines.py": (
         "gpuctl/workflow/machines/access.py",
         "remote/files/pull.py",

@@ -99,20 +99,24 @@ class Progress:
 
     def log(self, rank: int | None, line: str, now_s: float) -> bool:
         """Take a line of a rank's log; False if it has no progress, or metrics have it."""
-        return rank == 0 and self._script.update(LogLine.of(line), now_s) and not self._last
+        return rank == 0 and self._script.log.update(LogLine.of(line), now_s) and not self._last
+
+    def script_file(self, path: str, body: bytes, now_s: float, *, begins: bool) -> bool:
+        """Take a part of a file of the script's libraries; False if it has no loss, or metrics have progress."""
+        return self._script.files.update(path, body, now_s, begins=begins) and not self._last
 
     def state(self) -> State:
         """The progress now."""
-        script = self._script
+        script, last_loss = self._script, self._script.last_loss
         if not self._last and not self._epoch_line:
             return State(
-                epoch=script.epoch,
-                epochs=script.epochs or whole(self._start.get("epochs")),
+                epoch=script.log.epoch,
+                epochs=script.log.epochs or whole(self._start.get("epochs")),
                 step=script.step,
                 steps=script.steps,
                 fraction=script.fraction,
-                loss=script.loss,
-                loss_from=None if script.loss is None else "log",
+                loss=last_loss.loss if last_loss else None,
+                loss_from=last_loss.source if last_loss else None,
                 steps_per_s=script.steps_per_s,
                 left_s=script.left_s,
             )
@@ -143,8 +147,8 @@ class Progress:
             step=done,
             steps=steps,
             fraction=min(done / steps, 1.0) if steps and done is not None else None,
-            loss=script.loss if loss is None else loss,
-            loss_from="log" if loss is None and script.loss is not None else None,
+            loss=last_loss.loss if loss is None and last_loss else loss,
+            loss_from=last_loss.source if loss is None and last_loss else None,
             accuracy=number(self._epoch_line.get("accuracy")),
             judged_after=None if self._epoch_is_over else over,
             samples_per_s=self._samples_per_s(),

@@ -4,29 +4,21 @@ The files are TensorBoard's, Lightning's, and Hugging Face's Trainer's. All are 
 source. Any program may have written these files and the log: nothing here raises on their content.
 """
 
-import csv
-import itertools
-import json
-import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from gpuctl.run_results.log_lines import HELD_OUT, LogLine
+from gpuctl.run_results.log_lines import LogLine
 from gpuctl.run_results.metrics import LossCurve, thinned
+from gpuctl.run_results.written_files import Curve, WrittenFile, reader_of
 from inventories.runs.outputs import OutputFile
 from inventories.runs.run import LossSource
+from remote.shared.script_files import FILES, NAMES
 
-Curve = dict[int, float]
-"""Step → loss."""
-
-EVENTS = ROWS = 200_000
-"""Of one file."""
-STATE_BYTES = 64 * 1000**2
-FILES = 4
-"""The largest of the first node that has any."""
+PART_BYTES = 1000**2
+"""Of a file that is read at once."""
 FIRST_BYTES, LOG_BYTES = 1000**2, 16 * 1000**2
 """Of a log's beginning and end."""
 
@@ -49,10 +41,11 @@ def _curve(losses: Curve, source: LossSource, by: Literal["epoch", "step"]) -> L
 
 def losses_from_files(folder: Path, outputs: Sequence[OutputFile]) -> tuple[LossSource, Curve] | None:
     """Return the training loss in the files copied to `folder`/NODE/, and its source. `None`: no file has one."""
-    for source, (name, read) in _READERS.items():
+    for name in NAMES.values():
         for path in _largest(folder, [file for file in outputs if file.brought and name.search(file.path)]):
-            if losses := read(path):
-                return source, losses
+            reader = reader_of(str(path))
+            if reader is not None and (losses := _losses_in(path, reader)):
+                return reader.source, losses
     return None
 
 
@@ -64,78 +57,15 @@ def _largest(folder: Path, files: Sequence[OutputFile]) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def _training_loss(curves: dict[str, Curve]) -> Curve:
-    """Return the curve of the training loss among several. Empty: no such curve."""
-    finite = [name for name, curve in curves.items() if any(map(math.isfinite, curve.values()))]
-    names = (name for name in finite if "loss" in name.lower() and not HELD_OUT.search(name))
-    first = min(names, key=lambda name: ("train" not in name.lower(), name), default=None)
-    return {} if first is None else curves[first]
-
-
-def _from_events(path: Path) -> Curve:
-    """The training loss in an event file. Empty also where TensorBoard's package is not installed."""
+def _losses_in(path: Path, reader: WrittenFile) -> Curve:
     try:
-        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-        from tensorboard.compat import tf
-        from tensorboard.util.tensor_util import make_ndarray
-    except (ImportError, TypeError):  # TypeError: an old tensorboard with a newer protobuf
-        return {}
-    from google.protobuf.message import DecodeError
-
-    curves: dict[str, Curve] = {}
-    try:
-        for event in itertools.islice(EventFileLoader(str(path)).Load(), EVENTS):
-            for value in event.summary.value:
-                # Some writers state the plugin at a curve's first point only.
-                if value.tag in curves or value.metadata.plugin_data.plugin_name == "scalars":
-                    point = float(make_ndarray(value.tensor).reshape(-1)[0])
-                    curves.setdefault(value.tag, {})[event.step] = point
-    except (OSError, ValueError, TypeError, IndexError, DecodeError, tf.errors.OpError):
-        pass  # a torn or foreign file: the points read so far count
-    return _training_loss(curves)
-
-
-def _from_csv(path: Path) -> Curve:
-    """Return the training loss in a file of Lightning's CSVLogger: a column a name, empty cells for other names.
-
-    A name logged at steps and at epochs has two columns: that of the epochs counts.
-    """
-    curves: dict[str, Curve] = {}
-    try:
-        with path.open(newline="", errors="replace") as file:
-            for row in itertools.islice(csv.DictReader(file, restval=""), ROWS):
-                extra = row.pop(None, None)  # cells beyond the columns
-                if extra is None and "step" in row:
-                    step = int(row["step"])
-                    for name in (name for name, text in row.items() if text):
-                        curves.setdefault(name, {})[step] = float(row[name])
-    except (OSError, ValueError, csv.Error):
-        pass  # a torn or foreign file: the points read so far count
-    return _training_loss(curves)
-
-
-def _from_trainer_state(path: Path) -> Curve:
-    """Return the training loss in the state of Hugging Face's Trainer, which lies in its checkpoints."""
-    try:
-        with path.open(errors="replace") as file:
-            history = json.loads(file.read(STATE_BYTES))["log_history"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return {}
-    return {
-        entry["step"]: float(entry["loss"])
-        for entry in (history if isinstance(history, list) else ())
-        if isinstance(entry, dict)
-        and isinstance(entry.get("step"), int)
-        and isinstance(entry.get("loss"), int | float)
-    }
-
-
-_READERS: dict[LossSource, tuple[re.Pattern[str], Callable[[Path], Curve]]] = {
-    "TensorBoard": (re.compile(r"events\.out\.tfevents\.[^/]*$"), _from_events),
-    "Lightning": (re.compile(r"(?:^|/)metrics\.csv$"), _from_csv),
-    "Trainer": (re.compile(r"(?:^|/)trainer_state\.json$"), _from_trainer_state),
-}
-"""By the names of their files, in the order in which they count."""
+        with path.open("rb") as file:
+            while body := file.read(PART_BYTES):
+                reader.feed(body)
+    except OSError:
+        pass  # the parts read so far count
+    reader.end()
+    return reader.losses
 
 
 def losses_from_log(lines: Iterable[str]) -> tuple[Curve, Curve]:

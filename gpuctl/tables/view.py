@@ -105,6 +105,12 @@ class PlainView(View):
             if not self._logs and self._progress.log(rank, line, time.monotonic()):
                 self._show_progress(PROGRESS_EVERY_S)
 
+    def script_file(self, path: str, body: bytes, *, begins: bool) -> None:
+        """Print how far the job is by a file of the script's libraries, now and then."""
+        with self._lock:
+            if self._progress.script_file(path, body, time.monotonic(), begins=begins):
+                self._show_progress(PROGRESS_EVERY_S)
+
     def _show_progress(self, every_s: float) -> None:
         now, state = time.monotonic(), self._progress.state()
         if now - self._shown_at >= every_s and (parts := state.where() + state.figures()):
@@ -191,6 +197,11 @@ class LiveView(View):
     def _log_progress(self, rank: int | None, line: str) -> None:
         with self._state:
             self._progress.log(rank, line, time.monotonic())
+
+    def script_file(self, path: str, body: bytes, *, begins: bool) -> None:
+        """Show how far the job is by a file of the script's libraries."""
+        with self._state:
+            self._progress.script_file(path, body, time.monotonic(), begins=begins)
 
     def note(self, text: str) -> None:
         """Print a line above the live ones."""

@@ -480,6 +480,7 @@ class RunMonitor:
                 "parts": self._parts[name].rank != 0,
             },
             "outputs": wanted_outputs(self._run.options),
+            "script_files": wait and not self._run.built_in and self._parts[name].rank == 0,
             "launch": launch,
         }
         lines = Lines(self._observer, name)
@@ -507,6 +508,8 @@ class RunMonitor:
                     if not body and self._stopping.reasons:
                         continue  # what ranks write that are being ended is no progress
                     self._events.put(_Event(kind="hangs", node=name, report=files.hang_report(body)))
+                elif kind == frames.SCRIPT_FILE:
+                    self._observer.script_file(header["path"], body, begins=bool(header["begins"]))
                 elif kind == frames.CHECKPOINT and mirror is not None:
                     mirror.offer(node, checkpoints.checkpoints_of(header))
                 elif kind == frames.END:

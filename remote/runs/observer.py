@@ -29,6 +29,12 @@ class Observer:
     def log(self, rank: int | None, node: str, line: str) -> None:
         """Show one line of a rank's log, or of the launcher's (rank `None`)."""
 
+    def script_file(self, path: str, body: bytes, *, begins: bool) -> None:
+        """Take the next part of a file with the metrics of a library that the script uses.
+
+        `begins`: the file begins with it, or was written anew.
+        """
+
     def note(self, text: str) -> None:
         """Show a line that stays."""
 

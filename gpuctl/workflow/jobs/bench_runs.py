@@ -264,8 +264,12 @@ class Quiet(Observer):
         self._view.metric(rank, line)
 
     def log(self, rank: int | None, node: str, line: str) -> None:
-        """Show its progress."""
+        """Show the progress in a line."""
         self._view.log(rank, node, line)
+
+    def script_file(self, path: str, body: bytes, *, begins: bool) -> None:
+        """Show the progress in a file of the script's libraries."""
+        self._view.script_file(path, body, begins=begins)
 
     def note(self, text: str) -> None:
         """Show it."""

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Dict
 from remote.node import process, run_state
 from remote.node.hangs import watch as hang_watch
 from remote.node.notify import run_watch
-from remote.node.runs import gpu_watch, supervisor, usage
+from remote.node.runs import gpu_watch, script_files, supervisor, usage
 from remote.node.storage import checkpoints, outputs
 from remote.node.storage.sending import send_tree
 from remote.shared import frames
@@ -28,8 +28,8 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     sent; wait, max_artifact_bytes, and where checkpoints are wanted `checkpoints`: whole, the run's number of ranks
     (`ranks`), max_bytes of the files sent at the end, `parts` if the first node reports them, and `mirror`
     if the other side gets reports during the run; outputs: patterns and max_bytes of the run's
-    files in the project's folder. A `launch` in it is started first, so that a run begins and is followed in one
-    round trip.
+    files in the project's folder; `script_files`: whether files of its libraries are sent as they grow. A `launch`
+    in it is started first, so that a run begins and is followed in one round trip.
     """
     launch = request.get("launch")
     if launch:
@@ -50,6 +50,7 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     news = None
     if wants_checkpoints and wants_checkpoints["mirror"]:
         news = checkpoints.News(run_dir / CHECKPOINTS, wants_checkpoints["whole"], wants_checkpoints["ranks"])
+    files = script_files.ScriptFiles(run_dir) if request.get("script_files") else None
     report, beat = Report(run_dir), time.monotonic()
     while True:
         state = run_state.state(run_dir)
@@ -57,6 +58,7 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         sent += report.send(output)
         if not state["running"] or not request["wait"]:
             break
+        sent += files.send(output) if files else 0
         newest = news.poll() if news else None
         if newest:
             frames.write(output, dict(newest, t=frames.CHECKPOINT))

@@ -74,10 +74,10 @@ def keep(run_dir: Path) -> Dict[str, Any]:
     def work() -> None:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             find_changes(root, brought(root), began_ns, changes)
-            for prefix, folder in _other_outputs(run_dir, root, code.get("home_folders", [])):
+            for prefix, folder in other_outputs(run_dir, root, code.get("home_folders", [])):
                 find_changes(folder, {}, began_ns, changes, prefix=prefix)
             done.set()
-            apart = [folder for _, folder in _other_outputs(run_dir, root, code.get("home_folders", []))]
+            apart = [folder for _, folder in other_outputs(run_dir, root, code.get("home_folders", []))]
             outside.extend(written_outside(root, code, began_ns, apart))
             outside.extend(written_by_tasks(code.get("ray_node", ""), brought(root), began_ns))
 
@@ -98,7 +98,7 @@ def keep(run_dir: Path) -> Dict[str, Any]:
     return listing
 
 
-def _other_outputs(run_dir: Path, root: str, home_folders: Sequence[str]) -> Iterator[Tuple[str, str]]:
+def other_outputs(run_dir: Path, root: str, home_folders: Sequence[str]) -> Iterator[Tuple[str, str]]:
     """Yield the folders outside the project in which files of a run count, after what their paths begin with."""
     if not os.path.lexists(os.path.join(root, HOME_OUTPUTS)):
         for name in home_folders:

@@ -1,9 +1,13 @@
-"""Test a script's progress, from lines of its log."""
+"""Test a script's progress, from lines of its log and files of its libraries."""
+
+import json
+from pathlib import Path
 
 import pytest
 
 from gpuctl.run_results.log_lines import LogLine
 from gpuctl.run_results.progress import Progress, State
+from train.reporting.tensorboard import Writer
 
 
 def after(*lines: str, every_s: float = 10.0) -> State:
@@ -99,3 +103,61 @@ def test_only_the_first_ranks_log_counts_and_metrics_have_precedence() -> None:
         ["step 10"],
         ["loss 0.900", "1 steps/s"],
     )
+
+
+def test_step_counted_over_all_epochs_by_lines_of_its_own_is_a_part_of_the_run() -> None:
+    """As Hugging Face's Trainer prints them: a bar of the run, and losses with a fraction of the epoch."""
+    bars = [f" 5%|5  | {n}/40 [00:04<01:20,  5.91it/s]" for n in (5, 10, 15, 20)]
+    state = after(
+        bars[0], bars[1], "{'loss': 0.9, 'epoch': 0.5}", bars[1], "{'loss': 0.7, 'epoch': 1.0}", *bars[2:]
+    )
+    assert (state.where()[:2], state.fraction) == (["epoch 1", "step 20/40"], 0.5)
+    assert state.figures()[0] == "loss 0.700 (log)"
+
+
+STATE = {"max_steps": 40, "log_history": [{"step": 10, "loss": 0.9}, {"step": 20, "loss": 0.5}]}
+
+
+def test_trainers_state_has_the_end_of_the_run_and_the_log_the_newer_loss() -> None:
+    progress = Progress()
+    assert progress.script_file("out/trainer_state.json", json.dumps(STATE).encode(), 0.0, begins=True)
+    state = progress.state()
+    assert (state.where(), state.figures()) == (["step 20/40"], ["loss 0.500 (Trainer)"])
+    for n in (22, 24, 26, 28):
+        progress.log(0, f"{n}/40 [00:04<01:20]", 0.0)
+        progress.log(0, f" 50%|5  | {n}/40 [00:04<01:20,  5.9it/s]", float(n))
+    progress.log(0, "{'loss': 0.25, 'epoch': 3.0}", 28.0)
+    state = progress.state()
+    assert state.where() == ["epoch 3", "step 28/40", "12.0 s left"]
+    assert state.figures() == ["loss 0.250 (log)", "1 steps/s"]
+
+
+def test_table_of_lightning_is_read_part_by_part() -> None:
+    progress = Progress()
+    path = "lightning_logs/version_0/metrics.csv"
+    assert not progress.script_file(path, b"epoch,step,train_loss,val_loss\n0,9", 0.0, begins=True)
+    assert progress.script_file(path, b",0.5,\n0,9,,0.7\n", 10.0, begins=False)
+    assert progress.script_file(path, b"1,19,0.25,\n", 20.0, begins=False)
+    progress.log(0, "step 3 loss 7", 20.0)
+    state = progress.state()
+    assert (state.figures()[0], progress.state().where()) == ("loss 0.250 (Lightning)", ["step 3"])
+    assert progress.script_file(path, b"step,loss\n1,0.1\n", 30.0, begins=True), "written anew"
+    assert progress.state().figures()[0] == "loss 0.100 (Lightning)"
+    assert not progress.script_file("notes.csv", b"step,loss\n1,0.1\n", 30.0, begins=True)
+
+
+def test_events_of_tensorboard_come_first_and_show_the_speed(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    with Writer(tmp_path / "events.out.tfevents.1") as writer:
+        for step in range(0, 40, 10):
+            writer.scalar("train/loss", 4.0 - step / 10, step)
+    (path,) = tmp_path.iterdir()
+    data, progress = path.read_bytes(), Progress()
+    progress.script_file("metrics.csv", b"step,loss\n1,0.1\n", 0.0, begins=True)
+    for at in range(0, len(data), 50):
+        progress.script_file(path.name, data[at : at + 50], float(at), begins=at == 0)
+    state = progress.state()
+    assert (state.where(), state.figures()[0]) == (["step 30"], "loss 1.000 (TensorBoard)")
+    assert state.steps_per_s is not None
+    progress.update(0, {"step": 5}, 1.0)
+    assert progress.state().figures() == ["loss 1.000 (TensorBoard)"]
