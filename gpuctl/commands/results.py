@@ -18,7 +18,10 @@ from gpuctl.command_line.options import common_options
 )
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Write a plot.")
 @click.option(
-    "--csv", type=click.Path(path_type=Path), metavar="FILE", help="Write a table with one row for each run."
+    "--csv",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a table with a row for each epoch or step of a run.",
 )
 def command(
     app: App,
@@ -44,7 +47,8 @@ def command(
     best first; in the CSV they are rows below its own.
     """
     from gpuctl.output_files import check_picture
-    from gpuctl.run_results.export import check_table, write_csv, write_plot
+    from gpuctl.run_results.csv_table import check_table, write_csv
+    from gpuctl.run_results.plots import write_plot
     from gpuctl.tables.comparison import comparison
     from gpuctl.tables.run import run_table
     from gpuctl.workflow.runs.results import results_of

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from gpuctl import text
 from gpuctl.run_results.metric_names import is_held_out, kind_of
+from gpuctl.run_results.saved_results import differences
+from inventories.runs.labels import MAX_NAME
 from inventories.runs.run import Result
+from inventories.text import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +42,6 @@ class Best:
     count: int
     """Runs that have the measure."""
 
-    @property
-    def number(self) -> str:
-        """Return its number as a text: `accuracy 97.2 %`."""
-        return shown(self.measure, self.result)
-
 
 def shown(measure: Measure, result: Result) -> str:
     """Return a run's number with the measure's name: `loss 0.129`."""
@@ -68,6 +66,27 @@ def best_of(results: Sequence[Result]) -> Best | None:
     if by is None:
         return None
     return Best(result=ranked[0], measure=by, next=ranked[1] if len(ranked) > 1 else None, count=len(ranked))
+
+
+def best_sentence(best: Best, results: Sequence[Result]) -> str:
+    """Return `best of 5 runs: fast with loss 0.129 (lr 0.5); next: slow with loss 0.168 (lr 0.3)`."""
+    line = (
+        f"best of {plural(best.count, 'run')}: {label(best.result)} with {shown(best.measure, best.result)}"
+    )
+    if best.next is not None:
+        of_best, of_next = (
+            f" ({settings})" * bool(settings) for settings in differences([best.result, best.next])
+        )
+        line += f"{of_best}; next: {label(best.next)} with {shown(best.measure, best.next)}{of_next}"
+    ranked = [result for result in results if math.isfinite(best.measure.key(result))]
+    if len({(result.script, result.train.dataset, result.train.judged_on) for result in ranked}) > 1:
+        line += ". The runs have different scripts or data"
+    return text.clean(line)
+
+
+def label(result: Result) -> str:
+    """Return the name of a run, or else its id."""
+    return text.clean(result.name or result.run, MAX_NAME)
 
 
 def _measures(results: Sequence[Result]) -> list[Measure]:

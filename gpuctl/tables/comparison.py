@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.run_results.best import Best, best_of, shown
+from gpuctl.run_results.best import best_of, best_sentence
 from gpuctl.run_results.failures.failures import headline
 from gpuctl.run_results.saved_results import (
     Setting,
@@ -90,7 +90,7 @@ def comparison(results: Sequence[Result]) -> RenderableType:
         *_failures(results),
     ]
     if best is not None and len(results) > 1:
-        lines += ["", _best_line(best, results)]
+        lines += ["", Text(f"{BEST} {best_sentence(best, results)}", "bold")]
     if any(speed_up(result, results[0]) is not None for result in results):
         lines.append(Text(f"speed-up over run {results[0].run}; efficiency: the same per rank", "dim"))
     return Group(*lines)
@@ -118,23 +118,6 @@ def _common(settings: Mapping[Setting, Sequence[str | None]], facts: Sequence[st
         if value is not None and set(more) <= {value}
     ]
     return text.shorten(text.clean(" · ".join([*texts, *facts])), COMMON_WIDTH)
-
-
-def _best_line(best: Best, results: Sequence[Result]) -> Text:
-    """Return `best: lr-0.5 with loss 0.129, by lr 0.5; next lr-0.3 with loss 0.168, by lr 0.3`."""
-    label = best.result.name or best.result.run
-    line = f"{BEST} best of {plural(best.count, 'run')}: {label} with {shown(best.measure, best.result)}"
-    if best.next is not None:
-        mine, of_next = differences([best.result, best.next])
-        line += f" ({mine})" if mine else ""
-        line += f"; next: {best.next.name or best.next.run} with {shown(best.measure, best.next)}"
-        line += f" ({of_next})" if of_next else ""
-    if (
-        len({(result.train.dataset, result.train.judged_on) for result in results if result.train.dataset})
-        > 1
-    ):
-        line += ". Not all runs were judged on the same data"
-    return Text(text.clean(line), "bold")
 
 
 def _figures(results: Sequence[Result]) -> Iterator[tuple[str, Column]]:

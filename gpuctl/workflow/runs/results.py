@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from gpuctl.app import App
 from gpuctl.errors import Usage
-from gpuctl.run_results.best import best_of, shown
+from gpuctl.run_results.best import best_of, best_sentence
 from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.collect import attach
 from gpuctl.workflow.runs.runs import final_result, latest, newest
@@ -14,7 +14,6 @@ from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError, NotFound
 from inventories.runs.labels import BEST
 from inventories.runs.run import Result, RunOptions
-from inventories.text import plural
 
 
 def results_of(
@@ -77,6 +76,5 @@ def _best(app: App, last: int | None, tags: Mapping[str, str]) -> RunFolder:
     if best is None:
         of = f" of {script}" if script else ""
         raise NotFound(f"No run{of} that succeeded has an accuracy or a loss, so none is the best.")
-    label = best.result.name or best.result.run
-    app.output.say(f"best of {plural(best.count, 'run')}: {label} with {shown(best.measure, best.result)}")
+    app.output.say(best_sentence(best, results))
     return app.store.run(best.result.run)

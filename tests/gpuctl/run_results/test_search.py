@@ -11,7 +11,7 @@ import pytest
 from support import a_result, drawn
 
 from gpuctl.errors import Failed
-from gpuctl.run_results.export import csv_text
+from gpuctl.run_results.csv_table import csv_text
 from gpuctl.run_results.read_run import read_search
 from gpuctl.tables.run import run_table
 from inventories.disk.store import RunFolder

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpuctl.global_options import Options
 from gpuctl.output import Output
+from gpuctl.run_results.csv_table import csv_text
 from gpuctl.run_results.evidence import Evidence
-from gpuctl.run_results.export import csv_text
 from gpuctl.run_results.result import result_of
 from gpuctl.run_results.utilisation import use_lines, use_of_node, use_of_run
 from gpuctl.tables.run import draw_run

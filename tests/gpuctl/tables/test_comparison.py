@@ -118,7 +118,7 @@ def test_metrics_have_a_column_with_the_samples_they_are_of(
     text = drawn(comparison(runs))
     for cell in ("97.2 % (validation)", "97.2 % (test)", "0.8731 (validation)", "1 (test)", "f1", "top5"):
         assert cell in text, cell
-    assert "Not all runs were judged on the same data" in " ".join(text.split())
+    assert "The runs have different scripts or data" in " ".join(text.split())
 
 
 def test_speed_up_and_efficiency_of_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,22 +1,18 @@
-"""Results as files: a CSV table, and a plot."""
+"""Plots of results: losses, speeds, and the trials of searches."""
 
-import csv
-import io
 import itertools
 import math
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuctl import text
-from gpuctl.errors import Failed, Usage
-from gpuctl.output_files import check_file, check_picture, new_figure, save_figure, write_file
+from gpuctl.errors import Failed
+from gpuctl.output_files import check_picture, new_figure, save_figure
+from gpuctl.run_results.curves import jobs_of, loss_curve
 from gpuctl.run_results.metric_names import is_held_out
-from gpuctl.run_results.saved_results import args_of, differences, earlier_of, job_of, options_of
-from inventories.codec import to_json
+from gpuctl.run_results.saved_results import differences, job_of
 from inventories.runs.run import Result
 from inventories.runs.search import Search
 from inventories.text import plural
@@ -27,91 +23,6 @@ if TYPE_CHECKING:
 LOG_SCALE_FROM = 50.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 LABEL_WIDTH = 60
-FIELDS: Mapping[str, tuple[str, ...]] = {
-    "first_error": ("rank", "node", "message", "reason", "detail"),
-    "usage": ("gpu_utilization", "cpu_utilization"),
-    "commit": ("sha", "dirty"),
-    "unused_metrics": ("lines", "rank", "example", "why"),
-    "parts": ("start", "first_steps", "steps", "evaluation", "checkpoints", "end"),
-    "first_step": ("imports", "device", "data", "model", "step"),
-}
-"""Columns of a part of a result, also if it is null."""
-
-
-def write_csv(results: Sequence[Result], path: Path) -> str:
-    """Write a line a run, and below a search's line one a trial; a column a value (`train.step_ms.p50`, …).
-
-    Unknown values are empty. Replaces the file, and returns a sentence on it. Raises Usage for `-`, Failed if the
-    file can't be written.
-    """
-    check_table(path)
-    write_file(path, csv_text(results).encode())
-    return f"wrote {path}: {plural(len(results), 'run')}"
-
-
-def check_table(path: Path) -> None:
-    """Raise Usage for a file that can't be written: before any work."""
-    if str(path) == "-":
-        raise Usage("The table is written to a file, not to stdout. Name the file, as in --csv runs.csv.")
-    check_file(path)
-
-
-def csv_text(results: Sequence[Result]) -> str:
-    """Return the table as text, with a head. The script's arguments come last: a column each, and one with all."""
-    rows = [row for result in results for row in (_row(result), *_trials(result))]
-    names = dict.fromkeys(column for row in rows for column in row)
-    columns = sorted(names, key=lambda name: (name == "args", name.startswith("args.")))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def _row(result: Result) -> dict[str, Any]:
-    # Each node's files and end are in the JSON alone: a column a node would make no table.
-    document = to_json(replace(result, checkpoints={}, endings={}, search=None))
-    args = args_of(result)
-    trials = result.search
-    search = {
-        "search.metric": trials.metric if trials else None,
-        "search.mode": trials.mode if trials else None,
-        "search.best": trials.best.trial if trials and trials.best else None,
-        "search.value": trials.best.value if trials and trials.best else None,
-    }
-    last = _cell(result.train.loss[-1]) if result.train.loss else None
-    options = {f"args.{name}": value or "yes" for name, value in options_of(args).items()}
-    return _flat(document) | {"train.last_loss": last} | search | options | {"args": shlex.join(args)}
-
-
-def _trials(result: Result) -> Iterator[dict[str, Any]]:
-    """A row for each trial of a search, with the run that it is of; only searches have the columns."""
-    for trial in result.search.trials if result.search else ():
-        document = {"run": result.run} | _flat(to_json(trial), "trial.")
-        yield document | {"trial.trial": trial.trial}
-
-
-def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested document with dotted keys; lists of numbers are separated by blanks, other lists left out."""
-    flat: dict[str, Any] = {}
-    for key, value in document.items():
-        if key in FIELDS:
-            value = value or dict.fromkeys(FIELDS[key])
-        if key in ("hang", "logged_error"):
-            value = value and value["sentence" if key == "hang" else "message"]
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        elif not isinstance(value, list):
-            flat[prefix + key] = value
-        elif key not in ("ranks", "nodes", "outputs", "output_totals", "outside", "files", "search"):
-            flat[prefix + key] = " ".join(map(_cell, value))
-    return flat
-
-
-def _cell(number: float | None) -> str:
-    if number is None:
-        return "nan"
-    return str(number) if isinstance(number, int) else f"{number:.6g}"
 
 
 def write_plot(results: Sequence[Result], path: Path) -> str:
@@ -202,31 +113,6 @@ def _plot_loss(axes: "Axes", results: Sequence[Result]) -> None:
     if losses and min(losses) > 0 and max(losses) / min(losses) >= LOG_SCALE_FROM:
         axes.set_yscale("log")
     axes.legend()
-
-
-def jobs_of(results: Sequence[Result]) -> list[list[Result]]:
-    """Return the runs of each job, oldest first: the named runs, and the runs that they resumed. Each job once."""
-    jobs = [[*earlier_of(result), result] for result in results]
-    earlier = {run.run for runs in jobs for run in runs[:-1]}
-    return list({runs[-1].run: runs for runs in jobs if runs[-1].run not in earlier}.values())
-
-
-def loss_curve(runs: Sequence[Result]) -> tuple[dict[float, float], list[float]]:
-    """Return a job's losses by epoch, or by step as its last run has them; and where later runs began.
-
-    Work that a run repeated counts as repeated.
-    """
-    curve: dict[float, float] = {}
-    began: list[float] = []
-    by = runs[-1].train.loss_by or "epoch"
-    for train in (run.train for run in runs if run.train.loss and (run.train.loss_by or "epoch") == by):
-        first = (train.epochs_before or 0) + 1
-        places = train.loss_at or range(first, first + len(train.loss))
-        if curve:
-            began.append(places[0])
-        curve = {place: loss for place, loss in curve.items() if place < places[0]}
-        curve |= zip(places, train.loss, strict=False)
-    return curve, began
 
 
 def _trial_panels(results: Sequence[Result]) -> Iterator["Callable[[Axes, Sequence[Result]], None]"]:

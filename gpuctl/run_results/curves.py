@@ -1,0 +1,77 @@
+"""Curves of runs: the losses of a job, and each line that a run measured."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpuctl.run_results.metric_names import Line, epoch_of, flat, kind_of, losses_of, number, step_of
+from gpuctl.run_results.rank_metrics import METRICS_KEPT, is_name
+from gpuctl.run_results.read_run import rank_metrics
+from gpuctl.run_results.saved_results import earlier_of, launch_of
+from inventories.disk.store import RunFolder
+from inventories.runs.run import Result
+
+UNMEASURED = frozenset({"time", "rank", "local_rank", "world_size"})
+"""Names of a line that are no measured values."""
+
+
+def jobs_of(results: Sequence[Result]) -> list[list[Result]]:
+    """Return the runs of each job, oldest first: the named runs, and the runs that they resumed. Each job once."""
+    jobs = [[*earlier_of(result), result] for result in results]
+    earlier = {run.run for runs in jobs for run in runs[:-1]}
+    return list({runs[-1].run: runs for runs in jobs if runs[-1].run not in earlier}.values())
+
+
+def loss_curve(runs: Sequence[Result]) -> tuple[dict[float, float], list[float]]:
+    """Return a job's losses by epoch, or by step as its last run has them; and where later runs began.
+
+    Work that a run repeated counts as repeated.
+    """
+    curve: dict[float, float] = {}
+    began: list[float] = []
+    by = runs[-1].train.loss_by or "epoch"
+    for train in (run.train for run in runs if run.train.loss and (run.train.loss_by or "epoch") == by):
+        first = (train.epochs_before or 0) + 1
+        places = train.loss_at or range(first, first + len(train.loss))
+        if curve:
+            began.append(places[0])
+        curve = {place: loss for place, loss in curve.items() if place < places[0]}
+        curve |= zip(places, train.loss, strict=False)
+    return curve, began
+
+
+def points_of(result: Result) -> Iterator[dict[str, float]]:
+    """Yield what a run measured in each epoch or step: `epoch`, `step`, `loss`, and other values as `metrics.NAME`.
+
+    The lines are those of the lowest rank that wrote any. Without metrics, the losses found elsewhere are yielded.
+    """
+    lines = () if result.train.loss_from else _lines(result)
+    name = result.train.loss_name or "loss"
+    if lines:
+        yield from (_point(line, name) for line in lines)
+    elif losses := result.train.loss:
+        by = "step" if result.train.loss_by in ("step", "line") else "epoch"
+        for place, loss in zip(result.train.loss_at or itertools.count(1), losses, strict=False):
+            yield {by: place, "loss": loss}
+
+
+def _lines(result: Result) -> Sequence[Line]:
+    """Return the lines on epochs of the built-in job, or all lines of a script."""
+    run = launch_of(result)
+    metrics = rank_metrics(RunFolder(Path(result.dir)), run) if run else {}
+    return next(
+        (lines for rank in sorted(metrics) if (lines := metrics[rank].epochs or metrics[rank].measured)), ()
+    )
+
+
+def _point(line: Line, loss: str) -> dict[str, float]:
+    losses = losses_of(line)
+    places = {"epoch": epoch_of(line), "step": step_of(line), "loss": losses.get(loss)}
+    measured = (
+        (f"metrics.{name}", value)
+        for name, raw in flat(line)
+        if kind_of(name) not in ("step", "epoch") and name not in {*UNMEASURED, loss} and is_name(name)
+        if (value := number(raw)) is not None
+    )
+    known = {name: value for name, value in places.items() if value is not None}
+    return known | dict(itertools.islice(measured, METRICS_KEPT))

@@ -1,0 +1,168 @@
+"""Plots of results."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support import a_result
+
+from gpuctl.errors import Failed, Usage
+from gpuctl.output_files import new_figure
+from gpuctl.run_results import curves, plots
+from inventories.disk.store import RunFolder
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import FirstError, RankResult, Result, Share, StepMs, TrainSummary
+from inventories.runs.search import Search, Trial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RESULT = a_result(
+    script="built-in",
+    nnodes=2,
+    world_size=2,
+    ended_at=None,
+    train=TrainSummary(
+        loss=(0.9, float("nan"), 0.3),
+        samples_per_s=8412.0,
+        step_ms=StepMs(p50=3.1),
+        share=Share(compute=0.6, communication=0.3, data=0.1),
+    ),
+    ranks=(RankResult(rank=0, local_rank=0, node="node-0"),),
+    cost_usd=None,
+    dir="/here",
+)
+FAILED = replace(
+    RESULT,
+    run="20261121-054625-aaaa",
+    train=TrainSummary(),
+    first_error=FirstError(
+        rank=1, node="node-1", message='exit status 3: "boom", he said\nand left', reason=Reason.EXIT_CODE
+    ),
+)
+
+
+def test_write_plot_refuses_runs_without_timings(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="No run has timings to draw"):
+        plots.write_plot([FAILED], tmp_path / "a.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_write_plot_draws_one_line_per_job(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    more = replace(RESULT, world_size=4)
+    other = replace(RESULT, script="$other$.py", world_size=2)
+    alone = replace(RESULT, world_size=1)
+    plots.write_plot([alone, other, more], tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "<!-- $other$.py -->" in drawn
+    assert "<!-- built-in -->" in drawn
+    assert "<!-- measured -->" not in drawn
+    assert "<!-- built-in, 1 rank, 3fa9 -->" in drawn
+
+
+def test_write_plot_draws_variants_of_a_script_as_bars_without_an_ideal(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    variants = [replace(RESULT, run=f"20261121-{number}", world_size=2) for number in range(3)]
+    plots.write_plot(variants, tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "<!-- speed -->" in drawn
+    assert "<!-- 2 ranks, 2 -->" in drawn
+    assert "<!-- ideal -->" not in drawn
+
+
+def test_write_plot_draws_trials_of_a_search_against_each_parameter(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    trials = [
+        Trial(
+            trial=number,
+            params={"lr": 10.0**-number, "optimizer": "adam"},
+            metrics={},
+            value=value,
+            status="done",
+            reports=1,
+            seconds=1.0,
+        )
+        for number, value in enumerate((0.5, 0.75, None))
+    ]
+    search = Search.of("accuracy", "max", trials)
+    plots.write_plot([replace(RESULT, train=TrainSummary(), search=search)], tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    for label in ("2 trials", "lr", "optimizer", "adam", "accuracy", "best: trial 1"):
+        assert f"<!-- {label} -->" in drawn, label
+
+
+def saved(run: Result, home: Path) -> Result:
+    """Save a run with its result in its folder, where resuming runs find it."""
+    folder = RunFolder(home / run.run)
+    folder.path.mkdir()
+    run = replace(run, dir=str(folder.path))
+    folder.save_result(run)
+    return run
+
+
+def test_runs_of_a_job_are_one_curve_with_the_epochs_that_they_began_with(tmp_path: Path) -> None:
+    train = replace(RESULT.train, loss=(0.9, 0.5, 0.4), loss_at=(1, 2, 3))
+    first = saved(replace(RESULT, run="20261121-1", train=train), tmp_path)
+    train = replace(train, loss=(0.35, 0.2), loss_at=(), epochs_before=2)
+    second = saved(replace(RESULT, run="20261121-2", resumed_from=first.run, train=train), tmp_path)
+    alone = replace(RESULT, run="20261121-3")
+    for named in ([second], [first, second]):
+        assert [run.run for runs in curves.jobs_of(named) for run in runs] == [first.run, second.run]
+    assert len(curves.jobs_of([second, alone])) == 2
+    assert curves.loss_curve([first, second]) == ({1: 0.9, 2: 0.5, 3: 0.35, 4: 0.2}, [3])
+
+
+def test_losses_by_step_and_by_epoch_are_not_one_curve() -> None:
+    by_step = replace(
+        RESULT, train=TrainSummary(loss=(3.0,), loss_at=(100,), loss_by="step", loss_from="log")
+    )
+    assert curves.loss_curve([RESULT, by_step]) == ({100: 3.0}, [])
+
+
+def test_plot_has_only_panels_with_something_in_them(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plots.write_plot([replace(RESULT, train=TrainSummary(loss=(0.5, 0.2)))], tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "<!-- training loss -->" in drawn
+    assert "<!-- speed -->" not in drawn
+    assert "step's time" not in drawn
+
+
+def test_plot_of_losses_has_the_limits_of_the_data(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (draw,) = (panel for panel, has in plots.PANELS if has(replace(FAILED, train=TrainSummary(loss=(1.0,)))))
+
+    def axes_of(*losses: float) -> "Axes":
+        axes = new_figure(4, 4).subplots()
+        draw(axes, [replace(RESULT, train=TrainSummary(loss=losses, loss_by="step"))])
+        return axes
+
+    flat = axes_of(2.31, 2.3, float("nan"), 2.29)
+    assert (flat.get_yscale(), flat.get_ylim()[0] > 2.2, flat.get_xlabel()) == ("linear", True, "step")
+    assert axes_of(100.0, 1.0, float("inf"), 0.1).get_yscale() == "log"
+    assert axes_of(100.0, -1.0).get_yscale() == "linear"
+
+
+def test_write_plot_refuses_unknown_file_type(tmp_path: Path) -> None:
+    with pytest.raises(Usage, match=r"\.png.*runs\.xls"):
+        plots.write_plot([RESULT], tmp_path / "runs.xls")
+    assert not list(tmp_path.iterdir())
+
+
+def test_write_plot_without_matplotlib_advises_pip_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    with pytest.raises(Failed, match="pip install matplotlib"):
+        plots.write_plot([RESULT], tmp_path / "runs.png")
+
+
+@pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.PDF", b"%PDF"), ("a.svg", b"<?xml")])
+def test_write_plot_writes_png_pdf_and_svg(tmp_path: Path, name: str, begins: bytes) -> None:
+    pytest.importorskip("matplotlib")
+    faster = replace(RESULT, world_size=4, train=replace(RESULT.train, samples_per_s=15_000.0))
+    for results in ([RESULT], [RESULT, faster, FAILED]):
+        plots.write_plot(results, tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(begins)
