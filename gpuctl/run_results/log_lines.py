@@ -22,14 +22,16 @@ _LOSS = re.compile(
 )
 _TOTAL = r"(?:[ \t]{0,2}(?:/|of)[ \t]{0,2}(\d{1,12})(?![\w.]))?"
 _EPOCH = re.compile(r"\bepoch\W{0,4}(\d{1,9})" + _TOTAL, re.IGNORECASE)
-_STEP = re.compile(r"\b(?:step|iter|iteration)\W{0,4}(\d{1,12})" + _TOTAL, re.IGNORECASE)
+_STEP = re.compile(
+    r"(?:\b|\b(?:global|train)_)(?:step|iter|iteration|batch)\W{0,4}(\d{1,12})" + _TOTAL, re.IGNORECASE
+)
 _IN_EPOCH = re.compile(
     r"\bepoch\W{0,4}\d{1,9}\]?[ \t]{0,2}\[[ \t]{0,9}(\d{1,12})/(\d{1,12})\]", re.IGNORECASE
 )
 """`Epoch: [1][ 10/500]`: steps of the epoch."""
 _BAR = re.compile(r"^([^|]{0,100}?)[ \t]*\d{1,3}%\|[^|]{0,400}\|[ \t]*(\d{1,12})/(\d{1,12}) \[[\d:]+<")
 """A bar of tqdm: its name, its count, and its total."""
-_OF_TRAINING = re.compile(r"epoch|train|step|iter", re.IGNORECASE)
+_OF_TRAINING = re.compile(r"epoch|train|step|iter|batch", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ _HELD_OUT = re.compile(
 """In names of a loss on other data than the training's; `value_loss` is no such name."""
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _USUAL = re.compile(
-    r"samples|accuracy|(?:local_)?rank|world_size"
+    r"samples|accuracy|max_steps|(?:local_)?rank|world_size"
     r"|(?:.*_)?(?:time|timestamp|runtime|elapsed|eta|seconds|secs|s|ms|per_s|per_sec|per_second)"
 )
 """Names that have a meaning of their own, or judge nothing."""

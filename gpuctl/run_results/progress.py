@@ -124,6 +124,8 @@ class Progress:
         line = self._last[leader] if leader is not None else {}
         epochs, per_epoch = whole(self._start.get("epochs")), whole(self._start.get("steps_per_epoch"))
         steps = epochs * per_epoch if epochs and per_epoch and epochs > 0 and per_epoch > 0 else None
+        if steps is None and (of_run := whole(line.get("max_steps"))) is not None and of_run > 0:
+            steps = of_run
         step, epoch = step_of(line), epoch_of(line)
         done = int(step) if step is not None else None
         current = int(epoch) if epoch is not None else None

@@ -4,9 +4,11 @@ Each node measures its own GPUs. The first node listens; the others report to it
 answers when the run ends. A node without a report, or with a GPU whose use is not known, counts as one in use.
 """
 
+import contextlib
 import hashlib
 import hmac
 import json
+import math
 import socket
 import socketserver
 import time
@@ -75,10 +77,10 @@ class Reports:
         self._ends_at: Optional[float] = None
         self._lock = Lock()
 
-    def report(self, node: str, below_s: float, now: float) -> Optional[float]:
-        """Take a node's report. Returns when the run ends; `None`: it continues."""
+    def report(self, node: str, below_s: Optional[float], now: float) -> Optional[float]:
+        """Take a node's report; `None`: its part of the run has ended. Returns when the run ends; `None`: not yet."""
         with self._lock:
-            self._reports[node] = (below_s, now)
+            self._reports[node] = (math.inf, math.inf) if below_s is None else (below_s, now)
             if self._ends_at is None and all(self._is_over(each, now) for each in self._nodes):
                 self._ends_at = now + (self._notice_s if len(self._nodes) > 1 else 0.0)
             return self._ends_at
@@ -122,7 +124,7 @@ class _Connection(socketserver.StreamRequestHandler):
         message = opened(self.rfile.readline(MAX_MESSAGE), self.server.key)
         if message is not None:
             now = time.monotonic()
-            ends_at = self.server.reports.report(message["node"], float(message["below_s"]), now)
+            ends_at = self.server.reports.report(message["node"], message["below_s"], now)
             answer = {"ends_in_s": None if ends_at is None else ends_at - now}
             self.wfile.write(sealed(answer, self.server.key))
 
@@ -143,6 +145,12 @@ class GpuWatch:
         self._server: Optional[_Server] = None
         self._reported_at: Optional[float] = None
         self._is_over = False
+
+    def close(self) -> None:
+        """Report to the first node that the run has ended here: the GPUs of this node do nothing for it."""
+        if self._settings["nodes"][0] != self._node and not self._is_over:
+            with contextlib.suppress(OSError, ValueError, TypeError):  # the first node has ended, too
+                self._ask(None)
 
     def look(self, sample: Mapping[str, Any]) -> None:
         """Take a sample; report, and at the run's end wait for its time and tell the supervisor."""
@@ -169,17 +177,16 @@ class GpuWatch:
         """Report the time, and return the time until the run ends. `None`: it continues."""
         settings = self._settings
         if settings["nodes"][0] != self._node:
-            return self._ask()
+            return self._ask(self._below.seconds)
         if len(settings["nodes"]) > 1 and self._server is None:
             self._server = _Server((settings["address"], settings["port"]), self._reports, self._key)
             Thread(target=self._server.serve_forever, daemon=True).start()
         ends_at = self._reports.report(self._node, self._below.seconds, now)
         return None if ends_at is None else ends_at - now
 
-    def _ask(self) -> Optional[float]:
+    def _ask(self, below_s: Optional[float]) -> Optional[float]:
         address = (self._settings["address"], self._settings["port"])
         with socket.create_connection(address, timeout=CONNECT_S) as connection:
-            report = {"node": self._node, "below_s": self._below.seconds}
-            connection.sendall(sealed(report, self._key))
+            connection.sendall(sealed({"node": self._node, "below_s": below_s}, self._key))
             answer = opened(connection.makefile("rb").readline(MAX_MESSAGE), self._key)
         return None if answer is None else answer["ends_in_s"]

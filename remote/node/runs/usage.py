@@ -251,7 +251,7 @@ def _keep_log(
         while running:
             running = process.lives_on(supervisor["pid"], supervisor["birth"], min(line_s(written), TICK_S))
             samples.append(sampler.sample())
-            if watch is not None:
+            if watch is not None and running:
                 watch.look(samples[-1])
             if not running or sum(sample["seconds"] for sample in samples) >= line_s(written):
                 try:
@@ -261,3 +261,5 @@ def _keep_log(
                         raise
                 written += 1
                 samples.clear()
+    if watch is not None:
+        watch.close()

@@ -77,6 +77,13 @@ def test_state_of_script_shows_step_and_loss_only() -> None:
     assert (state.where(), state.figures(), state.fraction) == (["step 7"], ["loss 1.250"], None)
 
 
+def test_script_that_reports_its_last_step_gets_the_time_left() -> None:
+    lines = [{"step": n, "max_steps": 20, "time": 100.0 + n} for n in range(1, 11)]
+    state = after(*((0, line, 0.0) for line in lines))
+    assert (state.where(), state.fraction) == (["step 10/20", "10.0 s left"], 0.5)
+    assert after((0, {"step": 1, "max_steps": "all"}, 0.0)).where() == ["step 1"]
+
+
 def test_state_shows_nan_loss() -> None:
     assert after((0, {"step": 7, "loss": math.nan}, 0.0)).figures() == ["loss nan"]
 

@@ -30,6 +30,9 @@ def after(*lines: str, every_s: float = 10.0) -> State:
         ("Map: 100%|████| 500/500 [00:01<00:00, 900.1 examples/s]", LogLine()),
         ("Validation: 100%|████| 5/5 [00:01<00:00, 9.1it/s]", LogLine()),
         ("{'loss': '0.41', 'learning_rate': '5e-05', 'epoch': '3.02'}", LogLine(epoch=3, loss=0.41)),
+        ("global_step=500 train/loss=0.41", LogLine(step=500, loss=0.41)),
+        ("[epoch 3] batch 10/50 loss 0.41", LogLine(epoch=3, step=10, steps=50, loss=0.41)),
+        ("max_step=500, total steps: 900, 12ms/step", LogLine()),
         ("hello", LogLine()),
     ],
 )  # fmt: skip

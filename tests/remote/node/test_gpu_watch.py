@@ -58,6 +58,9 @@ def test_run_ends_only_if_every_node_was_below_and_has_reported_lately() -> None
     ends_at = reports.report("a", 500.0, 201.0)
     assert ends_at == 201.0 + 25.0, "until the other has asked again"
     assert reports.report("b", 0.0, 210.0) == ends_at
+    reports = Reports(["a", "b"], for_s=100.0, report_s=10.0)
+    assert reports.report("b", None, 0.0) is None, "its part has ended"
+    assert reports.report("a", 100.0, 900.0) == 925.0
     assert Reports(["a"], for_s=100.0, report_s=10.0).report("a", 100.0, 5.0) == 5.0
 
 
