@@ -9,7 +9,7 @@ from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.specs.spec import Spec
 from provision.findings import Finding
 from provision.pricing.plan_price import FREE, PlanPrice
-from provision.records import EndGuard, PlannedEnd, PlannedRequest, PlannedResource, Terms
+from provision.records import EndGuard, PlannedEnd, PlannedRequest, PlannedResource, Target, Terms
 from provision.waiting import Say, quiet
 
 DAY_S = 86_400.0
@@ -162,6 +162,24 @@ class Provider(Protocol):
         """Remove all machines and resources of the cluster, in dependency order, polling to a deadline.
 
         Idempotent: a removed cluster is no error. Returns the resources that are left, with the reasons.
+        """
+
+
+@runtime_checkable
+class AdoptingProvider(Protocol):
+    """A provider whose clusters another computer can take over."""
+
+    def adopt(self, target: Target, cluster_id: str, say: Say = quiet) -> None:
+        """Rebuild the cluster's files, but for the inventory, and let this computer reach the machines.
+
+        Idempotent; existing files of the same cluster stay. Raises RefusedPlan for a cluster that can't be taken
+        over, or if the files here are of another cluster.
+        """
+
+    def admit_key(self, machine: Machine) -> str:
+        """Have the machine accept the cluster's key of this computer, for a minute at least.
+
+        Returns a clause on the parts of the machine without which it does not. Raises CloudError.
         """
 
 

@@ -55,6 +55,8 @@ class CloudCluster:
     """The option's value: `auto`, `none` or a branch. `None`: auto."""
     disk_gb: int | None = None
     spot: bool = False
+    python: str | None = field(default=None, metadata=codec.OMITTED)
+    """Interpreter of the machines to use as it is. `None`: their `python3`."""
     ssh_cidr: str | None = None
     """The option's value. `None`: the caller's own address."""
     ssh_cidrs: tuple[str, ...] = ()

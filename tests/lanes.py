@@ -274,7 +274,11 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/files/checkpoints.py",
         "train/checkpoints/",
     ),
-    "integration/test_second_computer.py": (*_CLOUD, "gpuctl/workflow/clusters/key.py"),
+    "integration/test_second_computer.py": (
+        *_CLOUD,
+        "gpuctl/workflow/clusters/adopt.py",
+        "gpuctl/workflow/clusters/key.py",
+    ),
     "integration/test_second_run.py": (
         "gpuctl/workflow/runs/outputs/earlier.py",
         "remote/files/earlier.py",

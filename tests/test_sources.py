@@ -10,7 +10,6 @@ NOTE = DOCS / "decisions" / "0061-sources-of-statements.md"
 PAGES = ("clouds.md", "plans.md", "security.md", "kubernetes.md")
 SPEAK_OF_GPUCTL = {
     ("clouds.md", "Many clusters, and cleaning up"),
-    ("clouds.md", "A second computer"),
     ("clouds.md", "What has been shown"),
     ("security.md", "What gpuctl trusts"),
 }

@@ -14,6 +14,7 @@ SECTIONS = (
             ("cost", "Show what clusters and runs cost, by day, also of removed clusters."),
             ("config", "Show or set limits on money, and defaults of new clusters."),
             ("keep", "Keep the machines of an unused cluster for a time (up --idle)."),
+            ("adopt", "Take over a cluster that another computer made."),
             ("key", "Take a cluster to another computer, in an encrypted file."),
             ("down", "Remove everything of the cluster."),
             ("clean", "Free disks, here and on the nodes: old runs, environments, wheels, code."),

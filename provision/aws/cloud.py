@@ -12,7 +12,7 @@ from provision.aws.api import Api
 from provision.aws.checks import sdk
 from provision.aws.credentials import configured
 from provision.aws.errors import of_state_reason
-from provision.aws.infrastructure import network
+from provision.aws.infrastructure import network, security_group
 from provision.aws.infrastructure.find_or_create import ResourceMaker
 from provision.aws.instances import Machines
 from provision.aws.resources import deletion, resource_types
@@ -74,6 +74,10 @@ class AwsCloud(Machines):
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
         """Make VPC, gateway and route table for all clusters, security group and key pair for this cluster."""
         return network.prepare(self.maker(cluster, ensure), offer, public_key)
+
+    def ssh_cidrs(self, cluster: CloudCluster) -> tuple[str, ...]:
+        """Return the ranges that the cluster's group admits: see `AdmitsKeys`."""
+        return security_group.ssh_cidrs(self.api, cluster)
 
     def prepare_zone(
         self, cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, zone: Zone, ensure: Ensure

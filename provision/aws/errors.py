@@ -78,6 +78,10 @@ CODES: Mapping[str, type[CloudError]] = {
     "PendingVerification": AccountNotReady,
     "Blocked": AccountNotReady,
     "AuthFailure.ServiceLinkedRoleCreationNotPermitted": Denied,
+    # EC2 Instance Connect.
+    "AuthException": Denied,
+    "EC2InstanceNotFoundException": Gone,
+    "EC2InstanceUnavailableException": Unclear,
     "AuthFailure": BadCredentials,
     "InvalidAccessKeyId": BadCredentials,
     "InvalidClientTokenId": BadCredentials,
@@ -179,7 +183,8 @@ def translate(
 
 def _needed(service: str, operation: str) -> str:
     """Return the actions of a call, in words, for a refusal without names."""
-    action = f"{service.replace('-', '')}:{operation}"
+    prefix = service if service == "ec2-instance-connect" else service.replace("-", "")
+    action = f"{prefix}:{operation}"
     # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/supported-iam-actions-tagging.html
     tags = service == "ec2" and operation.startswith(_TAGGING)
     return (

@@ -1,5 +1,6 @@
 """Instances: list, launch, termination, serial console."""
 
+import base64
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -56,6 +57,26 @@ class Machines:
         error = first_error(run_all(lambda batch: _terminate(self.api, batch), batches))
         if error is not None:
             raise error
+
+    def user_data(self, machine_id: str) -> str:
+        """Return the machine's user-data: see `AdmitsKeys`."""
+        answer = self.api.call("describe_instance_attribute", InstanceId=machine_id, Attribute="userData")
+        return base64.b64decode(answer.get("UserData", {}).get("Value", "")).decode(errors="replace")
+
+    def admit_key(self, machine_id: str, user: str, public_key: str) -> str:
+        """Push the key by EC2 Instance Connect, for 60 seconds: see `AdmitsKeys`.
+
+        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/connect-linux-inst-eic.html.
+        """
+        self.api.call(
+            "send_ssh_public_key",
+            service="ec2-instance-connect",
+            again=True,
+            InstanceId=machine_id,
+            InstanceOSUser=user,
+            SSHPublicKey=public_key,
+        )
+        return "EC2 Instance Connect in its image (the package ec2-instance-connect)"
 
     def console(self, instance_id: str) -> str | None:
         """Return the end of a machine's serial console: see `Cloud.console`."""

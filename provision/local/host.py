@@ -1,9 +1,10 @@
 """One host of the provider `local`: a small real SSH server, `python -P host.py CONFIG`.
 
 CONFIG is a JSON file with `user`, `authorized_key` (text, a key a line), `host_key` (path), `home` (path) and
-`gpus` (path of a file with a list such as `0,1`), and may have the `address` on loopback and the `port` to
-listen on. The server accepts these keys for this user, and runs commands in the home with its own environment. Once
-it accepts connections it prints a line of JSON, `{"pid": …, "port": …}`; after that its stdout is its stderr.
+`gpus` (path of a file with a list such as `0,1`). It may have the `address` on loopback and the `port` to listen on,
+and `authorized_keys_files`, paths of files with more keys, which need not exist. The server accepts these keys for
+this user, and runs commands in the home with its own environment. Once it accepts connections it prints a line of
+JSON, `{"pid": …, "port": …}`; after that its stdout is its stderr.
 
 Run by its path. Imports no package of ours.
 """
@@ -55,6 +56,8 @@ class Config:
     address: str = "127.0.0.1"
     port: int = 0
     """0: the system picks one."""
+    authorized_keys_files: tuple[str, ...] = ()
+    """Files with more keys, read at each login."""
 
     def __post_init__(self) -> None:
         # A mistyped address must not open a shell on this machine to the network.
@@ -107,7 +110,12 @@ class Server(asyncssh.SSHServer):
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         """Accept the authorised keys, for one user."""
-        return username == self._config.user and key in self._keys
+        return username == self._config.user and (key in self._keys or key in self._keys_in_files())
+
+    def _keys_in_files(self) -> list[asyncssh.SSHKey]:
+        files = [Path(path) for path in self._config.authorized_keys_files]
+        lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
+        return [asyncssh.import_public_key(line) for line in lines if line.strip()]
 
     def session_requested(self) -> "Session":
         """Accept every kind of session."""

@@ -35,6 +35,10 @@ APPEAR_TIMEOUT_S = 15.0
 _CLIENTS = {
     "compute": ("oci.core.compute_client", "ComputeClient"),
     "management": ("oci.core.compute_management_client", "ComputeManagementClient"),
+    "agent": (
+        "oci.compute_instance_agent.compute_instance_agent_client",
+        "ComputeInstanceAgentClient",
+    ),
     "autoscaling": ("oci.autoscaling.auto_scaling_client", "AutoScalingClient"),
     "network": ("oci.core.virtual_network_client", "VirtualNetworkClient"),
     "storage": ("oci.core.blockstorage_client", "BlockstorageClient"),

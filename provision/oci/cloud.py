@@ -18,7 +18,7 @@ from provision.oci.api import Api
 from provision.oci.checks import sdk
 from provision.oci.credentials import configured
 from provision.oci.images import marketplace
-from provision.oci.infrastructure import network
+from provision.oci.infrastructure import network, security_group
 from provision.oci.instance_pool import ScheduledEnds
 from provision.oci.instances import Machines
 from provision.oci.resources import deletion, resource_types
@@ -89,6 +89,10 @@ class OciCloud(Machines, ScheduledEnds):
             self._refused = "the account may not accept its terms"
             raise TermsRefused(str(error), operation=error.operation, code=error.code) from error
         return network.prepare(self.api, cluster, public_key, ensure)
+
+    def ssh_cidrs(self, cluster: CloudCluster) -> tuple[str, ...]:
+        """Return the ranges that the cluster's group admits: see `AdmitsKeys`."""
+        return security_group.allowed_cidrs(self.api, cluster, cluster.ssh_port) or ()
 
     def prepare_zone(
         self, cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, zone: Zone, ensure: Ensure

@@ -81,6 +81,7 @@ _POLICIES = (
     ("auto_scaling", "manage auto-scaling-configurations in compartment id {compartment}"),
     ("instance_configuration", "manage compute-management-family in compartment id {compartment}"),
     ("instance_pool", "manage compute-management-family in compartment id {compartment}"),
+    ("instance_agent_command", "manage instance-agent-command-family in compartment id {compartment}"),
     ("network_security_group", "manage network-security-groups in compartment id {compartment}"),
     ("volume", "manage volume-family in compartment id {compartment}"),
     ("vnic_attachments", "manage instance-family in compartment id {compartment}"),

@@ -1,5 +1,6 @@
 """Machines: launch, list, addresses, termination, serial console, and the tags of their boot volumes."""
 
+import base64
 import contextlib
 import secrets
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from inventories.threads import first_error, run_all, together, values
 from provision.errors import Blocked, CloudError, Denied, Gone, Quota
-from provision.oci import quotas
+from provision.oci import quotas, run_command
 from provision.oci.api import Api, Json
 from provision.oci.errors import from_message, policy_for
 from provision.oci.instance_pool import end_members
@@ -130,6 +131,16 @@ class Machines:
             raise error
         if missing:
             _must_have_ended(self.api, missing)
+
+    def user_data(self, machine_id: str) -> str:
+        """Return the machine's user-data, from its metadata: see `AdmitsKeys`."""
+        view = self.api.call("compute.get_instance", machine_id)
+        return base64.b64decode((view.get("metadata") or {}).get("user_data", "")).decode(errors="replace")
+
+    def admit_key(self, machine_id: str, user: str, public_key: str) -> str:
+        """Add the key by Run Command, for good: see `AdmitsKeys`."""
+        run_command.admit_key(self.api, machine_id, user, public_key)
+        return run_command.NEEDS.format(compartment=self.api.compartment)
 
     def console(self, instance_id: str) -> str | None:
         """Return the end of a machine's serial console: see `Cloud.console`."""

@@ -12,7 +12,7 @@ from inventories.errors import InvalidInput
 from inventories.text import nearest
 from inventories.threads import run_all, together, values
 from provision.errors import BadCredentials, CloudError, Gone, Throttled, Unclear, UnknownShape
-from provision.oci import requests
+from provision.oci import requests, run_command
 from provision.oci.api import Api, Json
 from provision.oci.catalog import hourly_usd, last_driver_branch, refuse_not_launched
 from provision.oci.images import choice, lookup
@@ -80,7 +80,7 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
         terms=image.terms,
         from_marketplace=image.listing is not None,
         image_there=image.exists,
-        boot_commands=image.boot_commands,
+        boot_commands=(*image.boot_commands, run_command.boot_command(image.user)),
         user=image.user,
         disk_gb=lookup.disk_gb(cluster.disk_gb, image),
         zones=zones,

@@ -193,6 +193,24 @@ class SchedulesEnd(Protocol):
         """
 
 
+@runtime_checkable
+class AdmitsKeys(Protocol):
+    """A cloud that lets another computer of the account log in to a machine."""
+
+    def user_data(self, machine_id: str) -> str:
+        """Return the text that cloud-init got on the machine, or an empty one. Raises CloudError."""
+
+    def ssh_cidrs(self, cluster: CloudCluster) -> tuple[str, ...]:
+        """Return the address ranges that reach the cluster's SSH now. Raises CloudError."""
+
+    def admit_key(self, machine_id: str, user: str, public_key: str) -> str:
+        """Have the machine accept the key for `user`, for a minute at least.
+
+        Returns a clause on the parts of a machine without which it does not, though the cloud took the key. Raises
+        CloudError with the missing part: a permission, or a program on the machine.
+        """
+
+
 def connect(target: Target, clock: Clock | None = None) -> Cloud:
     """Return the account and region of `target`.
 

@@ -23,9 +23,10 @@ from provision.records import (
     Target,
     Zone,
 )
+from provision.rented.adoption import missing_ranges, rebuild
 from provision.rented.base import RentedProvider
 from provision.rented.ends import ends_bill, guards, idle_ends, is_late, not_scheduled
-from provision.rented.interface import Cloud, Ensure, SchedulesEnd, connect, sdk
+from provision.rented.interface import AdmitsKeys, Cloud, Ensure, SchedulesEnd, connect, sdk
 from provision.rented.launch.launch_in_zones import ensure_running
 from provision.rented.launch.single_launch import LaunchContext
 from provision.rented.planning import caller_address
@@ -160,6 +161,35 @@ class CloudProvider(RentedProvider[Cloud]):
         alive = [machine.id for machine in listed if machine.alive]
         late = [machine.id for machine in listed] if is_late(cluster, datetime.now(UTC)) else []
         return (*guards(planned, cluster, schedules, alive, late=late, unreadable=unreadable), *idle)
+
+    def adopt(self, target: Target, cluster_id: str, say: Say = quiet) -> None:
+        """Rebuild the files of a cluster that another computer made, and let this computer reach its SSH.
+
+        See `provision.provider.AdoptingProvider`.
+        """
+        cloud = self._account(target)
+        assert isinstance(cloud, AdmitsKeys), f"{self.name} admits no keys"
+        cluster = rebuild(cloud, self._files, cluster_id)
+        journal = self._files.cluster_folder.journal
+        journal.append("up", provider=self.name, create=[])
+        public_key = ensure_key(self._files.cluster_folder.key_path)
+        admitted = cloud.ssh_cidrs(cluster)
+        missing = missing_ranges(caller_address.caller_cidrs(cluster.ssh_cidr), admitted)
+        if not missing:
+            return
+        cluster = replace(cluster, ssh_cidrs=(*admitted, *missing))
+        self._files.save(cluster)
+        say(f"letting SSH in from {', '.join(missing)}, too …")
+        with self._files.network_lock(cluster.target, "adopt", say):
+            cloud.prepare(
+                cluster, cloud.offer(cluster), public_key, self._ensure(cloud, cluster, journal, say)
+            )
+
+    def admit_key(self, machine: Machine) -> str:
+        """Have the cloud let this cluster's key log in: see `provision.provider.AdoptingProvider`."""
+        _, cloud = self._recorded()
+        assert isinstance(cloud, AdmitsKeys), f"{self.name} admits no keys"
+        return cloud.admit_key(machine.id, machine.user, ensure_key(self._files.cluster_folder.key_path))
 
     def strays(self) -> tuple[str, ...]:
         """Return the ids of machines of the cluster that no rank has: an instance pool of OCI made them."""

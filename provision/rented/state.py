@@ -185,7 +185,7 @@ def machine_of(
         id=instance.id,
         shape=instance.shape,
         key_file=files.cluster_folder.key_path,
-        python=python,
+        python=python or cluster.python,
         host_key=launch.host_key(instance.rank) if launch else None,
         bastion=cluster.bastion,
         launched_at=instance.launched_at,

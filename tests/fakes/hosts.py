@@ -32,6 +32,7 @@ RESERVATION_PORT = 47477
 
 ADDRESS_TRIES = 4096
 STARTED_AT_ONCE = 4
+PUSHED_KEY_S = 60.0
 READY_TIMEOUT_S = 60.0
 
 
@@ -74,6 +75,12 @@ class HostsLike(Protocol):
 
     def said(self, instance_id: str) -> str:
         """Return the host's log."""
+
+    def push_key(self, instance_id: str, user: str, public_key: str) -> None:
+        """Have the host accept a key for PUSHED_KEY_S, if its image can do that."""
+
+    def run_as_agent(self, instance_id: str, script: str) -> tuple[int, str]:
+        """Run a script as OCI's Run Command does. Returns its exit status and its output."""
 
     def stop(self, instance_id: str, *, wait: bool = False) -> None:
         """End one host; with `wait`, return when it has ended."""
@@ -143,6 +150,45 @@ class Hosts:
         """Return the log of an instance's host, also of a stopped one; it stands for a serial console."""
         log = HostFolder(self.home / instance_id).log_path
         return log.read_text(errors="replace") if log.exists() else ""
+
+    def push_key(self, instance_id: str, user: str, public_key: str) -> None:
+        """Have the host accept a key for PUSHED_KEY_S. A stopped host, or another user, takes none."""
+        host = self.host(instance_id)
+        if host is None or host.user != user:
+            return
+        path = _pushed_key_path(host.folder)
+        path.write_text(f"{public_key}\n")
+        end = threading.Timer(PUSHED_KEY_S, path.unlink, kwargs={"missing_ok": True})
+        end.daemon = True
+        end.start()
+
+    def run_as_agent(self, instance_id: str, script: str) -> tuple[int, str]:
+        """Run a script as OCI's Run Command does: in bash, with a `sudo` that knows the host's login and its home."""
+        host = self.host(instance_id)
+        if host is None:
+            return 1, "the host is stopped"
+        programs, keys = host.folder.path / "agent", host.folder.home / ".ssh"
+        for folder in (programs, keys):
+            folder.mkdir(exist_ok=True)
+        sudo = programs / "sudo"
+        sudo.write_text(
+            f"""#!/bin/sh
+[ "$1 $2 $3" = "-n -u {host.user}" ] || {{ echo "sudo: a password is required" >&2; exit 1; }}
+[ "$4 $5 $6" = "/usr/bin/tee -a /home/{host.user}/.ssh/authorized_keys" ] || exit 1
+exec /usr/bin/tee -a "{keys / "authorized_keys"}"
+"""
+        )
+        sudo.chmod(0o755)
+        done = subprocess.run(
+            ["bash", "-c", script],
+            env={"PATH": f"{programs}{os.pathsep}{os.defpath}"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout
 
     def stop(self, instance_id: str, *, wait: bool = False) -> None:
         """End one host and all its processes, and remove its home; its log stays.
@@ -227,6 +273,10 @@ class Hosts:
             "gpus": str(folder.gpus_path),
             "address": host.address,
             "port": host.port,
+            "authorized_keys_files": [
+                str(folder.home / ".ssh" / "authorized_keys"),
+                str(_pushed_key_path(folder)),
+            ],
         }
         folder.config_path.write_text(json.dumps(config, indent=2))
         temp_dir = folder.path / "tmp"
@@ -241,6 +291,10 @@ class Hosts:
             env=state.host_env(os.environ, home=folder.home, temp_dir=temp_dir, marks=marks),
             start_new_session=True,
         )
+
+
+def _pushed_key_path(folder: HostFolder) -> Path:
+    return folder.path / "pushed_key"
 
 
 def end_hosts(home: Path) -> None:

@@ -44,6 +44,8 @@ class Settings:
     """OCI: from a change of an instance pool until it takes the next change."""
     attach_refused: dict[str, str] = field(default_factory=lambda: dict(_ATTACH_REFUSED))
     """OCI: why an instance pool takes no such machine: by `preemptible`, `compute-cluster` or a shape."""
+    runs_commands: bool = True
+    """OCI: whether the agents of machines ask for commands of Run Command, as their policies allow."""
     ssh_port: int = 2222
     oke_endpoint: str = ""
     """OKE: where the API server of every cluster is; empty: nowhere."""

@@ -132,6 +132,13 @@ class VmHosts:
         _in_background(lambda: self._run(instance_id, instance))
         return host
 
+    def push_key(self, instance_id: str, user: str, public_key: str) -> None:
+        """Change nothing: the images of these hosts lack EC2 Instance Connect."""
+
+    def run_as_agent(self, instance_id: str, script: str) -> tuple[int, str]:
+        """Refuse: these hosts have no agent."""
+        return 1, "no agent"
+
     def said(self, instance_id: str) -> str:
         """Return the text of an instance's serial console; also of a stopped one."""
         with self._lock:

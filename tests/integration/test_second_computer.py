@@ -60,3 +60,54 @@ def test_imported_key_gives_access_at_once(first: CloudGpuctl, second: CloudGpuc
     assert str(first.home) not in inventory
     again = second("key", "import", str(file), env=PASSPHRASE)
     assert (again.status, "known here already" in again.err) == (2, True)
+
+
+def test_adopted_cluster_works_without_files_of_first_computer(
+    first: CloudGpuctl, second: CloudGpuctl
+) -> None:
+    was = first.ok("status", "--json").json
+    adopted = second.ok("adopt", "--yes", "--json").json
+    assert adopted["machines"] == [
+        machine | {"gpus": ours["gpus"]}
+        for machine, ours in zip(was["machines"], adopted["machines"], strict=True)
+    ]
+    folders = [home / "clusters" / "default" for home in (first.home, second.home)]
+    assert (folders[0] / "known_hosts").read_bytes() == (folders[1] / "known_hosts").read_bytes()
+    keys = [(folder / "keys" / "id_ed25519").read_bytes() for folder in folders]
+    assert keys[0] != keys[1]
+    for gpuctl in (first, second):
+        assert gpuctl.ok("exec", "--", "echo", "reached").out.count("reached") == COUNT
+    assert "nothing changed" in second.ok("up", "-f", str(first.cwd / "cloud.yaml"), "--yes").err
+    assert len(first.cloud.live_instances()) == COUNT
+
+
+def test_adopt_names_missing_part_of_machine_and_leaves_cluster_removable(
+    first: CloudGpuctl, second: CloudGpuctl
+) -> None:
+    if first.kind.provider == "oci":
+        first.cloud.fault(
+            operation="CreateInstanceAgentCommand", times=0, status=404, code="NotAuthorizedOrNotFound"
+        )
+        missing = "manage instance-agent-command-family"
+    else:
+        first.cloud.fault(operation="SendSSHPublicKey", times=0, status=400, code="AuthException")
+        missing = "ec2-instance-connect:SendSSHPublicKey"
+    refused = second("adopt", "--yes", "--json")
+    first.cloud.clear_faults()
+    assert refused.status == 4, refused.err
+    assert missing in refused.err
+    assert [machine["state"] for machine in refused.json["machines"]] == ["running"] * COUNT
+    assert "Remove 2 machines" in second("down").err
+    assert second.ok("adopt", "--yes", "--json").json["machines"][0]["gpus"] == 0
+
+
+def test_adopt_refuses_what_it_can_mistake(first: CloudGpuctl, second: CloudGpuctl) -> None:
+    unknown = second("adopt", "--cluster", "other", "--yes")
+    assert (unknown.status, "no cluster other" in unknown.err) == (2, True)
+    assert second("adopt").status == 2, "it asks, and there is no terminal"
+    assert list((second.home / "clusters").glob("*/*")) == []
+    stranger = {"LOGNAME": "somebody-else"}
+    refused = second("adopt", "--yes", env=stranger)
+    assert (refused.status, "is another user's" in refused.err) == (2, True)
+    found = second.ok("reap", "--dry-run", "--json").json["clusters"]
+    assert second.ok("adopt", found[0]["id"], "--yes", "--json", env=stranger).json["cluster"] == "default"

@@ -132,6 +132,8 @@ def up(
     if trouble:
         raise Failed(trouble) if for_run else Attention(trouble, result=result)
     _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
+    if provider.billed and before is None and not for_run:
+        _say(app, "another computer can use it, too: `gpuctl key export`, or there `gpuctl adopt`")
     _say(app, unprepared_note(folder, inventory.machines))
     if spec.notify:
         if wait:

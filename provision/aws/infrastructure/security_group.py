@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from provision.aws import requests
-from provision.aws.api import Item
+from provision.aws.api import Api, Item
 from provision.aws.infrastructure.find_or_create import Listing, ResourceMaker, lowest, named
 from provision.aws.requests import Request
 from provision.errors import Exists, Gone
+from provision.records import CloudCluster
+from provision.rented import tags
 
 RULE_GONE = "InvalidPermission.NotFound"
 
@@ -92,15 +94,27 @@ def single_rules(permissions: Sequence[Item]) -> list[Request]:
     return rules
 
 
+def ssh_cidrs(api: Api, cluster: CloudCluster) -> tuple[str, ...]:
+    """Return the address ranges that the cluster's groups admit to SSH."""
+    groups = api.pages(
+        "describe_security_groups", "SecurityGroups", Filters=requests.tagged(tags.CLUSTER_ID, cluster.id)
+    )
+    rules = [rule for group in groups for rule in single_rules(group.get("IpPermissions", []))]
+    sources = [
+        source
+        for rule in rules
+        if rule.get("FromPort") == cluster.ssh_port
+        for source in (*rule.get("IpRanges", ()), *rule.get("Ipv6Ranges", ()))
+    ]
+    return tuple(str(source.get("CidrIp") or source["CidrIpv6"]) for source in sources)
+
+
 def ensure_key(maker: ResourceMaker, public_key: str, keys: Listing) -> str:
-    """Find or create the cluster's key pair. Returns its name. Raises Exists if it exists with another key."""
+    """Find or create the cluster's key pair. Returns its name.
+
+    It may have the key of another computer that uses the cluster: machines take the key of their user-data, too.
+    """
     name = requests.name_of(maker.cluster)
-    item = named(keys.known, "KeyName", name)
-    if item is not None and item.get("PublicKey", public_key).split()[:2] != public_key.split()[:2]:
-        raise Exists(
-            f"The key pair {name} in {maker.api.region} is not the key of this cluster's folder. "
-            f"`gpuctl down --cluster {maker.cluster.name}` removes it with the cluster."
-        )
     return maker.ensure(
         "key-pair",
         keys,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from inventories import codec
 from inventories.text import dollars
 from provision.errors import (
     Capacity,
@@ -189,6 +190,7 @@ class _Launching:
                     idle=idle_settings(self._cluster),
                     peer_cidr=infrastructure.ids.get("peer_cidr"),
                     boot_commands=self._offer.boot_commands,
+                    record=codec.to_json(self._cluster),
                 ),
             )
             for rank, key in zip(ranks, keys, strict=True)

@@ -10,6 +10,7 @@ import importlib.resources
 import ipaddress
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +23,8 @@ IDLE_UNIT = "gpuctl-idle"
 MAX_BYTES = 16 * 1024
 """AWS's limit, before base64; OCI takes more."""
 
+_RECORD = "# gpuctl: "
+"""Begin of the line with the cluster's record, which cloud-init ignores."""
 _UNITS = "/etc/systemd/system"
 _WATCH = "/usr/local/lib/gpuctl/idle_watch.py"
 _WATCH_SETTINGS = "/etc/gpuctl-idle.json"
@@ -42,6 +45,7 @@ def user_data(
     idle: Mapping[str, Any] | None = None,
     peer_cidr: str | None = None,
     boot_commands: Sequence[str] = (),
+    record: Mapping[str, Any] | None = None,
 ) -> str:
     """Return a `#cloud-config` document of at most MAX_BYTES.
 
@@ -56,6 +60,7 @@ def user_data(
             them. `None`: no watch.
         peer_cidr: IPv4 range of the cluster's machines, which the machine's own firewall admits. `None`: no change.
         boot_commands: Shell text that the image needs, run last.
+        record: The cluster's record, plain JSON without secrets, for another computer that takes the cluster over.
     """
     files: list[dict[str, str]] = []
     commands: list[list[str] | str] = []
@@ -98,9 +103,36 @@ def user_data(
         document["write_files"] = files
     if commands:
         document["runcmd"] = commands
-    text = "#cloud-config\n" + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
+    head = "#cloud-config\n" if record is None else f"#cloud-config\n{_RECORD}{json.dumps(record)}\n"
+    text = head + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
     assert len(text.encode()) <= MAX_BYTES, f"{len(text.encode())} bytes of user-data"
     return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstBoot:
+    """The parts of a machine's user-data that another computer needs."""
+
+    user: str
+    host_key: str
+    """Public host key."""
+    record: Mapping[str, Any]
+
+
+def read_user_data(text: str) -> FirstBoot | None:
+    """Return the parts of a text of `user_data`. `None`: another program wrote it, or it has no record."""
+    lines = [line for line in text.splitlines()[1:2] if line.startswith(_RECORD)]
+    if not lines:
+        return None
+    try:
+        document = yaml.safe_load(text)
+        return FirstBoot(
+            user=document["user"],
+            host_key=document["ssh_keys"]["ed25519_public"],
+            record=json.loads(lines[0].removeprefix(_RECORD)),
+        )
+    except (ValueError, KeyError, TypeError, yaml.YAMLError):
+        return None
 
 
 def expire_units(end: datetime) -> Mapping[str, str]:

@@ -163,6 +163,8 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
         refuse_other_network(record, cluster, cloud.resources(), private=bool(offer.network_hourly_usd))
     refuse_over_limits(offer, len(create))
     cidrs, ssh_unknown = caller_address.planned_cidrs(cluster.ssh_cidr)
+    if record is not None and cluster.ssh_cidr is None and set(cidrs) <= set(record.ssh_cidrs):
+        cidrs = record.ssh_cidrs  # other computers that use the cluster come from the other ranges
     cluster = replace(cluster, ssh_cidrs=cidrs)
     price = _price(files, cluster, offer, count)
     _refuse_over_max_cost(price, cluster)

@@ -257,6 +257,7 @@ OWN: dict[str, Callable[[World, str, Params], dict[str, Any]]] = {
     "DeleteVpcEndpoints": endpoints.delete,
     "DescribeAddresses": addresses.describe,
     "DescribeImages": _describe_images,
+    "DescribeInstanceAttribute": instance_calls.describe_attribute,
     "DescribeInstanceTypeOfferings": shapes.describe_offerings,
     "DescribeInstances": instance_calls.describe,
     "DescribeLaunchTemplates": templates.describe,

@@ -117,6 +117,30 @@ def _changes(found: list[Instance], before: dict[str, str]) -> list[dict[str, An
     ]
 
 
+def describe_attribute(world: World, region: str, params: Params) -> dict[str, Any]:
+    """DescribeInstanceAttribute, of the user-data."""
+    (instance,) = find(world, region, [params["InstanceId"]])
+    if params["Attribute"] != "userData":
+        raise ApiError("UnsupportedOperation", f"This fake does not describe {params['Attribute']}.")
+    data = instance.plan.user_data
+    return {
+        "InstanceId": instance.id,
+        "UserData": {"Value": base64.b64encode(data).decode()} if data else {},
+    }
+
+
+def push_key(world: World, region: str, params: Params) -> dict[str, Any]:
+    """SendSSHPublicKey, of EC2 Instance Connect."""
+    found = world.things.get(params["InstanceId"])
+    if not isinstance(found, Instance) or found.region != region or found.forgotten:
+        raise ApiError("EC2InstanceNotFoundException", "The specified instance was not found.")
+    if found.state != "running":
+        raise ApiError("EC2InstanceStateInvalidException", "The instance is not running.")
+    if world.hosts:
+        world.hosts.push_key(found.id, params["InstanceOSUser"], params["SSHPublicKey"])
+    return {"RequestId": "00000000-0000-0000-0000-000000000000", "Success": True}
+
+
 CHANGEABLE = ("DisableApiTermination", "InstanceInitiatedShutdownBehavior", "SourceDestCheck")
 
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.fakes.aws_proxy import images, shapes
+from tests.fakes.aws_proxy import images, instance_calls, shapes
 from tests.fakes.aws_proxy.errors import ApiError
 from tests.fakes.aws_proxy.moto_app import ACCOUNT
 from tests.fakes.aws_proxy.world import World
@@ -19,6 +19,8 @@ def answer(world: World, service: str, operation: str, region: str, params: Para
         return _quota(world, region, operation, params)
     if service == "servicequotas" and operation == "ListServiceQuotas":
         return _quotas(world, region, params)
+    if (service, operation) == ("ec2-instance-connect", "SendSSHPublicKey"):
+        return instance_calls.push_key(world, region, params)
     if service == "pricing":
         return _prices(operation, params)
     return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tests.fakes.oci import (
+    agent,
     autoscaling,
     compute,
     identity,
@@ -26,6 +27,12 @@ _CLIENTS: tuple[tuple[str, str, str, dict[str, Handler]], ...] = (
     ("core", "core/virtual_network_client", _CORE, network.HANDLERS),
     ("core", "core/blockstorage_client", _CORE, storage.HANDLERS | kubernetes.VOLUMES),
     ("core", "core/compute_management_client", _CORE, pools.HANDLERS),
+    (
+        "compute_instance_agent",
+        "compute_instance_agent/compute_instance_agent_client",
+        "/20180530",
+        agent.HANDLERS,
+    ),
     ("autoscaling", "autoscaling/auto_scaling_client", "/20181001", autoscaling.HANDLERS),
     (
         "container_engine",

@@ -252,12 +252,20 @@ def test_prepare_authorizes_ssh_rules_despite_a_lost_reply(user: User, fake: Fak
     assert operations(fake).count("AuthorizeSecurityGroupIngress") >= 2
 
 
-def test_prepare_refuses_another_key_of_the_same_name(user: User) -> None:
+def test_prepare_keeps_key_pair_of_another_computer(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
-    user.infrastructure(cluster, offer)
-    with pytest.raises(errors.Exists, match="gpuctl-demo-a1b2c3d4 in us-east-1 is not the key"):
-        user.cloud.prepare(cluster, offer, "ssh-ed25519 AAAAother", user.ensure)
+    made = user.infrastructure(cluster, offer)
+    again = user.cloud.prepare(cluster, offer, "ssh-ed25519 AAAAother", user.ensure)
+    assert again.ids["key"] == made.ids["key"]
+    assert operations(fake).count("ImportKeyPair") == 1
+
+
+def test_ssh_cidrs_are_those_of_the_group(user: User) -> None:
+    cluster = a_cluster(ssh_cidrs=("192.0.2.0/24", "2001:db8::1/128"))
+    assert user.cloud.ssh_cidrs(cluster) == ()
+    user.infrastructure(cluster, user.cloud.offer(cluster))
+    assert set(user.cloud.ssh_cidrs(cluster)) == set(cluster.ssh_cidrs)
 
 
 def test_prepare_does_not_adopt_untagged_resources(user: User, fake: FakeCloud) -> None:

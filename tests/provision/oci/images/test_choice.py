@@ -13,6 +13,7 @@ from provision.oci import requests
 from provision.oci.cloud import OciCloud
 from provision.oci.images import choice, marketplace
 from provision.oci.images.marketplace import CLUSTER_IMAGE
+from provision.oci.run_command import boot_command
 from provision.records import BootImage
 from tests.fakes.client import FakeCloud
 from tests.fakes.oci.images import IMAGES
@@ -133,14 +134,15 @@ def test_offer_chooses_image_and_driver_by_account_and_options(
 
 
 def test_boot_commands_grow_disk_and_python_on_oracle_linux(cloud: OciCloud, tmp_path: Path) -> None:
-    first, last = Builder(cloud, tmp_path, shape="BM.GPU.H100.8", terms=True).offer().boot_commands
-    (grow,) = Builder(cloud, tmp_path, image=ORACLE_9).offer().boot_commands
+    first, last, login = Builder(cloud, tmp_path, shape="BM.GPU.H100.8", terms=True).offer().boot_commands
+    grow, login_9 = Builder(cloud, tmp_path, image=ORACLE_9).offer().boot_commands
+    assert login == login_9 == boot_command("opc")
     assert grow.startswith("/usr/libexec/oci-growfs -y ||")
-    assert Builder(cloud, tmp_path, image=ORACLE_8).offer().boot_commands == (first, last)
+    assert Builder(cloud, tmp_path, image=ORACLE_8).offer().boot_commands == (first, last, login)
     assert first == grow
     # cloud-init fails with its last command, so a node with an old Python never counts as ready.
     assert last.endswith("{ dnf install -y python39 && alternatives --set python3 /usr/bin/python3.9; }")
-    assert Builder(cloud, tmp_path, image=UBUNTU).offer().boot_commands == ()
+    assert Builder(cloud, tmp_path, image=UBUNTU).offer().boot_commands == (boot_command("ubuntu"),)
 
 
 def test_marketplace_terms_are_accepted_once(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:

@@ -1,0 +1,172 @@
+"""`adopt`: take over a cluster of another computer, by its tags and the rights of the account."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from gpuctl.app import App
+from gpuctl.command_results import ClusterStatus
+from gpuctl.errors import Attention, Declined, Usage
+from gpuctl.workflow.clusters.accounts import prices_at
+from gpuctl.workflow.clusters.status import status_of
+from gpuctl.workflow.machines.inventory_files import pin_host_keys, save_inventory
+from gpuctl.workflow.machines.reach import reach
+from gpuctl.workflow.machines.setup_state import READY
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InventoryError
+from inventories.machine import Inventory, Machine
+from inventories.text import plural
+from provision.errors import CloudError
+from provision.owner import owner
+from provision.provider import AdoptingProvider, Provider
+from provision.records import Target
+from provision.registry import load
+from provision.rented.scan import Scope, scan
+from provision.rented.tagged_clusters import FoundCluster
+from provision.ssh_keys import ensure_key
+
+SHELL_TIMEOUT_S = 30.0
+
+
+def adopt(app: App, scope: Scope, cluster_id: str | None) -> ClusterStatus:
+    """Find the cluster, rebuild its files, get access to its machines. Idempotent. Returns its state.
+
+    `cluster_id`: the id of the cluster; `None`: the only one, or that of the name in the options. Raises Usage if no
+    cluster, or several, can be meant, and Attention for machines that do not let this computer in.
+    """
+    target, cluster = _chosen(app, scope, cluster_id)
+    folder = app.store.cluster(cluster.name)
+    _ask(app, cluster)
+    with folder.lock("adopt", on_wait=app.output.say):
+        provider = load(cluster.provider, folder)
+        if not isinstance(provider, AdoptingProvider):
+            raise Usage(f"A cluster of provider {cluster.provider} can't be taken over.")
+        app.output.say(
+            f"rebuilding the files of {cluster.name} from {cluster.provider} {cluster.region or ''} …"
+        )
+        provider.adopt(target, cluster.id, app.output.say)
+        inventory = _inventory(folder, provider, cluster)
+        pin_host_keys(folder, inventory.machines)
+        failed = _log_in(folder, provider, inventory.machines)
+        machines = [machine for machine in inventory.machines if machine.name not in failed]
+        if machines:
+            reached = {m.name: m for m in reach(app, folder, machines, boot=None).machines}
+            folder.journal.append(READY, machines=[machine.id for machine in machines])
+            inventory = replace(inventory, machines=tuple(reached.get(m.name, m) for m in inventory.machines))
+        save_inventory(folder, inventory)
+    app.options = replace(app.options, cluster=folder.name)
+    status = status_of(app, folder)
+    if failed:
+        raise Attention("\n".join([*failed.values(), _advice(folder, failed)]), result=status)
+    app.output.say(f"the cluster {folder.name} is taken over: {plural(len(machines), 'machine')}")
+    return status
+
+
+def _chosen(app: App, scope: Scope, cluster_id: str | None) -> tuple[Target, FoundCluster]:
+    """Return the cluster that is meant, and its place."""
+    result = scan(replace(scope, more_regions=app.config.region), prices_at(app))
+    for place in result.problems:
+        app.output.error(f"not looked at: {place}")
+    clusters = [(region.cloud.target, each) for region in result.scanned for each in region.contents.clusters]
+    name = app.options.cluster if app.cluster_named else None
+    meant = [pair for pair in clusters if cluster_id in (None, pair[1].id) and name in (None, pair[1].name)]
+    if len(meant) == 1:
+        _refuse_strangers(meant[0][1], named=cluster_id is not None)
+        return meant[0]
+    places = ", ".join(str(region) for region in result.scanned)
+    if not meant:
+        subject = f" {cluster_id or name}" if cluster_id or name else ""
+        raise Usage(
+            f"There is no cluster{subject} of gpuctl in {places}. --region and --profile look elsewhere, and "
+            "--all-regions in every region."
+        )
+    listing = "\n".join(f"  {each.id}: {_described(each)}" for _, each in meant)
+    raise Usage(f"{len(meant)} clusters can be meant:\n{listing}\nName one by its id: gpuctl adopt ID")
+
+
+def _refuse_strangers(cluster: FoundCluster, *, named: bool) -> None:
+    """Raise Usage for a cluster of another user, unless somebody `named` it by its id."""
+    if not named and cluster.owner.partition("@")[0] != owner().partition("@")[0]:
+        raise Usage(
+            f"The cluster {_described(cluster)}, is another user's. If it is yours, name it by its id: gpuctl adopt "
+            f"{cluster.id}"
+        )
+
+
+def _described(cluster: FoundCluster) -> str:
+    machines = plural(len(cluster.machines), "machine")
+    return f"{cluster.name}, {cluster.provider} {cluster.region}, {machines}, made by {cluster.owner or 'somebody'}"
+
+
+def _ask(app: App, cluster: FoundCluster) -> None:
+    if not app.output.confirm(f"Take over the cluster {_described(cluster)}?"):
+        raise Declined("Cancelled: nothing was changed.")
+
+
+def _inventory(folder: ClusterFolder, provider: Provider, cluster: FoundCluster) -> Inventory:
+    """Return the inventory of the machines that the cloud lists; known values of an existing one stay."""
+    try:
+        before = folder.load() if folder.exists() else None
+    except InventoryError:
+        before = None
+    machines = provider.find()
+    known = {machine.id: machine for machine in before.machines} if before else {}
+    return Inventory(
+        cluster=folder.name,
+        provider=cluster.provider,
+        region=cluster.region,
+        shape=machines[0].shape if machines else None,
+        hourly_usd=cluster.hourly_usd,
+        created_at=cluster.since or datetime.now(UTC).isoformat(timespec="seconds"),
+        machines=tuple(
+            replace(machine, gpus=known[machine.id].gpus, python=known[machine.id].python)
+            if machine.id in known
+            else machine
+            for machine in machines
+        ),
+    )
+
+
+def _log_in(folder: ClusterFolder, provider: AdoptingProvider, machines: Sequence[Machine]) -> dict[str, str]:
+    """Have each machine accept the key of this computer for good. Returns machine → why it does not."""
+    from remote.errors import AuthenticationFailed, NodeFailed
+    from remote.fanout import fan_out
+    from remote.sessions.authorized_keys import command_to_add
+    from remote.sessions.connect import connect
+
+    add_key = command_to_add(ensure_key(folder.key_path))
+
+    def log_in(machine: Machine) -> str:
+        if not machine.has_ssh:
+            return ""
+        try:
+            connect(machine, folder).close()
+        except AuthenticationFailed:
+            pass
+        else:
+            return ""
+        try:
+            needs = provider.admit_key(machine)
+        except CloudError as error:
+            return f"{machine.name} has not got the new key: {error}"
+        try:
+            with connect(machine, folder) as node:
+                done = node.run(add_key, timeout_s=SHELL_TIMEOUT_S)
+        except AuthenticationFailed:
+            return f"{machine.name} does not accept the new key: it needs {needs}."
+        if done.exit_code != 0:
+            reason = done.stderr.decode(errors="replace").strip()
+            raise NodeFailed(f"{machine.name}: ~/.ssh/authorized_keys could not be changed: {reason}.")
+        return ""
+
+    outcomes = fan_out(log_in, {machine.name: machine for machine in machines})
+    texts = {outcome.node: str(outcome.error) if outcome.error else outcome.value for outcome in outcomes}
+    return {name: text for name, text in texts.items() if text}
+
+
+def _advice(folder: ClusterFolder, failed: dict[str, str]) -> str:
+    return (
+        f"{plural(len(failed), 'machine')} of {folder.name} can't be reached from here. Once that is mended, `gpuctl "
+        "adopt` continues; `gpuctl key export`, on the computer that made the cluster, gives access as well; `gpuctl "
+        "down` removes the cluster from here."
+    )

@@ -1,0 +1,106 @@
+"""The files of a cluster that another computer made, rebuilt from the account's descriptions of its machines.
+
+User-data has a machine's login, its public host key and the cluster's record. A machine cannot change it, and the
+cloud's API gives it out, so the host key is pinned without trust in the network.
+"""
+
+import ipaddress
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from inventories import codec
+from inventories.errors import CorruptFile, NewerFormat
+from inventories.threads import run_all, values
+from provision.errors import RefusedPlan
+from provision.records import CloudCluster, Instance
+from provision.rented import tags
+from provision.rented.interface import AdmitsKeys, Cloud
+from provision.rented.launch.user_data import FirstBoot, read_user_data
+from provision.rented.state import CloudState, Launch
+
+
+def rebuild(cloud: Cloud, files: CloudState, cluster_id: str) -> CloudCluster:
+    """Write the cluster's record, and the launches of its machines, where they are missing. Returns the record.
+
+    Raises RefusedPlan for a cluster without machines, or with machines of another program.
+    """
+    assert isinstance(cloud, AdmitsKeys), f"{cloud.name} admits no keys"
+    machines = [m for m in cloud.instances(cluster_id) if m.alive and m.rank is not None]
+    if not machines:
+        raise RefusedPlan(
+            f"No machine of the cluster {files.name} is alive, so none can be taken over. `gpuctl reap {cluster_id}` "
+            "removes the rest of it."
+        )
+    texts = values(run_all(lambda machine: cloud.user_data(machine.id), machines))
+    boots = {machine.id: read_user_data(text) for machine, text in zip(machines, texts, strict=True)}
+    unknown = [machine_id for machine_id, boot in boots.items() if boot is None]
+    if unknown:
+        raise RefusedPlan(
+            f"The user-data of {', '.join(unknown)} is not gpuctl's, so the host key is not known. Nothing was "
+            f"changed. `gpuctl reap {cluster_id}` removes the cluster; `gpuctl key export`, on the computer that "
+            "made it, gives access."
+        )
+    known = {machine_id: boot for machine_id, boot in boots.items() if boot is not None}
+    newest = max(machines, key=lambda machine: (machine.launched_at, machine.id))
+    record = _recorded(files, cluster_id) or _record(cloud, newest, known[newest.id])
+    files.save(record)
+    _save_launches(files, machines, known)
+    return record
+
+
+def missing_ranges(needed: Collection[str], admitted: Collection[str]) -> tuple[str, ...]:
+    """Return the address ranges that no admitted range covers."""
+
+    def covers(outer: str, inner: str) -> bool:
+        wide, narrow = ipaddress.ip_network(outer), ipaddress.ip_network(inner)
+        return wide.version == narrow.version and narrow.subnet_of(wide)  # type: ignore[arg-type]
+
+    return tuple(cidr for cidr in needed if not any(covers(outer, cidr) for outer in admitted))
+
+
+def _recorded(files: CloudState, cluster_id: str) -> CloudCluster | None:
+    """Return the record here. `None`: it is missing or can't be read. Raises RefusedPlan for another cluster's."""
+    try:
+        record = files.load()
+    except (CorruptFile, NewerFormat):
+        return None
+    if record is not None and record.id != cluster_id:
+        raise RefusedPlan(
+            f"Another cluster is called {files.name} here, with the id {record.id}. Nothing was changed. Use another "
+            "folder in GPUCTL_HOME for the one that is taken over."
+        )
+    return record
+
+
+def _record(cloud: Cloud, machine: Instance, boot: FirstBoot) -> CloudCluster:
+    """Return the record that a machine was launched with, as this computer's account has it."""
+    record = codec.from_json(CloudCluster, boot.record, f"the user-data of {machine.id}")
+    of = machine.tags
+    if (record.name, record.id) != (of[tags.CLUSTER], of[tags.CLUSTER_ID]):
+        raise RefusedPlan(
+            f"The tags of {machine.id} name the cluster {of[tags.CLUSTER]}, {of[tags.CLUSTER_ID]}, and its user-data "
+            f"{record.name}, {record.id}. Nothing was changed. Somebody edited the tags: look at the machine in the "
+            "cloud's console."
+        )
+    return replace(record, target=cloud.target)
+
+
+def _save_launches(files: CloudState, machines: Collection[Instance], boots: Mapping[str, FirstBoot]) -> None:
+    """Write the launches that are not known here, as final: their machines exist."""
+    known = {launch.id for launch in files.launches()}
+    for token in {machine.tags[tags.LAUNCH] for machine in machines} - known:
+        launched = sorted((m for m in machines if m.tags[tags.LAUNCH] == token), key=lambda m: m.rank or 0)
+        first = launched[0]
+        files.save_launch(
+            Launch(
+                id=token,
+                zone=first.zone,
+                ranks=tuple(machine.rank or 0 for machine in launched),
+                user=boots[first.id].user,
+                host_keys=tuple(boots[machine.id].host_key for machine in launched),
+                requests=(),
+                began_at=first.launched_at,
+                sent_at=first.launched_at,
+                state="running",
+            )
+        )
