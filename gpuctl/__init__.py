@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpuctl.command_results import ClusterStatus as ClusterStatus
     from gpuctl.command_results import ClusterSummary as ClusterSummary
     from gpuctl.command_results import CommandResult as CommandResult
+    from gpuctl.command_results import CostResult as CostResult
     from gpuctl.command_results import DownResult as DownResult
     from gpuctl.command_results import LogLine as LogLine
     from gpuctl.command_results import Pulled as Pulled
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gpuctl.library.functions import advise as advise
     from gpuctl.library.functions import cluster as cluster
     from gpuctl.library.functions import clusters as clusters
+    from gpuctl.library.functions import cost as cost
     from gpuctl.library.functions import plan as plan
     from gpuctl.library.functions import results as results
     from gpuctl.library.functions import runs as runs
@@ -54,11 +56,11 @@ if TYPE_CHECKING:
     from remote.errors import Unreachable as Unreachable
 
 LIBRARY = {
-    "gpuctl.library.functions": ("up", "plan", "cluster", "clusters", "results", "runs", "advise"),
+    "gpuctl.library.functions": ("up", "plan", "cluster", "clusters", "cost", "results", "runs", "advise"),
     "gpuctl.library.cluster": ("Cluster",),
     "gpuctl.command_results": (
-        "AdviceRow", "ClusterStatus", "ClusterSummary", "CommandResult", "DownResult", "LogLine", "Pulled", "Pushed",
-        "RunInfo", "UpPlan",
+        "AdviceRow", "ClusterStatus", "ClusterSummary", "CommandResult", "CostResult", "DownResult", "LogLine",
+        "Pulled", "Pushed", "RunInfo", "UpPlan",
     ),
     "inventories.runs.hang": ("Hang",),
     "inventories.machine": ("MachineInfo",),

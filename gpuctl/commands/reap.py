@@ -33,7 +33,8 @@ from gpuctl.errors import Usage
 @click.option(
     "--idle",
     is_flag=True,
-    help="Only clusters without use for the time of their --idle, as their machines report; with --expired both.",
+    help="Only clusters without use for the time of their --idle, as their machines report, and networks that no "
+    "cluster uses any more; with --expired both.",
 )
 @click.option("--dry-run", is_flag=True, help="Only list, with age and price.")
 def command(

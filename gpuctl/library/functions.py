@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Unpack
 
-from gpuctl.command_results import AdviceRow, ClusterSummary, RunInfo, UpPlan
+from gpuctl.command_results import AdviceRow, ClusterSummary, CostResult, RunInfo, UpPlan
 from gpuctl.global_options import DEFAULT_CLUSTER
 from gpuctl.library.cluster import Cluster
 from gpuctl.library.keywords import AdviseOptions, UpOptions
@@ -90,6 +91,18 @@ def clusters(*, progress: Progress = None) -> tuple[ClusterSummary, ...]:
     from gpuctl.workflow.clusters.clusters import every_cluster
 
     return tuple(every_cluster(silent_app(DEFAULT_CLUSTER, progress=progress)))
+
+
+def cost(since: str | None = None, *, progress: Progress = None) -> CostResult:
+    """Return the costs of clusters and runs by list price, since a day such as `2026-11-01`, or the last `7d`.
+
+    `None`: since the month began (UTC). Asks the clouds which clusters exist; unknown prices and ends are named in
+    the fields `unknown`. Raises Usage for another text.
+    """
+    from gpuctl.workflow.clusters.cost import cost_of_clusters, since_of
+
+    app = silent_app(DEFAULT_CLUSTER, progress=progress)
+    return cost_of_clusters(app, since_of(since, datetime.now(UTC)))
 
 
 def results(

@@ -17,9 +17,9 @@ from inventories.yaml_source import Problems, Source, read
 NAME = "config.yaml"
 
 
-def read_regions(value: object) -> tuple[str, ...]:
-    """Return the names of regions: one, or a list."""
-    return tuple(check_text(region) for region in (value if isinstance(value, list) else [value]))
+def read_texts(value: object) -> tuple[str, ...]:
+    """Return texts: one, or a list."""
+    return tuple(check_text(text) for text in (value if isinstance(value, list) else [value]))
 
 
 # fmt: off
@@ -38,7 +38,7 @@ class Config:
         "refuses more. Default: no limit.",
     )
     region: tuple[str, ...] = option(
-        default=(), key="region", read=read_regions,
+        default=(), key="region", read=read_texts,
         meaning="Region of new clusters, or a list with a region for each cloud. Default: the one in the SDK's own "
         "configuration.",
     )
@@ -54,6 +54,11 @@ class Config:
         key="ssh_cidr", read=check_cidr,
         meaning="Addresses that may reach SSH on new clusters, such as `203.0.113.0/24`. Default: this computer's "
         "own address.",
+    )
+    notify: tuple[str, ...] = option(
+        default=(), key="notify", read=read_texts,
+        meaning="Target of `--notify`, or a list, for new clusters, and for jobs of `train` and `tune`. Default: no "
+        "message.",
     )
 # fmt: on
 

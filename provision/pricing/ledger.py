@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from inventories.disk.journal import Journal
+from inventories.errors import CorruptFile
 from provision.records import read_time
 
 FILE_NAME = "ledger.jsonl"
@@ -82,8 +83,13 @@ def rates(home: Path) -> dict[str, list[Rate]]:
     """Return the rates of each cluster, by id, oldest first. Raises CorruptFile."""
     known = {field.name for field in fields(Rate)}
     by_cluster: dict[str, list[Rate]] = {}
-    for entry in journal(home).read():
-        rate = Rate(**{name: value for name, value in entry.items() if name in known})
+    for number, entry in enumerate(journal(home).read(), start=1):
+        try:
+            rate = Rate(**{name: value for name, value in entry.items() if name in known})
+        except TypeError as error:
+            raise CorruptFile(
+                f"'{home / FILE_NAME}' can't be used: line {number} lacks a value. Remove that line."
+            ) from error
         by_cluster.setdefault(rate.id, []).append(rate)
     return {cluster: sorted(each, key=lambda rate: rate.since) for cluster, each in by_cluster.items()}
 

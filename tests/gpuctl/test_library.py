@@ -41,9 +41,9 @@ from inventories.machine import Inventory
 
 ROOT = Path(__file__).parents[2]
 NAMES = """
-up plan cluster clusters results runs advise version
-AdviceRow Cluster BenchResult ClusterStatus ClusterSummary CommandResult DownResult Leftover LogLine MachineInfo
-Pulled Pushed Hang Result RunInfo UpPlan
+up plan cluster clusters cost results runs advise version
+AdviceRow Cluster BenchResult ClusterStatus ClusterSummary CommandResult CostResult DownResult Leftover LogLine
+MachineInfo Pulled Pushed Hang Result RunInfo UpPlan
 GpuctlError Usage Failed Declined Attention Interrupted InventoryError InvalidInput NotFound Locked
 ProvisionError BadCredentials NoCapacity Quota LeftBehind RemoteError PreflightFailed Unreachable
 """

@@ -112,6 +112,9 @@ def test_reap_ends_unused_machines_of_oci_and_none_that_it_cannot_ask(tmp_path: 
             "idle": (True, False)
         }
         assert "gpuctl reap --idle --yes --provider oci" in made.err
+        assert (
+            "warning: Without use, only `gpuctl reap --idle` ends these machines and their bill" in made.err
+        )
         document = gpuctl.ok("reap", "--idle", "--yes", "--json").json
         assert (document["removed"], document["not_asked"]) == ([], []), "in use"
         login = gpuctl.start("exec", "--", "sleep", "30")

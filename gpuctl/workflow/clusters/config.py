@@ -7,19 +7,23 @@ import yaml
 
 from gpuctl.app import App
 from gpuctl.errors import Usage
+from gpuctl.option_table.values import notify_targets
 from gpuctl.text import with_tilde
 from inventories.disk import files
 from inventories.errors import InvalidInput
 from inventories.specs.config import NAME, config_keys, with_value
 from inventories.text import did_you_mean
 from inventories.yaml_source import read
+from remote.shared.notify.target import parse, shown
+
+NOTIFY = "notify"
 
 
 def rows(app: App) -> list[tuple[str, str, str]]:
     """Return key, value as it is written, and meaning of every key. Raises InvalidInput for a file with a mistake."""
     values = _values(app)
     return [
-        (key, _written(values.get(key)), option.meaning.replace("`", ""))
+        (key, _written(_without_secrets(key, values.get(key))), option.meaning.replace("`", ""))
         for key, option in config_keys().items()
     ]
 
@@ -27,7 +31,10 @@ def rows(app: App) -> list[tuple[str, str, str]]:
 def document(app: App) -> dict[str, Any]:
     """Return the document of `config --json`."""
     values = _values(app)
-    return {"path": str(app.config_path), "values": {key: values.get(key) for key in config_keys()}}
+    return {
+        "path": str(app.config_path),
+        "values": {key: _without_secrets(key, values.get(key)) for key in config_keys()},
+    }
 
 
 def change(app: App, key: str, words: Sequence[str]) -> None:
@@ -45,6 +52,8 @@ def change(app: App, key: str, words: Sequence[str]) -> None:
             checked(value)
         except InvalidInput as error:
             raise Usage(f"{key}: {error}") from error
+        if key == NOTIFY:
+            notify_targets(words)
     path = app.config_path
     before = (files.read_bytes(path) or b"").decode()
     try:
@@ -54,15 +63,18 @@ def change(app: App, key: str, words: Sequence[str]) -> None:
     files.private_dir(path.parent)
     files.write_atomic(path, text.encode())
     app.__dict__.pop("config", None)
-    app.output.say(f"{key}: {_written(value) or 'not set'} ({with_tilde(str(path))})")
+    text = _written(_without_secrets(key, value)) or "not set"
+    app.output.say(f"{key}: {text} ({with_tilde(str(path))})")
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON schema of the file, of draft 7, which editors know."""
     duration = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?[smhd])+$"}
     text = {"type": "string"}
+    texts = {"anyOf": [text, {"type": "array", "items": text}]}
     types: dict[str, dict[str, Any]] = {
-        "region": {"anyOf": [text, {"type": "array", "items": text}]},
+        "region": texts,
+        "notify": texts,
         "ttl": duration,
         "idle": duration,
         "ssh_cidr": text,
@@ -85,6 +97,14 @@ def _values(app: App) -> dict[str, Any]:
     """Return key → value as it is written. Raises InvalidInput for a file with a mistake."""
     _ = app.config
     return (read(app.config_path).data or {}) if app.config_path.exists() else {}
+
+
+def _without_secrets(key: str, value: object) -> object:
+    """Return a value as it may be shown: topics and webhooks are secrets."""
+    if key != NOTIFY or value is None:
+        return value
+    texts = value if isinstance(value, list) else [value]
+    return [text if text.startswith("@") else shown(parse(text)) for text in map(str, texts)]
 
 
 def _written(value: object) -> str:

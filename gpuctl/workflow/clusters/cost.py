@@ -1,14 +1,16 @@
 """`cost`: the money of clusters, by cluster, run and day, from the ledger here and from the tags in the accounts."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 from gpuctl.app import App
 from gpuctl.command_results import ClusterCost, CostResult, DayCost, RunCost
 from gpuctl.errors import Usage
-from gpuctl.workflow.clusters.accounts import Accounts, cloud_record, scan_accounts
+from gpuctl.workflow.clusters.accounts import Accounts, cloud_record, prices_at, scan_accounts
 from gpuctl.workflow.clusters.status import ending_of
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
@@ -19,10 +21,26 @@ from provision.clouds import describe as describe_cloud
 from provision.pricing import ledger
 from provision.pricing.ledger import Rate, Span
 from provision.pricing.plan_price import PlanPrice
-from provision.records import read_time
+from provision.records import CloudCluster, read_time
 from provision.rented.tagged_clusters import FoundCluster
 
+P = ParamSpec("P")
 
+
+def _reports(record: Callable[Concatenate[App, P], None]) -> Callable[Concatenate[App, P], None]:
+    """Report an error of the ledger, and continue: machines matter more than their sum."""
+
+    @wraps(record)
+    def reporting(app: App, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            record(app, *args, **kwargs)
+        except InventoryError as error:
+            app.output.error(f"{error} Until then `gpuctl cost` lacks this change.")
+
+    return reporting
+
+
+@_reports
 def record_price(app: App, folder: ClusterFolder, inventory: Inventory, price: PlanPrice) -> None:
     """Add the price of a rented cluster to the ledger, after `up` has made its machines."""
     cluster = cloud_record(folder)
@@ -49,6 +67,7 @@ def record_price(app: App, folder: ClusterFolder, inventory: Inventory, price: P
     ledger.record(app.store.home, rate)
 
 
+@_reports
 def record_removal(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     """Add the end of a rented cluster to the ledger. `machines`: the removed ones."""
     cluster = cloud_record(folder)
@@ -56,7 +75,7 @@ def record_removal(app: App, folder: ClusterFolder, machines: Sequence[Machine])
         return
     now = datetime.now(UTC)
     known = ledger.rates(app.store.home).get(cluster.id, [])
-    if not known and machines:  # its `up` was cut off before it could record the price
+    if not known and machines:  # its `up` was cut off, or on another computer
         launched = min((machine.launched_at for machine in machines if machine.launched_at), default=None)
         start = Rate(
             cluster=folder.name,
@@ -66,7 +85,7 @@ def record_removal(app: App, folder: ClusterFolder, machines: Sequence[Machine])
             account=cluster.target.account,
             since=launched or cluster.created_at,
             machines=len(machines),
-            hourly_usd=None,
+            hourly_usd=_price_here(app, folder, cluster, len(machines)),
         )
         ledger.record(app.store.home, start)
         known = [start]
@@ -78,6 +97,15 @@ def record_removal(app: App, folder: ClusterFolder, machines: Sequence[Machine])
         ledger.record(app.store.home, ledger.end_of(last, now, unknown))
 
 
+def _price_here(app: App, folder: ClusterFolder, cluster: CloudCluster, count: int) -> float | None:
+    """Return the price of a cluster without a rate, USD an hour: the inventory's, or else the list price."""
+    if folder.exists():
+        return folder.load().hourly_usd
+    each_usd = None if cluster.spot else prices_at(app)(cluster.target)(cluster.shape)
+    return None if each_usd is None else each_usd * count
+
+
+@_reports
 def record_reaped(app: App, cluster: FoundCluster) -> None:
     """Add the end of a cluster that `reap` removed to the ledger, also of another computer's."""
     known = ledger.rates(app.store.home).get(cluster.id, [])
@@ -157,7 +185,7 @@ def spans_of_clusters(
     A cluster that its account does not have any more ends in the ledger now: its real end is not known.
     """
     existing = {cluster.id: cluster for cluster in accounts.clusters}
-    accounts_scanned = {region.cloud.target.account for region in accounts.regions}
+    scanned = {region.cloud.target.account for region in accounts.regions}
     rates = ledger.rates(app.store.home)
     for cluster_id, cluster in existing.items():
         if cluster_id not in rates and (rate := _rate_of(cluster)) is not None:
@@ -168,10 +196,8 @@ def spans_of_clusters(
         ends = read_time(last.ends_at)
         bills = ends is None or ends > now or last.rest_hourly_usd
         if not last.ended and cluster_id not in existing and bills:
-            if accounts.problems or last.account not in accounts_scanned:
-                open_.append(
-                    "Its account was not accounts_scanned, or did not answer in full: it counts until now."
-                )
+            if accounts.problems or last.account not in scanned:
+                open_.append("Its account was not asked, or did not answer in full: it counts until now.")
             else:
                 missing = "It ended before this time without this computer, so it cost less than it counts."
                 known = [*known, ledger.end_of(last, now, missing)]

@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gpuctl.app import App
 from gpuctl.text import with_tilde
+from gpuctl.workflow.machines.notify import default_targets
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput
 from inventories.specs.config import Config
@@ -17,12 +19,13 @@ from provision.unsupported_options import OPTIONS, supported
 
 
 def with_defaults(
-    spec: Spec, config: Config, path: Path, folder: ClusterFolder, provider: Provider
+    app: App, spec: Spec, folder: ClusterFolder, provider: Provider
 ) -> tuple[Spec, tuple[str, ...]]:
     """Return the spec with the configuration's values for open options, and notes that name them.
 
-    Only a new cluster takes them: an existing one keeps its own. `path`: the configuration's file.
+    Only a new cluster takes them: an existing one keeps its own.
     """
+    config, path = app.config, app.config_path
     if provider.name not in RENTED or config == Config():
         return spec, ()
     had_account = CloudState(folder).load() is not None
@@ -38,13 +41,15 @@ def with_defaults(
         name: value for name, value in values.items() if value is not None and getattr(spec, name) is None
     }
     defaults = {name: value for name, value in open_values.items() if name in supported(provider.name)}
+    targets = () if spec.notify else default_targets(app)
     notes, source = [], f"the default in {with_tilde(str(path))}"
-    if defaults:
-        texts = ", ".join(f"{OPTIONS[name]} {_text(value)}" for name, value in defaults.items())
-        notes.append(f"{texts}: {source}")
+    if texts := [f"{OPTIONS[name]} {_text(value)}" for name, value in defaults.items()] + ["--notify"] * bool(
+        targets
+    ):
+        notes.append(f"{', '.join(texts)}: {source}")
     if unused := [OPTIONS[name] for name in open_values if name not in defaults]:
         notes.append(f"{provider.name} has no {', '.join(unused)}: {source} has no effect")
-    return replace(spec, **defaults), tuple(notes)
+    return replace(spec, **defaults, notify=spec.notify or targets), tuple(notes)
 
 
 def _begins_again(spec: Spec, folder: ClusterFolder, provider: Provider) -> bool:

@@ -20,7 +20,7 @@ from provision.findings import Finding
 def doctor(app: App, spec: Spec) -> DoctorResult:
     """Return the document of `doctor --json`. Raises UnknownShape and UnknownProvider."""
     folder = app.store.cluster(spec.cluster)
-    findings = [*_check_computer(app.store.home, folder), *_check_cloud(folder, spec)]
+    findings = [*_check_computer(app.store.home, folder), *_check_cloud(app, folder, spec)]
     return DoctorResult(
         ok=all(finding.ok is not False for finding in findings),
         findings=tuple(DoctorFinding(f.what, f.ok, f.detail, f.fix or None) for f in findings),
@@ -75,9 +75,10 @@ def _check_computer(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
     yield Finding(what=f"cluster {folder.name}", ok=True, detail=detail)
 
 
-def _check_cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
+def _check_cloud(app: App, folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
     """Check the account of the spec or of the cluster. Raises UnknownShape and UnknownProvider."""
     from gpuctl.workflow.clusters.choose_provider import choose_provider, resolve_shape
+    from gpuctl.workflow.clusters.defaults import with_defaults
     from provision.clouds import check_name
     from provision.registry import infer, load
 
@@ -96,7 +97,10 @@ def _check_cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
     if named is not None:
         check_name(named)
     try:
-        provider = load(named, _folder_for(named, folder)) if named else choose_provider(folder, spec)
+        folder = _folder_for(named, folder) if named else folder
+        provider = load(named, folder) if named else choose_provider(folder, spec)
+        spec, defaults = with_defaults(app, spec, folder, provider)
+        yield from (Finding(what="defaults", ok=None, detail=note) for note in defaults)
         yield from provider.check(spec)
     except (ProvisionError, InventoryError) as error:
         detail, _, fix = str(error).partition(". ")

@@ -43,18 +43,26 @@ def is_relied_on(guard: EndGuard) -> bool:
 
 
 def warning(folder: ClusterFolder, ends: Iterable[EndGuard], hourly_usd: float | None) -> str:
-    """Return a warning for a cluster with a time limit at which nothing ends its bill. Empty: something may end it.
+    """Return a warning for a cluster with `--ttl` or `--idle` whose bill nothing ends. Empty: something may end it.
 
     The warning has the price of a day, and the line for cron that ends the machines in time.
     """
     record = CloudState(folder).load()
-    if record is None or record.expires_at is None:
+    if record is None:
         return ""
+    price = "an unknown price" if hourly_usd is None else dollars(hourly_usd * DAY_S / 3600)
+    if record.expires_at is None:
+        if not any(guard.guard == IDLE and not guard.ends_bill for guard in ends):
+            return ""
+        return (
+            f"Without use, only `gpuctl reap --idle` ends these machines and their bill ({price} a day), on a "
+            "computer that is on and has the files of this cluster. Run this from cron: "
+            f"`*/10 * * * * {_with_path(reap_command(record.target, '--idle'))}`."
+        )
     ends = [guard for guard in ends if guard.guard != IDLE]
     if any(guard.ends_bill and guard.armed is not False for guard in ends):
         return ""
     reasons = [guard.problem for guard in ends if guard.ends_bill and guard.problem]
-    price = "an unknown price" if hourly_usd is None else dollars(hourly_usd * DAY_S / 3600)
     return (
         f"Nothing in the cloud ends these machines at {record.expires_at}"
         f"{f' ({reasons[0]})' if reasons else ''}: they are billed, {price} a day, until `gpuctl down --cluster "

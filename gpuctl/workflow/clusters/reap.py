@@ -19,7 +19,7 @@ from gpuctl.workflow.clusters.accounts import cloud_record, prices_at
 from gpuctl.workflow.clusters.cost import record_reaped
 from gpuctl.workflow.clusters.unused import find_unused
 from inventories.disk.store import ClusterFolder
-from inventories.errors import InventoryError
+from inventories.errors import InvalidInput, InventoryError
 from inventories.text import did_you_mean, plural
 from provision.clouds import CLOUDS, descriptions, installed
 from provision.errors import ProvisionError
@@ -97,7 +97,7 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
     if not scope.providers and not any(installed(name) for name in CLOUDS):
         sdks = " ".join(cloud.sdk for cloud in descriptions() if cloud.sdk)
         raise Usage(f"No cloud's SDK is installed beside gpuctl: `pip install {sdks}`.")
-    result = scan(replace(scope, more_regions=app.config.region), prices_at(app))
+    result = scan(replace(scope, more_regions=_configured_regions(app)), prices_at(app))
     problems: dict[str, str] = {}
     if selection.idle:
         clusters = [cluster for region in result.scanned for cluster in region.contents.clusters]
@@ -141,6 +141,15 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
         not_asked=tuple(UnknownUse(id=cluster_id, reason=reason) for cluster_id, reason in problems.items()),
         seconds=round(time.monotonic() - began, 3),
     )
+
+
+def _configured_regions(app: App) -> tuple[str, ...]:
+    """Return the regions of new clusters. A mistake in the file is reported: it must not keep machines alive."""
+    try:
+        return app.config.region
+    except InvalidInput as error:
+        app.output.error(f"{error} Regions that it may name are not looked at.")
+        return ()
 
 
 def reap_local(app: App, selection: Selection, *, dry_run: bool) -> ReapResult:

@@ -198,7 +198,7 @@ def _provider(
         )
     # Terms are accepted by the same typed yes as the price, where somebody is there to type it.
     spec = replace(spec, ask_terms=app.output.asks)
-    return provider, *with_defaults(spec, app.config, app.config_path, folder, provider)
+    return provider, *with_defaults(app, spec, folder, provider)
 
 
 def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> str:

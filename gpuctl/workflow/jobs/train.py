@@ -29,6 +29,7 @@ from gpuctl.workflow.jobs.scale_for_run import run_machines
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.idle import keep_for_start
 from gpuctl.workflow.machines.notify import (
+    default_targets,
     failure_sent,
     first_node_lost,
     for_run,
@@ -90,6 +91,8 @@ def train(
     may take minutes.
     """
     request, point = resolve(app, request)
+    if not request.notify:
+        request = replace(request, notify=default_targets(app))
     launchable = read(with_plain_strategy(request))
     with (
         failure_sent(app, request.notify, f"{command} {launchable.script.title}", app.options.cluster),

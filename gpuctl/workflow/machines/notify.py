@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
 from gpuctl.errors import GpuctlError, Usage
+from gpuctl.option_table.values import notify_targets
 from inventories.disk import files
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
@@ -79,6 +80,17 @@ def for_run(
         },
         "machine": _end_of(folder, inventory, first),
     }
+
+
+def default_targets(app: App) -> tuple[str, ...]:
+    """Return the targets in the user's configuration. Raises Usage and InvalidInput, without any secret."""
+    if not app.config.notify:
+        return ()
+    if app.config_path.stat().st_mode & 0o077:
+        raise Usage(
+            f"{app.config_path}: others can read this file, and 'notify' holds secrets: chmod 600 {app.config_path}"
+        )
+    return notify_targets(app.config.notify)
 
 
 def send_from_here(app: App, targets: Sequence[str], notice: Notice) -> None:

@@ -1,0 +1,143 @@
+"""`cost`: the times of clusters from the ledger and from tags, and the gaps in both."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from support import a_machine, an_inventory
+
+from gpuctl.app import App
+from gpuctl.errors import Usage
+from gpuctl.workflow.clusters.accounts import Accounts
+from gpuctl.workflow.clusters.cost import record_price, record_removal, since_of, spans_of_clusters
+from gpuctl.workflow.clusters.ends import warning
+from provision.errors import Unclear
+from provision.pricing import ledger
+from provision.pricing.ledger import Rate, total_usd
+from provision.pricing.plan_price import PlanPrice
+from provision.records import CloudCluster, EndGuard, Target
+from provision.rented.scan import Failed
+from provision.rented.state import CloudState
+from provision.rented.tagged_clusters import FoundCluster
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+BEGAN = NOW - timedelta(hours=2)
+MONTH = NOW - timedelta(days=30)
+TARGET = Target(provider="aws", region="us-east-1", account="1234")
+RECORD = CloudCluster(
+    name="default",
+    id="0a1b",
+    owner="ada@desk",
+    created_at=BEGAN.isoformat(),
+    target=TARGET,
+    shape="g5.12xlarge",
+)
+RATE = Rate(
+    cluster="default",
+    id="0a1b",
+    provider="aws",
+    region="us-east-1",
+    account="1234",
+    since=BEGAN.isoformat(),
+    machines=1,
+    hourly_usd=6.0,
+)
+FOUND = FoundCluster(
+    name="theirs",
+    id="2c3d",
+    owner="bob@desk",
+    provider="aws",
+    region="us-east-1",
+    machines=("i-1",),
+    resources=(),
+    since=BEGAN.isoformat(),
+    expires_at=None,
+    hourly_usd=None,
+    most_hourly_usd=6.0,
+)
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    return App()
+
+
+def accounts(*clusters: FoundCluster, silent: bool = False) -> Accounts:
+    """Return accounts in which no region was scanned; `silent`: one did not answer."""
+    failed = (Failed(target=TARGET, error=Unclear("No answer.")),) if silent else ()
+    return Accounts(regions=(), clusters=clusters, problems=failed)
+
+
+def test_a_cluster_of_others_counts_by_its_tags_and_a_spot_price_is_a_gap(app: App) -> None:
+    (cost,) = spans_of_clusters(app, accounts(FOUND), MONTH, NOW)
+    assert (cost.running, total_usd(cost.spans)) == (True, (0.0, False))
+    assert cost.open == "The price of its machines is not known for all of the time."
+    (known,) = spans_of_clusters(app, accounts(replace(FOUND, hourly_usd=6.0)), MONTH, NOW)
+    assert (total_usd(known.spans), known.open, known.unknown) == ((12.0, True), "", "")
+
+
+def test_a_cluster_whose_account_was_not_scanned_counts_until_now(app: App) -> None:
+    ledger.record(app.store.home, RATE)
+    for scan in (accounts(), accounts(silent=True)):
+        (cost,) = spans_of_clusters(app, scan, MONTH, NOW)
+        assert (total_usd(cost.spans), cost.running) == ((12.0, True), False)
+        assert cost.open == "Its account was not asked, or did not answer in full: it counts until now."
+    assert len(ledger.rates(app.store.home)["0a1b"]) == 1
+
+
+def test_up_and_down_write_the_ledger_which_outlives_the_files(app: App) -> None:
+    folder = app.store.cluster("default")
+    CloudState(folder).save(RECORD)
+    machine = a_machine(launched_at=BEGAN.isoformat())
+    inventory = an_inventory(provider="aws", region="us-east-1", machines=(machine,))
+    folder.save(inventory)
+    record_price(app, folder, inventory, PlanPrice(machines_usd=6.0))
+    record_price(app, folder, inventory, PlanPrice(machines_usd=6.0))
+    record_removal(app, folder, inventory.machines)
+    folder.remove()
+    rates = ledger.rates(app.store.home)["0a1b"]
+    assert [(rate.machines, rate.hourly_usd) for rate in rates] == [(1, 6.0), (0, 0.0)]
+    (cost,) = spans_of_clusters(app, accounts(), MONTH, NOW + timedelta(days=1))
+    assert total_usd(cost.spans)[0] == pytest.approx(12.0, rel=0.02)
+    assert (cost.unknown, cost.open) == ("", "")
+
+
+def test_machines_that_vanished_before_down_are_a_gap(app: App) -> None:
+    folder = app.store.cluster("default")
+    CloudState(folder).save(RECORD)
+    ledger.record(app.store.home, RATE)
+    record_removal(app, folder, ())
+    (cost,) = spans_of_clusters(app, accounts(), MONTH, NOW)
+    assert cost.unknown == "Its machines had ended before `gpuctl down`, at an unknown time."
+
+
+def test_a_torn_ledger_is_reported_and_stops_no_removal(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = app.store.cluster("default")
+    CloudState(folder).save(RECORD)
+    (app.store.home / ledger.FILE_NAME).write_text('{"event": "price"}\n')
+    record_removal(app, folder, ())
+    assert "line 1 lacks a value. Remove that line." in capsys.readouterr().err
+
+
+def test_since_is_a_day_or_a_time() -> None:
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    assert since_of(None, now) == datetime(2026, 11, 1, tzinfo=UTC)
+    assert since_of("2026-10-05", now) == datetime(2026, 10, 5, tzinfo=UTC)
+    assert since_of("7d", now) == datetime(2026, 11, 14, 12, tzinfo=UTC)
+    for wrong in ("yesterday", "2026-13-01", "99999999d"):
+        with pytest.raises(Usage, match="write a day such as 2026-11-01, or 7d"):
+            since_of(wrong, now)
+
+
+def test_idle_without_ttl_warns_where_the_cloud_ends_no_bill(app: App) -> None:
+    folder = app.store.cluster("default")
+    oci = replace(RECORD, target=Target(provider="oci", region="eu-frankfurt-1"), idle_s=1800.0)
+    CloudState(folder).save(oci)
+    idle = EndGuard(guard="idle", at=None, ends_bill=False, armed=True)
+    text = warning(folder, (idle,), 8.0)
+    assert "only `gpuctl reap --idle` ends these machines and their bill ($192.00 a day)" in text
+    assert "reap --idle --yes --provider oci --region eu-frankfurt-1" in text
+    assert warning(folder, (replace(idle, ends_bill=True),), 8.0) == ""
+    assert warning(folder, (), 8.0) == ""
