@@ -46,7 +46,7 @@ def check_table(path: Path) -> None:
 
 
 def csv_text(results: Sequence[Result]) -> str:
-    """Return the table as text, with a head: the run, the place, what was measured there, the values of the run.
+    """Return the table as text, with a head: the run, the place, the values there, the values of the run.
 
     The script's arguments come last: a column each, and one with all.
     """

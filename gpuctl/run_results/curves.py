@@ -1,9 +1,12 @@
 """Curves of runs: the losses of a job, and each line that a run measured."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from gpuctl import text
 from gpuctl.run_results.metric_names import Line, epoch_of, flat, kind_of, losses_of, number, step_of
 from gpuctl.run_results.rank_metrics import METRICS_KEPT, is_name
 from gpuctl.run_results.read_run import rank_metrics
@@ -11,6 +14,13 @@ from gpuctl.run_results.saved_results import earlier_of, launch_of
 from inventories.disk.store import RunFolder
 from inventories.runs.run import Result
 
+LOG_SCALE_FROM = 10.0
+"""Ratio of the largest to the smallest loss from which an axis is logarithmic."""
+FIRST_STEPS = 5
+"""The first fifth of a curve is its first steps."""
+MIN_HEIGHT = 0.4
+"""Minimum part of an axis for all later steps: with less, the axis is cut."""
+MARGIN = 0.15
 UNMEASURED = frozenset({"time", "rank", "local_rank", "world_size"})
 """Names of a line that are no measured values."""
 
@@ -40,10 +50,46 @@ def loss_curve(runs: Sequence[Result]) -> tuple[dict[float, float], list[float]]
     return curve, began
 
 
-def points_of(result: Result) -> Iterator[dict[str, float]]:
-    """Yield what a run measured in each epoch or step: `epoch`, `step`, `loss`, and other values as `metrics.NAME`.
+@dataclass(frozen=True, kw_only=True)
+class LossAxis:
+    """An axis on which the losses of several runs can be told apart."""
 
-    The lines are those of the lowest rank that wrote any. Without metrics, the losses found elsewhere are yielded.
+    log: bool = False
+    top: float | None = None
+    """The loss above which it is cut. `None`: it is whole."""
+
+    @property
+    def note(self) -> str:
+        """Return the words on what is unusual about it. Empty: it is a plain axis."""
+        cut = f"cut above {text.loss(self.top)}" if self.top is not None else ""
+        words = ", ".join(filter(None, ["log axis" if self.log else "", cut]))
+        return f" ({words})" if words else ""
+
+
+def loss_axis(curves: Sequence[Sequence[float]]) -> LossAxis:
+    """Return the axis for curves of losses.
+
+    It is logarithmic if the losses differ by a factor, and cut if the first steps take most of its height.
+    """
+    finite = [[loss for loss in curve if math.isfinite(loss)] for curve in curves]
+    losses = [loss for curve in finite for loss in curve]
+    if not losses:
+        return LossAxis()
+    lowest, highest = min(losses), max(losses)
+    log = lowest > 0 and highest / lowest >= LOG_SCALE_FROM
+    height = math.log10 if log else float
+    later = max(loss for curve in finite for loss in curve[len(curve) // FIRST_STEPS :])
+    is_cut = height(later) - height(lowest) < MIN_HEIGHT * (height(highest) - height(lowest))
+    if not is_cut or later <= lowest:
+        return LossAxis(log=log)
+    top = later * (later / lowest) ** MARGIN if log else later + (later - lowest) * MARGIN
+    return LossAxis(log=log, top=top)
+
+
+def points_of(result: Result) -> Iterator[dict[str, float]]:
+    """Yield the values of each epoch or step of a run: `epoch`, `step`, `loss`, and others as `metrics.NAME`.
+
+    The lowest rank with lines counts. Without metrics, the losses found elsewhere are yielded.
     """
     lines = () if result.train.loss_from else _lines(result)
     name = result.train.loss_name or "loss"

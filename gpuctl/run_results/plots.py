@@ -1,145 +1,238 @@
-"""Plots of results: losses, speeds, and the trials of searches."""
+"""Plots of results: losses, speeds, and the trials of searches.
+
+Runs differ by marker and line, too, not by color alone: they can be told apart in black and white.
+"""
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from gpuctl import text
 from gpuctl.errors import Failed
 from gpuctl.output_files import check_picture, new_figure, save_figure
-from gpuctl.run_results.curves import jobs_of, loss_curve
+from gpuctl.run_results.best import best_of
+from gpuctl.run_results.curves import LOG_SCALE_FROM, jobs_of, loss_axis, loss_curve
 from gpuctl.run_results.metric_names import is_held_out
 from gpuctl.run_results.saved_results import differences, job_of
 from inventories.runs.run import Result
-from inventories.runs.search import Search
+from inventories.runs.search import Search, Trial
 from inventories.text import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-LOG_SCALE_FROM = 50.0
-"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
+Draw: TypeAlias = "Callable[[Axes], None]"
 LABEL_WIDTH = 60
+COLORS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00",
+    "#56b4e9", "#7a5195", "#8c564b", "#666666", "#1b7837", "#a50026",
+)  # fmt: skip
+MARKERS = "osD^vPX*<>hp"
+LINES = ("-", "--", "-.", ":")
+PARTS = (
+    ("compute", "#3a7d44", ""),
+    ("communication", "#e0a458", "////"),
+    ("data", "#4a7fb0", "...."),
+)
+"""(part of a step's time, its color, its pattern)"""
+MARKS = 8
+"""Markers on a line, about."""
+CUT_FROM = 0.5
+"""Ratio of the slowest to the fastest speed from which the axis begins above zero."""
 
 
 def write_plot(results: Sequence[Result], path: Path) -> str:
-    """Draw the runs: speed, the parts of a step's time, the loss by epoch, the trials of searches.
+    """Draw the runs: a picture of losses, one of speeds and of the parts of steps, one of the trials of searches.
 
-    A panel without values is left out. The file's suffix selects the format. Returns a sentence on the file. Raises
-    Usage for another suffix, Failed without values or matplotlib, or if the file can't be written.
+    The first picture with values is the file, the others have its name with `-speed` or `-trials`. The suffix selects
+    the format. Returns a sentence on the files. Raises Usage for another suffix, Failed without values or matplotlib,
+    or if a file can't be written.
     """
     check_picture(path)
-    shown = [panel for panel, has in PANELS if any(has(result) for result in results)]
-    shown += _trial_panels(results)
-    if not shown:
+    figures = {
+        name: figure
+        for name, draw in (("losses", _draw_losses), ("speed", _draw_speeds), ("trials", _draw_trials))
+        if (figure := draw(results)) is not None
+    }
+    if not figures:
         raise Failed("No run has timings to draw. Name a run whose script reported its steps.")
-    figure = new_figure(1 + 4 * len(shown), 4)
-    for panel, axes in zip(shown, figure.subplots(1, len(shown), squeeze=False)[0], strict=True):
-        panel(axes, results)
-    save_figure(figure, path)
-    return f"wrote {path}: a plot of {plural(len(results), 'run')}"
+    written: list[str] = []
+    for name, figure in figures.items():
+        file = path.with_stem(f"{path.stem}-{name}") if written else path
+        save_figure(figure, file)
+        written.append(f"{file} ({name})")
+    return f"wrote {' and '.join(written)}: {plural(len(results), 'run')}"
 
 
-def _plot_speed(axes: "Axes", results: Sequence[Result]) -> None:
-    """Draw samples/s against ranks, with a line for each job that ran on several layouts; else a bar for each run.
+def _draw_losses(results: Sequence[Result]) -> "Figure | None":
+    """Draw a line a job, through all of its runs; where one resumes another, it has a mark."""
+    from matplotlib.ticker import MaxNLocator
 
-    The dashed line is the speed at which each rank adds as much as in the run with the fewest ranks.
-    """
+    jobs = [(runs, *loss_curve(runs)) for runs in jobs_of(results)]
+    jobs = [(runs, curve, began) for runs, curve, began in jobs if curve]
+    if not jobs:
+        return None
+    figure = new_figure(10, max(4.5, 2 + 0.25 * len(jobs)))
+    axes = figure.subplots()
+    last = [runs[-1] for runs, _, _ in jobs]
+    best = best_of(last) if len(jobs) > 1 else None
+    lines = []
+    for at, (label, (runs, curve, began)) in enumerate(zip(labels(last), jobs, strict=True)):
+        label += f", {len(runs)} runs" if len(runs) > 1 else ""
+        is_best = best is not None and runs[-1] is best.result
+        every = max(1, len(curve) // MARKS)
+        (line,) = axes.plot(
+            list(curve), list(curve.values()), marker=MARKERS[at % len(MARKERS)], markersize=5,
+            linestyle=LINES[at % len(LINES)], color=COLORS[at % len(COLORS)], linewidth=3 if is_best else 1.4,
+            markevery=(at % every, every), label=f"{label} (best)" if is_best else label,
+        )  # fmt: skip
+        lines.append((_height_at_end(curve), line))
+        resumed = [place for place in began if place in curve]
+        axes.plot(resumed, [curve[place] for place in resumed], "|", markersize=14, color=line.get_color())
+    axis = loss_axis([list(curve.values()) for _, curve, _ in jobs])
+    if axis.log:
+        axes.set_yscale("log")
+    if axis.top is not None:
+        lowest = min(loss for _, curve, _ in jobs for loss in curve.values() if math.isfinite(loss))
+        axes.set_ylim(lowest / 1.05 if axis.log else lowest - (axis.top - lowest) / 20, axis.top)
+    trained = not any(is_held_out(run.train.loss_name or "") for run in last)
+    axes.set(
+        title=f"{'training loss' if trained else 'loss'}{axis.note}",
+        xlabel=" or ".join(dict.fromkeys(run.train.loss_by or "epoch" for run in last)),
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    # As the lines end, from the top.
+    ordered = [line for _, line in sorted(lines, key=lambda item: -item[0])]
+    figure.legend(handles=ordered, loc="outside right center", handlelength=4)
+    return figure
+
+
+def _height_at_end(curve: dict[float, float]) -> float:
+    last = [*curve.values()][-1]
+    return last if math.isfinite(last) else math.inf
+
+
+def _draw_speeds(results: Sequence[Result]) -> "Figure | None":
+    """Draw samples/s, and the parts of a step's time of the runs that have them."""
     timed = [result for result in results if result.train.samples_per_s]
+    parted = [result for result in results if any(vars(result.train.share).values())]
+    panels: list[Draw] = []
+    if timed:
+        panels.append(
+            partial(_plot_scaling, results=timed) if _layouts(timed) else partial(_plot_speed, results=timed)
+        )
+    if parted:
+        panels.append(partial(_plot_share, results=parted))
+    return _figure(panels, height=max(4.0, 1.6 + 0.4 * len(results))) if panels else None
+
+
+def _figure(panels: Sequence[Draw], height: float) -> "Figure":
+    """Draw panels one beside another."""
+    figure = new_figure(1 + 6 * len(panels), height)
+    for draw, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
+        draw(axes)
+    return figure
+
+
+def _layouts(timed: Sequence[Result]) -> dict[tuple[str | None, ...], list[tuple[int, float]]]:
+    """Return ranks and speeds of each job, if a job ran on several numbers of ranks. Empty: no job did."""
     jobs: dict[tuple[str | None, ...], list[tuple[int, float]]] = {}
     for result in timed:
         jobs.setdefault(job_of(result), []).append((result.world_size, result.train.samples_per_s or 0.0))
-    scaled = {job: points for job, points in jobs.items() if len({ranks for ranks, _ in points}) > 1}
-    if not scaled:
-        axes.set(title="speed", ylabel="samples/s", xlim=(-0.8, max(len(timed), 2) - 0.2))
-        axes.bar(range(len(timed)), [result.train.samples_per_s or 0.0 for result in timed], color="#4a7fb0")
-        _name_runs(axes, timed)
-        return
+    return jobs if any(len({ranks for ranks, _ in points}) > 1 for points in jobs.values()) else {}
+
+
+def _plot_scaling(axes: "Axes", *, results: Sequence[Result]) -> None:
+    """Draw samples/s against ranks, with a line for each job.
+
+    The gray line is the speed at which each rank adds as much as in the run with the fewest ranks.
+    """
+    jobs = _layouts(results)
     axes.set(title="speed", xlabel="ranks", ylabel="samples/s")
-    first = {job_of(result): result for result in reversed(timed)}
-    labels = dict(zip(first, differences(list(first.values()), layout=False), strict=True))
-    for job, points in jobs.items():
-        name = _plain(labels[job] or " ".join(part for part in job if part))
-        axes.plot(*zip(*sorted(points), strict=True), "o-", label="measured" if len(jobs) == 1 else name)
-    label: str | None = "ideal"
-    for points in scaled.values():
+    first = {job_of(result): result for result in reversed(results)}
+    names = dict(zip(first, differences(list(first.values()), layout=False), strict=True))
+    ideal: str | None = "ideal"
+    for at, (job, points) in enumerate(jobs.items()):
+        name = _plain(names[job] or " ".join(part for part in job if part))
+        axes.plot(
+            *zip(*sorted(points), strict=True), marker=MARKERS[at % len(MARKERS)], linestyle=LINES[at % len(LINES)],
+            color=COLORS[at % len(COLORS)], label="measured" if len(jobs) == 1 else name,
+        )  # fmt: skip
         (fewest, speed), (largest, _) = min(points), max(points)
-        axes.plot([fewest, largest], [speed, speed * largest / fewest], "--", color="gray", label=label)
-        label = None
+        if fewest < largest:
+            axes.plot([fewest, largest], [speed, speed * largest / fewest], "--", color="gray", label=ideal)
+            ideal = None
     axes.set_xticks(sorted({ranks for ranks, _ in itertools.chain.from_iterable(jobs.values())}))
     axes.set_ylim(bottom=0)
     axes.legend()
 
 
-def _plot_share(axes: "Axes", results: Sequence[Result]) -> None:
-    """Draw a bar a run: the parts of a step's time, of runs with known parts."""
-    axes.set(title="a step's time", ylabel="share", ylim=(0, 1.2), xlim=(-0.8, max(len(results), 2) - 0.2))
-    below = [0.0] * len(results)
-    for name, color in (("compute", "#3a7d44"), ("communication", "#e0a458"), ("data", "#4a7fb0")):
-        parts = [getattr(result.train.share, name) or 0.0 for result in results]
-        axes.bar(range(len(results)), parts, bottom=below, label=name, color=color)
-        below = [low + part for low, part in zip(below, parts, strict=True)]
+def _plot_speed(axes: "Axes", *, results: Sequence[Result]) -> None:
+    """Draw a dot for each run, with its number; from zero, or from where the speeds begin to differ."""
+    speeds = [result.train.samples_per_s or 0.0 for result in results]
+    lowest, highest = min(speeds), max(speeds)
+    is_cut = lowest > CUT_FROM * highest and lowest < highest
+    begin = max(0.0, lowest - 0.25 * (highest - lowest)) if is_cut else 0.0
+    if not is_cut:  # a line from another place than zero would be read as a bar
+        axes.hlines(range(len(speeds)), begin, speeds, color="#bbbbbb")
+    axes.grid(alpha=0.3)
+    axes.plot(speeds, range(len(speeds)), "o", color=COLORS[0], markersize=8)
+    for at, speed in enumerate(speeds):
+        axes.annotate(text.count(speed), (speed, at), (8, 0), textcoords="offset points", va="center")
+    note = f" (axis begins at {text.count(begin)})" if is_cut else ""
+    axes.set(title=f"speed{note}", xlabel="samples/s", xlim=(begin, highest + 0.3 * (highest - begin or 1.0)))
     _name_runs(axes, results)
-    axes.legend(loc="upper center", ncols=3)
+
+
+def _plot_share(axes: "Axes", *, results: Sequence[Result]) -> None:
+    """Draw a bar a run: the parts of a step's time."""
+    axes.set(xlabel="share", xlim=(0, 1))
+    axes.set_title("a step's time", pad=30)
+    left = [0.0] * len(results)
+    for name, color, pattern in PARTS:
+        parts = [getattr(result.train.share, name) or 0.0 for result in results]
+        axes.barh(
+            range(len(results)), parts, left=left, label=name, color=color, hatch=pattern, edgecolor="white",
+            height=0.6,
+        )  # fmt: skip
+        left = [before + part for before, part in zip(left, parts, strict=True)]
+    _name_runs(axes, results)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
 
 
 def _name_runs(axes: "Axes", results: Sequence[Result]) -> None:
-    """Write each run's name below its bar."""
-    slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if len(results) > 3 else {}
-    axes.set_xticks(range(len(results)), _labels(results), **slant)
+    """Write each run's name beside its row, the first on top."""
+    axes.set_yticks(range(len(results)), labels(results))
+    axes.set_ylim(max(len(results), 2) - 0.4, -0.6)
 
 
-def _plot_loss(axes: "Axes", results: Sequence[Result]) -> None:
-    """A line a job that has losses, through all of its runs; where one resumes another, it has a mark."""
-    from matplotlib.ticker import MaxNLocator
-
-    jobs = [(runs, *loss_curve(runs)) for runs in jobs_of(results)]
-    jobs = [(runs, curve, began) for runs, curve, began in jobs if curve]
-    labels = _labels([runs[-1] for runs, _, _ in jobs])
-    for label, (runs, curve, began) in zip(labels, jobs, strict=True):
-        label += f", {len(runs)} runs" if len(runs) > 1 else ""
-        (line,) = axes.plot(list(curve), list(curve.values()), "o-", markersize=3, label=label)
-        resumed = [place for place in began if place in curve]
-        marks = [curve[place] for place in resumed]
-        axes.plot(resumed, marks, "|", markersize=14, color=line.get_color())
-    units = dict.fromkeys(runs[-1].train.loss_by or "epoch" for runs, _, _ in jobs)
-    trained = not any(is_held_out(runs[-1].train.loss_name or "") for runs, _, _ in jobs)
-    axes.set(title="training loss" if trained else "loss", xlabel=" or ".join(units))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    losses = [loss for _, curve, _ in jobs for loss in curve.values() if math.isfinite(loss)]
-    if losses and min(losses) > 0 and max(losses) / min(losses) >= LOG_SCALE_FROM:
-        axes.set_yscale("log")
-    axes.legend()
-
-
-def _trial_panels(results: Sequence[Result]) -> Iterator["Callable[[Axes, Sequence[Result]], None]"]:
-    """Return what draws the trials of each search: the metric against each parameter."""
+def _draw_trials(results: Sequence[Result]) -> "Figure | None":
+    """Draw the trials of each search: the metric against each parameter."""
+    panels: list[Draw] = []
     for search in (result.search for result in results if result.search):
         trials = [trial for trial in search.trials if trial.value is not None]
-        for name in dict.fromkeys(name for trial in trials for name in trial.params):
-            yield partial(_plot_trials, search=search, name=name)
+        names = dict.fromkeys(name for trial in trials for name in trial.params)
+        panels += [partial(_plot_trials, search=search, trials=trials, name=name) for name in names]
+    return _figure(panels, height=4.0) if panels else None
 
 
-def _plot_trials(axes: "Axes", _: Sequence[Result], *, search: Search, name: str) -> None:
+def _plot_trials(axes: "Axes", *, search: Search, trials: Sequence[Trial], name: str) -> None:
     """Draw the metric of each trial against one parameter; the best trial has a ring."""
-    points = {
-        trial.trial: (trial.params[name], trial.value)
-        for trial in search.trials
-        if name in trial.params and trial.value is not None
-    }
+    points = {trial.trial: (trial.params[name], trial.value) for trial in trials if name in trial.params}
     values = [value for value, _ in points.values()]
     numbers = all(isinstance(value, int | float) for value in values)
     if not numbers:
         points = {trial: (str(value), metric) for trial, (value, metric) in points.items()}
     axes.plot(*zip(*points.values(), strict=True), "o", color="#4a7fb0")
     if search.best and search.best.trial in points:
-        axes.plot(
-            *([part] for part in points[search.best.trial]), "o", markersize=12, fillstyle="none",
-            color="#3a7d44", label=f"best: trial {search.best.trial}",
-        )  # fmt: skip
+        value, metric = points[search.best.trial]
+        best = f"best: trial {search.best.trial}"
+        axes.plot([value], [metric or 0.0], "o", markersize=12, fillstyle="none", color="#3a7d44", label=best)
         axes.legend()
     if numbers and min(values) > 0 and max(values) / min(values) >= LOG_SCALE_FROM:
         axes.set_xscale("log")
@@ -150,23 +243,19 @@ def _plot_trials(axes: "Axes", _: Sequence[Result], *, search: Search, name: str
     )
 
 
-PANELS: tuple[tuple["Callable[[Axes, Sequence[Result]], None]", Callable[[Result], bool]], ...] = (
-    (_plot_speed, lambda result: bool(result.train.samples_per_s)),
-    (_plot_share, lambda result: any(vars(result.train.share).values())),
-    (_plot_loss, lambda result: bool(result.train.loss)),
-)
-"""(what draws a panel, whether a run has something for it)"""
-
-
 def _plain(label: str) -> str:
     """Return a label in which matplotlib reads no formula, and which it shows in a legend."""
     label = text.shorten(text.clean(label), LABEL_WIDTH).replace("$", r"\$")
     return f" {label}" if label.startswith("_") else label
 
 
-def _labels(results: Sequence[Result]) -> list[str]:
-    """Return a label for each run: `lr 0.1, 3fa9`, or `2 ranks, 3fa9` if the runs have the same settings."""
+def labels(results: Sequence[Result]) -> list[str]:
+    """Return a label for each run: `fast: lr 0.5`; without a name `lr 0.1, 3fa9`, or `2 ranks, 3fa9`."""
     return [
-        _plain(f"{shown or plural(result.world_size, 'rank')}, {result.run.rsplit('-', 1)[-1]}")
+        _plain(
+            f"{result.name}{': ' * bool(shown)}{shown}"
+            if result.name
+            else f"{shown or plural(result.world_size, 'rank')}, {result.run.rsplit('-', 1)[-1]}"
+        )
         for result, shown in zip(results, differences(results), strict=True)
     ]

@@ -144,7 +144,7 @@ def test_write_csv_and_write_plot_report_written_file(tmp_path: Path) -> None:
     )
     pytest.importorskip("matplotlib")
     report = plots.write_plot([RESULT, FAILED], tmp_path / "a.png")
-    assert report == f"wrote {tmp_path}/a.png: a plot of 2 runs"
+    assert report == f"wrote {tmp_path}/a.png (losses) and {tmp_path}/a-speed.png (speed): 2 runs"
 
 
 def test_write_csv_refuses_dash_as_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

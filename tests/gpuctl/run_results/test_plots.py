@@ -1,5 +1,6 @@
 """Plots of results."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +9,6 @@ import pytest
 from support import a_result
 
 from gpuctl.errors import Failed, Usage
-from gpuctl.output_files import new_figure
 from gpuctl.run_results import curves, plots
 from inventories.disk.store import RunFolder
 from inventories.runs.end_reasons import Reason
@@ -16,7 +16,7 @@ from inventories.runs.run import FirstError, RankResult, Result, Share, StepMs, 
 from inventories.runs.search import Search, Trial
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 RESULT = a_result(
     script="built-in",
@@ -54,19 +54,20 @@ def test_write_plot_draws_one_line_per_job(tmp_path: Path) -> None:
     more = replace(RESULT, world_size=4)
     other = replace(RESULT, script="$other$.py", world_size=2)
     alone = replace(RESULT, world_size=1)
-    plots.write_plot([alone, other, more], tmp_path / "a.svg")
-    drawn = (tmp_path / "a.svg").read_text()
+    written = plots.write_plot([alone, other, more], tmp_path / "a.svg")
+    assert written == f"wrote {tmp_path}/a.svg (losses) and {tmp_path}/a-speed.svg (speed): 3 runs"
+    drawn = (tmp_path / "a-speed.svg").read_text()
     assert "<!-- $other$.py -->" in drawn
     assert "<!-- built-in -->" in drawn
     assert "<!-- measured -->" not in drawn
-    assert "<!-- built-in, 1 rank, 3fa9 -->" in drawn
+    assert "<!-- built-in, 1 rank, 3fa9" in (tmp_path / "a.svg").read_text()
 
 
-def test_write_plot_draws_variants_of_a_script_as_bars_without_an_ideal(tmp_path: Path) -> None:
+def test_write_plot_draws_variants_of_a_script_as_dots_without_an_ideal(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     variants = [replace(RESULT, run=f"20261121-{number}", world_size=2) for number in range(3)]
     plots.write_plot(variants, tmp_path / "a.svg")
-    drawn = (tmp_path / "a.svg").read_text()
+    drawn = (tmp_path / "a-speed.svg").read_text()
     assert "<!-- speed -->" in drawn
     assert "<!-- 2 ranks, 2 -->" in drawn
     assert "<!-- ideal -->" not in drawn
@@ -130,19 +131,43 @@ def test_plot_has_only_panels_with_something_in_them(tmp_path: Path) -> None:
     assert "step's time" not in drawn
 
 
-def test_plot_of_losses_has_the_limits_of_the_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("losses", "note"),
+    [
+        (((2.31, 2.3, math.nan, 2.29),), ""),
+        (((100.0, 1.0, math.inf, 0.1),), " (log axis)"),
+        (((100.0, -1.0),), ""),
+        (((math.nan,),), ""),
+        (((2.3, 0.6, 0.54, 0.52, 0.51, 0.5), (2.3, 0.7, 0.58, 0.57, 0.56, 0.55)), " (cut above 0.730)"),
+        (((2300.0, 0.9, 0.6, 0.5, 0.4, 0.3),), " (log axis, cut above 1.061)"),
+        (((2.0, 1.8, 1.5, 1.3, 1.1, 1.0), (2.0, 2.1, 2.2, 2.1, 2.0, 2.0)), ""),
+        (((0.5, 0.5, 0.5, 0.5, 0.5),), ""),
+    ],
+)
+def test_axis_of_losses_shows_their_difference(losses: tuple[tuple[float, ...], ...], note: str) -> None:
+    assert curves.loss_axis(losses).note == note
+
+
+def test_plots_say_how_axes_are_drawn_and_which_run_is_the_best(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    (draw,) = (panel for panel, has in plots.PANELS if has(replace(FAILED, train=TrainSummary(loss=(1.0,)))))
-
-    def axes_of(*losses: float) -> "Axes":
-        axes = new_figure(4, 4).subplots()
-        draw(axes, [replace(RESULT, train=TrainSummary(loss=losses, loss_by="step"))])
-        return axes
-
-    flat = axes_of(2.31, 2.3, float("nan"), 2.29)
-    assert (flat.get_yscale(), flat.get_ylim()[0] > 2.2, flat.get_xlabel()) == ("linear", True, "step")
-    assert axes_of(100.0, 1.0, float("inf"), 0.1).get_yscale() == "log"
-    assert axes_of(100.0, -1.0).get_yscale() == "linear"
+    runs = [
+        replace(
+            RESULT,
+            run=f"20261121-0546{at:02}-000{at}",
+            name=f"_{name}$x$",
+            train=replace(
+                RESULT.train, loss=(90.0, 1.0, last), loss_by="step", samples_per_s=8000.0 + 100 * at
+            ),
+        )
+        for at, (name, last) in enumerate((("slow", 0.5), ("fast", 0.25)))
+    ]
+    plots.write_plot(runs, tmp_path / "a.svg")
+    losses, speed = ((tmp_path / name).read_text() for name in ("a.svg", "a-speed.svg"))
+    for words in ("training loss (log axis)", "_slow$x$", "_fast$x$ (best)", "step"):
+        assert f"<!-- {words} -->" in losses.replace("<!--  _", "<!-- _"), words
+    assert losses.index("_slow$x$ -->") < losses.index("_fast$x$ (best) -->")
+    assert "<!-- speed (axis begins at 7,975) -->" in speed
+    assert "<!-- 8,100 -->" in speed
 
 
 def test_write_plot_refuses_unknown_file_type(tmp_path: Path) -> None:
