@@ -16,7 +16,12 @@ from gpuctl.command_line.options import common_options
 @click.option(
     "--tag", multiple=True, metavar="K=V", help="Show the runs with this tag. Repeatable: with all."
 )
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw the losses, and speeds in FILE-speed.png.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE.png",
+    help="Draw the losses, and speeds in FILE-speed.png.",
+)
 @click.option(
     "--csv",
     type=click.Path(path_type=Path),

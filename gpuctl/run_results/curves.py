@@ -52,7 +52,7 @@ def loss_curve(runs: Sequence[Result]) -> tuple[dict[float, float], list[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class LossAxis:
-    """An axis on which the losses of several runs can be told apart."""
+    """An axis that shows the differences between the losses of runs."""
 
     log: bool = False
     top: float | None = None
@@ -60,7 +60,7 @@ class LossAxis:
 
     @property
     def note(self) -> str:
-        """Return the words on what is unusual about it. Empty: it is a plain axis."""
+        """Return the words for its title, such as ` (log axis)`. Empty: it is a plain axis."""
         cut = f"cut above {text.loss(self.top)}" if self.top is not None else ""
         words = ", ".join(filter(None, ["log axis" if self.log else "", cut]))
         return f" ({words})" if words else ""

@@ -1,6 +1,6 @@
 """Plots of results: losses, speeds, and the trials of searches.
 
-Runs differ by marker and line, too, not by color alone: they can be told apart in black and white.
+Runs differ by marker and line, too, not by color alone, so that a print in black and white shows them.
 """
 
 import itertools
@@ -120,19 +120,19 @@ def _height_at_end(curve: dict[float, float]) -> float:
 def _draw_speeds(results: Sequence[Result]) -> "Figure | None":
     """Draw samples/s, and the parts of a step's time of the runs that have them."""
     timed = [result for result in results if result.train.samples_per_s]
-    parted = [result for result in results if any(vars(result.train.share).values())]
+    with_parts = [result for result in results if any(vars(result.train.share).values())]
     panels: list[Draw] = []
     if timed:
         panels.append(
             partial(_plot_scaling, results=timed) if _layouts(timed) else partial(_plot_speed, results=timed)
         )
-    if parted:
-        panels.append(partial(_plot_share, results=parted))
+    if with_parts:
+        panels.append(partial(_plot_share, results=with_parts))
     return _figure(panels, height=max(4.0, 1.6 + 0.4 * len(results))) if panels else None
 
 
 def _figure(panels: Sequence[Draw], height: float) -> "Figure":
-    """Draw panels one beside another."""
+    """Draw panels in a row."""
     figure = new_figure(1 + 6 * len(panels), height)
     for draw, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         draw(axes)
@@ -206,7 +206,7 @@ def _plot_share(axes: "Axes", *, results: Sequence[Result]) -> None:
 
 
 def _name_runs(axes: "Axes", results: Sequence[Result]) -> None:
-    """Write each run's name beside its row, the first on top."""
+    """Label the rows with the names of the runs, the first on top."""
     axes.set_yticks(range(len(results)), labels(results))
     axes.set_ylim(max(len(results), 2) - 0.4, -0.6)
 

@@ -51,8 +51,8 @@ def test_write_plot_refuses_runs_without_timings(tmp_path: Path) -> None:
 
 def test_write_plot_draws_one_line_per_job(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    more = replace(RESULT, world_size=4)
-    other = replace(RESULT, script="$other$.py", world_size=2)
+    more = replace(RESULT, run="20261121-054626-0b58", world_size=4)
+    other = replace(RESULT, run="20261121-054627-0b59", script="$other$.py", world_size=2)
     alone = replace(RESULT, world_size=1)
     written = plots.write_plot([alone, other, more], tmp_path / "a.svg")
     assert written == f"wrote {tmp_path}/a.svg (losses) and {tmp_path}/a-speed.svg (speed): 3 runs"
