@@ -164,6 +164,10 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "inventories/specs/job_file.py",
         "gpuctl/command_line/options.py",
     ),
+    "integration/test_notify_vms.py": (
+        "gpuctl/workflow/machines/notify.py",
+        "remote/node/notify/",
+    ),
     "integration/test_notify.py": (
         "gpuctl/workflow/machines/notify.py",
         "remote/checks/notices.py",

@@ -4,13 +4,15 @@ import base64
 import hashlib
 import hmac
 import os
+import signal
 import socket
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support import Gpuctl, wait_for
+from support import Gpuctl, processes_with, wait_for
 
 from tests.fakes.webhooks import Receiver, receiver
 
@@ -93,6 +95,32 @@ def test_undelivered_notice_is_reported_without_the_secret(host: Gpuctl, server:
     line = next(line for line in done.err.splitlines() if "did not reach" in line)
     assert f"did not reach {server.url}/…: HTTP status 404; it is not sent again" in line
     assert "s3cret" not in done.err + done.out
+
+
+def test_secret_is_in_no_file_command_line_or_output(host: Gpuctl, server: Receiver, tmp_path: Path) -> None:
+    server.answers += [500] * 9
+    targets = tmp_path / "targets"
+    targets.write_text(f"{server.url}/s3cret\nslack:{server.url}/s3cret\ncommand:exit 3 # s3cret\n")
+    targets.chmod(0o600)
+    done = host.ok("--verbose", "train", "--notify", f"@{targets}", "my.py")
+    assert done.err.count("did not reach") == 3
+    lines = {path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()}
+    assert processes_with(str(host.home)), "the node tries again"
+    assert not any(b"s3cret" in line for line in lines)
+    assert files_with(host.home, "s3cret") == []
+    assert "s3cret" not in done.err + done.out + host.ok("runs").out + host.ok("results", "--json").out
+
+
+def test_machine_that_is_shut_down_sends_it(host: Gpuctl, server: Receiver) -> None:
+    host.script("endless.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    host.ok("train", "--detach", "--notify", server.url, "endless.py")
+    wait_for(lambda: "begun" in host("logs").out, what="the ranks", deadline_s=60)
+    for pid in processes_with(str(host.home / "clusters" / "default" / "local" / "default-0")):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: server.requests, what="the notice")
+    assert server.types() == ["run.failed"]
+    assert server.requests[0].json["data"]["first_error"]["message"] == "its machine was shut down"
 
 
 def test_status_reports_what_a_node_without_a_route_could_not_send(host: Gpuctl) -> None:

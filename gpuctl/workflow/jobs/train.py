@@ -62,6 +62,7 @@ from inventories.clocks import passed_s
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
+from inventories.runs.end_reasons import Reason
 from inventories.runs.run import Result, Run
 from inventories.text import plural
 from remote.launchers import launcher_of
@@ -412,7 +413,7 @@ class _Start:
             hung=self.watch.stopped_as_hung and request.on_hang == "restart",
         )
         first = self.record.nodes[0].name
-        if first in self.watch.lost:
+        if first in self.watch.lost or result.reason in (Reason.REBOOTED, Reason.CONTAINER_RESTARTED):
             why = result.first_error.message if result.first_error else f"{first} does not answer"
             send_from_here(self.runs.app, request.notify, first_node_lost(self.record, why))
         if request.drives and result.status in ("succeeded", "failed"):

@@ -7,9 +7,9 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
@@ -32,8 +32,8 @@ NOTIFY = "notify"
 """Event in a cluster's journal: `targets`, without their secrets."""
 SECRET_VARIABLE, SMTP_VARIABLE = "GPUCTL_NOTIFY_SECRET", "GPUCTL_SMTP"
 WRONG_INPUT = Usage.exit_status
-PAUSES_S = (2.0, 10.0)
-"""Before each further attempt of this command, which a person waits for."""
+ANSWER_S, PAUSES_S = 10.0, (2.0, 10.0)
+"""For an attempt of this command, which a person waits for, and before each further one."""
 
 
 def settings(store: Store) -> dict[str, str]:
@@ -69,7 +69,8 @@ def for_run(
         "run": {
             "run": run.run,
             "cluster": run.cluster,
-            "title": run.script,
+            "name": run.options.name if run.options else None,
+            "script": run.script,
             "node": first.name,
             "nodes": len(run.nodes),
             "ranks": run.world_size,
@@ -78,7 +79,7 @@ def for_run(
             "peers": {machine.name: machine.private_ip for machine in peers},
             "continues": continues,
         },
-        "machine": _end_of(folder, inventory, first),
+        "machine": _end_of(folder, inventory, first, first=True),
     }
 
 
@@ -93,24 +94,31 @@ def default_targets(app: App) -> tuple[str, ...]:
     return notify_targets(app.config.notify)
 
 
+def title_of(run: Run) -> str:
+    """Return a run's name, or else its script."""
+    return (run.options.name if run.options else None) or run.script
+
+
 def send_from_here(app: App, targets: Sequence[str], notice: Notice) -> None:
     """Deliver a notice that no node can send, and report each target that it did not reach."""
     if not targets:
         return
     from remote.shared.notify.delivery import deliver
 
-    signing = settings(app.store)
+    signing, results = settings(app.store), dict[Target, "Attempt"]()
 
-    def send(target: Target) -> "Attempt":
-        return deliver(target, notice, signing, pauses_s=PAUSES_S)
+    def send(target: Target) -> None:
+        results[target] = deliver(target, notice, signing, pauses_s=PAUSES_S, answer_s=ANSWER_S)
 
-    parsed = [parse(target) for target in targets]
-    with ThreadPoolExecutor(len(parsed)) as pool:
-        for target, result in zip(parsed, pool.map(send, parsed), strict=True):
-            if not result.delivered:
-                app.output.say(
-                    f"the notification {notice.type} did not reach {shown(target)}: {result.detail}"
-                )
+    # Daemons: Ctrl-C ends the wait, and then no thread may keep the process.
+    threads = [Thread(target=send, args=(parse(target),), daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for target, result in results.items():
+        if not result.delivered:
+            app.output.say(f"the notification {notice.type} did not reach {shown(target)}: {result.detail}")
 
 
 def watch_machines(app: App, folder: ClusterFolder, inventory: Inventory, targets: Sequence[str]) -> None:
@@ -130,7 +138,8 @@ def watch_machines(app: App, folder: ClusterFolder, inventory: Inventory, target
 
     def start(machine: Machine) -> None:
         with connect(machine, folder) as node:
-            node.call("notify", {**request, "machine": _end_of(folder, inventory, machine)})
+            end = _end_of(folder, inventory, machine, first=machine == alive[0])
+            node.call("notify", {**request, "machine": end})
 
     machines = alive if _spot_of(folder, inventory) else alive[:1]
     for outcome in fan_out(start, {machine.name: machine for machine in machines}):
@@ -138,13 +147,14 @@ def watch_machines(app: App, folder: ClusterFolder, inventory: Inventory, target
             app.output.say(f"note: {outcome.node} sends no notification before it ends: {outcome.error}")
 
 
-def _end_of(folder: ClusterFolder, inventory: Inventory, machine: Machine) -> dict[str, Any]:
-    """Return the signs of a machine's end for the node that watches them."""
+def _end_of(folder: ClusterFolder, inventory: Inventory, machine: Machine, *, first: bool) -> dict[str, Any]:
+    """Return the signs of a machine's end for the node that watches them. `first`: it announces the end of all."""
     record = CloudState(folder).load() if inventory.provider in RENTED else None
     ends_at = datetime.fromisoformat(record.expires_at).timestamp() if record and record.expires_at else None
     return {
         "cluster": folder.name,
         "node": machine.name,
+        "first": first,
         "ends_at": ends_at,
         "spot": _spot_of(folder, inventory),
     }
@@ -186,7 +196,7 @@ def first_node_lost(run: Run, why: str) -> Notice:
     """Return the notice of a run that lost the node which would have sent its notices."""
     node = run.nodes[0].name
     lines = [why, f"run {run.run} on {run.cluster}", f"gpuctl results {run.run}"]
-    title = f"{run.script} lost {node}, its first node"
+    title = f"{title_of(run)} lost {node}, its first node"
     return _notice("run.node_lost", "bad", title, lines, run.cluster, run=run.run, node=node)
 
 
@@ -194,7 +204,7 @@ def not_restarted(run: Run, why: str) -> Notice:
     """Return the notice of a job that gpuctl was to restart, and did not."""
     lines = [why, f"gpuctl results {run.run}"]
     return _notice(
-        "job.not_restarted", "bad", f"{run.script} is not restarted", lines, run.cluster, run=run.run
+        "job.not_restarted", "bad", f"{title_of(run)} is not restarted", lines, run.cluster, run=run.run
     )
 
 

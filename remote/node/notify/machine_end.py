@@ -28,14 +28,20 @@ class MachineEnd:
     def __init__(
         self, machine: Mapping[str, Any], *, idle_state: str = IDLE_STATE, metadata: str = IMDS
     ) -> None:
-        """`machine`: `cluster`, `node`, `ends_at` (Unix seconds, `None`: never), `spot` (`aws`, or empty)."""
+        """Watch a machine.
+
+        `machine`: `cluster`, `node`; `first`: whether it is the cluster's first, which announces the end of all;
+        `ends_at` (Unix seconds, `None`: never); `spot` (`aws`, or empty).
+        """
         self._machine = machine
         self._idle_state = Path(idle_state)
         self._metadata = metadata
 
     def poll(self, now: float) -> List[Notice]:
         """Return the notices of ends that are near; an end has the same notice at each look."""
-        notices = [self._of_time(now), self._of_use(now), self._of_spot(now)]
+        notices = [self._of_spot(now)]
+        if self._machine["first"]:
+            notices += [self._of_time(now), self._of_use(now)]
         return [each for each in notices if each is not None]
 
     def _of_time(self, now: float) -> Optional[Notice]:

@@ -67,7 +67,7 @@ def ended(run_dir: Path, run: Mapping[str, Any], state: Mapping[str, Any], now: 
     ]
     data = dict(document(run, seconds), status=status, exit_code=state.get("exit_code"), loss=losses)
     data.update(first_error=error, next=command)
-    title = "{} {} after {}".format(run["title"], phrase, span(seconds))
+    title = "{} {} after {}".format(title_of(run), phrase, span(seconds))
     event = END.format(run["run"])
     return notice(event, type="run." + status, at=at, tone=tone, title=title, lines=lines, data=data)
 
@@ -81,7 +81,7 @@ def hung(run: Mapping[str, Any], report: Mapping[str, Any], count: int, now: flo
     """Return the notice of a run without progress. `count`: number of the hang in the run."""
     seconds, silent_s = now - run["started"], float(report.get("silent_s", 0.0))
     command = "gpuctl why {}".format(run["run"])
-    title = "{} hangs: no progress for {}".format(run["title"], span(silent_s))
+    title = "{} hangs: no progress for {}".format(title_of(run), span(silent_s))
     data = dict(document(run, seconds), silent_s=round(silent_s), next=command)
     event = "{} hung {}".format(run["run"], count)
     lines = [about_line(run, seconds), command]
@@ -91,11 +91,16 @@ def hung(run: Mapping[str, Any], report: Mapping[str, Any], count: int, now: flo
 def node_lost(run: Mapping[str, Any], name: str, silent_s: float, now: float) -> Notice:
     """Return the notice of a node that no longer answers the first one."""
     seconds, command = now - run["started"], "gpuctl status --cluster {}".format(run["cluster"])
-    title = "{} lost {}: no answer for {}".format(run["title"], name, span(silent_s))
+    title = "{} lost {}: no answer for {}".format(title_of(run), name, span(silent_s))
     data = dict(document(run, seconds), node=name, next=command)
     event = "{} lost {}".format(run["run"], name)
     lines = [about_line(run, seconds), command]
     return notice(event, type="run.node_lost", at=now, tone="bad", title=title, lines=lines, data=data)
+
+
+def title_of(run: Mapping[str, Any]) -> str:
+    """Return a run's name, or else its script."""
+    return str(run["name"] or run["script"])
 
 
 def document(run: Mapping[str, Any], seconds: float) -> Dict[str, Any]:
@@ -103,7 +108,8 @@ def document(run: Mapping[str, Any], seconds: float) -> Dict[str, Any]:
     return {
         "run": run["run"],
         "cluster": run["cluster"],
-        "script": run["title"],
+        "name": run["name"],
+        "script": run["script"],
         "nodes": run["nodes"],
         "ranks": run["ranks"],
         "seconds": round(seconds, 1),

@@ -64,6 +64,7 @@ def deliver(
     settings: Mapping[str, Any],
     *,
     pauses_s: "tuple[float, ...]" = PAUSES_S,
+    answer_s: float = ANSWER_S,
     on_attempt: Callable[[Attempt, Optional[float]], None] = lambda *_: None,
 ) -> Attempt:
     """Try until the notice is delivered, can't be, or the last attempt has failed.
@@ -72,7 +73,7 @@ def deliver(
     """
     pauses = list(pauses_s)
     while True:
-        result = attempt(target, notice, settings)
+        result = attempt(target, notice, settings, answer_s)
         pause_s = pauses.pop(0) if pauses and result.again else None
         on_attempt(result, pause_s)
         if pause_s is None:

@@ -20,7 +20,8 @@ from tests.fakes.webhooks import Receiver, receiver
 RUN = {
     "run": "20261121-054625-3fa9",
     "cluster": "default",
-    "title": "train.py",
+    "name": None,
+    "script": "train.py",
     "node": "gpu-0",
     "nodes": 1,
     "ranks": 2,
@@ -30,7 +31,7 @@ RUN = {
     "continues": False,
 }
 SETTINGS = {"secret": "s", "smtp": ""}
-MACHINE = {"cluster": "default", "node": "gpu-0", "ends_at": 10_000.0, "spot": ""}
+MACHINE = {"cluster": "default", "node": "gpu-0", "first": True, "ends_at": 10_000.0, "spot": ""}
 
 
 @pytest.fixture
@@ -121,8 +122,9 @@ def test_failure_without_a_rank_has_the_reason(tmp_path: Path, reason: str | Non
 
 
 def test_stop_for_a_hang_has_the_reason(tmp_path: Path) -> None:
-    made = ended(tmp_path, {"exit_code": 1, "ended": {"reason": "stopped_hung"}})
+    made = ended(tmp_path, {"exit_code": 1, "ended": {"reason": "stopped_hung"}}, name="wide")
     assert (made.type, made.lines[0]) == ("run.stopped", "it hung")
+    assert (made.title, made.data["script"]) == ("wide was stopped after 60 min", "train.py")
 
 
 def test_run_that_continues_on_more_machines_has_not_ended(tmp_path: Path) -> None:
@@ -214,6 +216,10 @@ def test_end_of_the_time_is_announced_ten_minutes_ahead(tmp_path: Path, now: flo
     for made in notices:
         assert made.title.startswith("The machines of default end in ")
         assert (made.type, made.data["ends_at"]) == ("machines.ending", 10_000.0)
+
+
+def test_other_machines_leave_the_end_of_the_time_to_the_first(tmp_path: Path) -> None:
+    assert machine(tmp_path, first=False).poll(9999.0) == []
 
 
 def test_end_for_want_of_use_has_one_notice_while_idle(tmp_path: Path) -> None:
