@@ -57,7 +57,7 @@ class Config:
     )
     notify: tuple[str, ...] = option(
         default=(), key="notify", read=read_texts,
-        meaning="Target of `--notify`, or a list, for new clusters, and for jobs of `train` and `tune`. Default: no "
+        meaning="Target of `--notify`, or a list, for new clusters, and for `train`, `tune` and `bench`. Default: no "
         "message.",
     )
 # fmt: on

@@ -26,6 +26,7 @@ from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.notify import (
     command_failed,
     command_succeeded,
+    default_targets,
     failure_sent,
     send_from_here,
 )
@@ -147,7 +148,7 @@ def bench(app: App, request: BenchRequest, *, on_end: Callable[[Bench], object] 
     """
     check(request)
     nnodes = max((layout.nodes for layout in request.layouts), default=None)
-    targets = request.job.notify
+    targets = request.job.notify or default_targets(app)
     command = "bench " + " ".join(request.job.words[:1] or ["(built-in job)"])
     with (
         failure_sent(app, targets, command, app.options.cluster),
