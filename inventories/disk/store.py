@@ -216,7 +216,11 @@ class Store:
         # Ids sort by time: the second run of a second gets the next one.
         while (stamp := moment.strftime("%Y%m%d-%H%M%S")) in stamps:
             moment += timedelta(seconds=1)
-        run = RunFolder(runs / f"{stamp}-{os.urandom(2).hex()}")
+        return self.make_run(f"{stamp}-{os.urandom(2).hex()}")
+
+    def make_run(self, run_id: str) -> RunFolder:
+        """Make the folder of a run. Idempotent."""
+        run = RunFolder(self.home / "runs" / run_id)
         parts = (run.logs_path, run.metrics_path, run.ranks_path, run.nodes_path, run.artifacts_path)
         for folder in (run.path, *parts):
             files.private_dir(folder)

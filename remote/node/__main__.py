@@ -16,6 +16,7 @@ ANSWERING = {
     "driver": "gpu.driver",
     "stop": "runs.supervisor",
     "run_state": "runs.supervisor",
+    "runs": "runs.records",
     "follow": "runs.follow",
     "describe": "storage.sending",
     "send": "storage.sending",

@@ -39,6 +39,8 @@ IDLE_KEEP = "idle-keep.json"
 """In NODE_FOLDER: the time before which the machine does not end."""
 
 # Files and folders of a run.
+RUN_RECORD = "run.json"
+"""The record of the run, for computers that did not start it."""
 LOGS = "logs"
 METRICS = "metrics"
 RANKS = "ranks"

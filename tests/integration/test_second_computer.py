@@ -111,3 +111,24 @@ def test_adopt_refuses_what_it_can_mistake(first: CloudGpuctl, second: CloudGpuc
     assert (refused.status, "is another user's" in refused.err) == (2, True)
     found = second.ok("reap", "--dry-run", "--json").json["clusters"]
     assert second.ok("adopt", found[0]["id"], "--yes", "--json", env=stranger).json["cluster"] == "default"
+
+
+def test_adopt_brings_runs_of_first_computer(first: CloudGpuctl, second: CloudGpuctl) -> None:
+    first.script("hello.py", "import os\nprint('hello from', os.environ['RANK'])\n")
+    ran = first.ok("train", "--device", "cpu", "--json", "hello.py", timeout_s=170).json
+    first.ok("train", "--device", "cpu", "--detach", "--json", "hello.py", timeout_s=170)
+
+    second.ok("adopt", "--yes")
+    listed = second.ok("runs", "--json").json["runs"]
+    assert ran["run"] in [run["run"] for run in listed]
+    assert "hello from 1" in second.ok("logs", ran["run"], "--rank", "1").out
+    brought = second.ok("results", ran["run"], "--json").json["runs"][0]
+    same = ("run", "status", "exit_code", "world_size", "script", "started_at")
+    assert {key: brought[key] for key in same} == {key: ran[key] for key in same}
+
+    begun = second.ok("train", "--device", "cpu", "--json", "--detach", "-m", "this", timeout_s=170).json[
+        "run"
+    ]
+    assert begun not in [run["run"] for run in first.ok("runs", "--json").json["runs"]]
+    first.ok("adopt", "--yes")
+    assert begun in [run["run"] for run in first.ok("runs", "--json").json["runs"]]

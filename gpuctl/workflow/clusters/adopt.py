@@ -12,6 +12,7 @@ from gpuctl.workflow.clusters.status import status_of
 from gpuctl.workflow.machines.inventory_files import pin_host_keys, save_inventory
 from gpuctl.workflow.machines.reach import reach
 from gpuctl.workflow.machines.setup_state import READY
+from gpuctl.workflow.runs.found_runs import find_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
@@ -54,11 +55,15 @@ def adopt(app: App, scope: Scope, cluster_id: str | None) -> ClusterStatus:
             folder.journal.append(READY, machines=[machine.id for machine in machines])
             inventory = replace(inventory, machines=tuple(reached.get(m.name, m) for m in inventory.machines))
         save_inventory(folder, inventory)
+        runs = find_runs(app, folder, machines)
     app.options = replace(app.options, cluster=folder.name)
     status = status_of(app, folder)
     if failed:
         raise Attention("\n".join([*failed.values(), _advice(folder, failed)]), result=status)
-    app.output.say(f"the cluster {folder.name} is taken over: {plural(len(machines), 'machine')}")
+    brought = f", {plural(len(runs), 'run')} of another computer" if runs else ""
+    app.output.say(
+        f"the cluster {folder.name} can be used from here: {plural(len(machines), 'machine')}{brought}"
+    )
     return status
 
 

@@ -14,6 +14,7 @@ from gpuctl.errors import Usage
 from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.inventory_files import save_inventory
+from gpuctl.workflow.runs.found_runs import find_runs
 from inventories import codec
 from inventories.disk import files, sealed
 from inventories.disk.store import ClusterFolder
@@ -69,7 +70,8 @@ def import_key(app: App, file: Path, passphrase: str) -> KeyFile:
                 f"The cluster {name} is known here already. Nothing was changed. If it is another one, import the "
                 "file with another folder in GPUCTL_HOME."
             )
-        _write(folder, access, file)
+        inventory = _write(folder, access, file)
+        find_runs(app, folder, inventory.machines)
     return KeyFile(cluster=name, file=file)
 
 
@@ -86,8 +88,8 @@ def _refuse_own_machines(inventory: Inventory) -> None:
         )
 
 
-def _write(folder: ClusterFolder, access: Access, file: Path) -> None:
-    """Write the files; the inventory and the journal, which make it a cluster, come last."""
+def _write(folder: ClusterFolder, access: Access, file: Path) -> Inventory:
+    """Write the files; the inventory and the journal, which make it a cluster, come last. Returns the inventory."""
     unknown = [name for name in access.files if name not in (*FIXED, JOURNAL) and not LAUNCH.fullmatch(name)]
     if unknown:
         raise InvalidInput(f"'{file}' has an unknown part, {unknown[0]!r}. Upgrade gpuctl.")
@@ -100,7 +102,9 @@ def _write(folder: ClusterFolder, access: Access, file: Path) -> None:
         replace(machine, key_file=folder.key_path if machine.key_file else None)
         for machine in access.inventory.machines
     )
-    save_inventory(folder, replace(access.inventory, machines=machines))
+    inventory = replace(access.inventory, machines=machines)
+    save_inventory(folder, inventory)
+    return inventory
 
 
 def _for_this_computer(name: str, text: bytes) -> bytes:

@@ -17,6 +17,7 @@ from gpuctl.workflow.runs.request.launchable import Launchable
 from gpuctl.workflow.runs.request.request import TrainRequest
 from gpuctl.workflow.runs.strategy.fitting import ranks_on
 from inventories.clocks import passed_s
+from inventories.codec import to_json
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
@@ -210,7 +211,9 @@ def see_through(
         view.phase("launch", f"run {run.run}: starting {ranks} on {plural(len(run.nodes), 'node')}")
         mark = passed_s()
         try:
-            watch.go(launches=launch.commands, wait=not detach, on_started=started, on_begun=begun)
+            record = to_json(run)
+            commands = {name: {**command, "record": record} for name, command in launch.commands.items()}
+            watch.go(launches=commands, wait=not detach, on_started=started, on_begun=begun)
             launched = max(watch.started_s.values(), default=mark)
             run = replace(run, seconds={**run.seconds, "launch": round(launched - mark, 3)})
             folder.save_run(run)

@@ -30,6 +30,7 @@ from remote.shared.constants import (
     METRICS,
     PLACE,
     RANKS,
+    RUN_RECORD,
 )
 from remote.shared.files import read_json, temporary_beside, write_json
 
@@ -45,7 +46,7 @@ class Stopped(Exception):
 
 
 def launch(spec: Dict[str, Any]) -> None:
-    """Start the run of `spec` and return when it is under way: run_dir, node, argv, env, path_prefix, code.
+    """Start the run of `spec` and return when it is under way: run_dir, node, argv, env, path_prefix, code, record.
 
     Making the run's folder is the claim: a second call, after a lost answer, starts nothing, and neither does one
     for a run that was stopped before it began. One run at a time: under the lock nobody else's can begin.
@@ -65,6 +66,8 @@ def launch(spec: Dict[str, Any]) -> None:
                 run_dir.mkdir(mode=0o700)
             except FileExistsError:
                 return
+            if spec.get("record"):
+                write_json(run_dir / RUN_RECORD, spec["record"])
             for name in (METRICS, RANKS, ARTIFACTS):
                 (run_dir / name).mkdir(mode=0o700)
             placed = placed_for(run_dir)
