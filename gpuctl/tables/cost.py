@@ -39,11 +39,8 @@ def cost_table(result: CostResult) -> RenderableType:
         for cost in result.clusters
         if cost.unknown
     ]
-    prefix = (
-        "at least "
-        if result.unknown or any(cost.unknown and cost.usd is None for cost in result.clusters)
-        else ""
-    )
+    incomplete = result.unknown or any(cost.usd is None for cost in result.clusters)
+    prefix = "at least " if incomplete else "about " if notes else ""
     total = f"{prefix}{text.spent(result.usd)} since {result.since[:10]}, {plural(len(result.clusters), 'cluster')}"
     return Group(
         table,
@@ -52,7 +49,7 @@ def cost_table(result: CostResult) -> RenderableType:
         "",
         Text(total, "bold"),
         *notes,
-        Text("list prices, without taxes, traffic and discounts", "dim"),
+        Text("list prices, without taxes, traffic and discounts; times are UTC", "dim"),
     )
 
 

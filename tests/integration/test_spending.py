@@ -1,10 +1,12 @@
 """Test limits on the money of all clusters, defaults of new clusters, and `cost`, with both clouds."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from clouds import KINDS, CloudGpuctl, Clouds, Kind
 
+from provision.pricing.ledger import month_of
 from tests.fakes.client import FakeCloud
 
 pytestmark = pytest.mark.slow
@@ -57,6 +59,30 @@ def test_up_refuses_if_a_place_does_not_answer(oci: CloudGpuctl, aws: FakeCloud)
     assert oci.cloud.owned() == []
     aws.clear_faults()
     oci.ok(*up(oci), env=aws.env)
+
+
+def test_two_launches_at_once_do_not_break_the_limit(oci: CloudGpuctl) -> None:
+    oci.ok("config", "set", "max_hourly_usd", str(HOURLY["oci"] * 1.5))
+    commands = [oci.fork(*up(oci, "--cluster", name)) for name in ("one", "two")]
+    ends = [(*command.communicate(timeout=300), command.returncode) for command in commands]
+    assert sorted(status for _, _, status in ends) == [0, 2], ends
+    assert len(oci.cloud.live_instances()) == 1
+
+
+def test_up_refuses_above_the_limit_of_the_month_and_names_a_shorter_time(oci: CloudGpuctl) -> None:
+    now = datetime.now(UTC)
+    if month_of(now)[1] - now < timedelta(hours=1):
+        pytest.skip("the month ends soon")
+    oci.ok("config", "set", "max_usd_per_month", "1")
+    refused = oci(*up(oci))
+    assert refused.status == 2, refused.err
+    assert "more than max_usd_per_month 1 in" in refused.err
+    assert "Add --ttl" in refused.err
+    oci.ok(*up(oci, "--ttl", "10m"))
+    second = oci(*up(oci, "--ttl", "10m", "--cluster", "second"))
+    assert second.status == 2, second.err
+    assert "by other clusters until they end" in second.err
+    assert len(oci.cloud.live_instances()) == 1
 
 
 @pytest.fixture

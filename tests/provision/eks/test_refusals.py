@@ -6,6 +6,7 @@ import pytest
 from inventories.errors import InvalidInput
 from provision.eks import requests
 from provision.errors import Denied, Exists, NoCapacity, RefusedPlan, UnknownShape
+from provision.rented.tagged_clusters import list_billed
 from provision.rented.teardown import remove
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import FastClock
@@ -136,6 +137,9 @@ def test_reap_finds_it_without_files_and_removes_what_controllers_left(user: Use
             TagSpecifications=[{"ResourceType": "security-group", "Tags": pairs}],
         )
     assert {"network-interface", "volume"} <= {resource.kind for resource in cloud.resources()}
+    (billed,) = list_billed(cloud, {"g5.12xlarge": 5.672}.get).clusters
+    assert len(billed.machines) == 2
+    assert billed.most_hourly_usd == pytest.approx(5.672 + 0.096 + 2 * 0.005 + 0.10)
 
     removed = remove(cloud, None, clock=FastClock(), say=user.said.append, blocked_timeout_s=20.0)
 

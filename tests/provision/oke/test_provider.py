@@ -16,6 +16,7 @@ from provision.oke.offers import choose
 from provision.oke.requests import PREEMPTIBLE
 from provision.records import Target
 from provision.rented.state import CloudState
+from provision.rented.tagged_clusters import list_billed
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
 from tests.provision.lost_pods import lose_first_machine
@@ -43,6 +44,9 @@ def test_cluster_is_made_found_again_and_removed_without_leftovers(user: User, f
     assert user.provider.find() == made
     kinds = Counter(part.get("kind", "instance") for part in fake.owned())
     assert (kinds["okecluster"], kinds["nodepool"], kinds["instance"]) == (1, 2, 3)
+    (billed,) = list_billed(connect(Target(provider="oke"), clock=FastClock()), {SHAPE: 4.0}.get).clusters
+    assert len(billed.machines) == 3
+    assert billed.most_hourly_usd == pytest.approx(2 * 4.0 + 0.074 + 0.10)
     assert user.down() == ()
     assert fake.owned() == []
     called = {call["operation"] for call in fake.calls()} - OPTIONAL
