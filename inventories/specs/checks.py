@@ -5,6 +5,7 @@ value and the allowed values.
 """
 
 import ipaddress
+import math
 import re
 from collections.abc import Iterable
 from os import PathLike
@@ -18,6 +19,8 @@ MAX_COUNT = 1000
 MAX_DISK_GB = 1_000_000
 MAX_STOP_GRACE_S = 24 * 3600.0
 MAX_KEEP_S = 24 * 3600.0
+NO_LIMIT_S = math.inf
+"""The value of `--ttl none` and `--idle none`, in place of a default of the user's configuration."""
 MIN_TTL_S = 600.0
 """With a shorter time, machines end before they have booted."""
 
@@ -88,8 +91,8 @@ def check_stop_grace_s(text: object) -> float:
 
 
 def check_ttl_s(text: object) -> float:
-    """Return the seconds that machines live, long enough to boot."""
-    seconds = parse_duration_s(text, "--ttl")
+    """Return the seconds that machines live, long enough to boot; NO_LIMIT_S for `none`."""
+    seconds = NO_LIMIT_S if text == "none" else parse_duration_s(text, "--ttl")
     if seconds < MIN_TTL_S:
         raise InvalidInput(
             f"A --ttl of {text} ends before the machines have booted: give {MIN_TTL_S / 60:.0f}m or more."
@@ -105,8 +108,8 @@ def check_texts(values: object) -> tuple[str, ...]:
 
 
 def check_idle_s(text: object) -> float:
-    """Return the seconds without use after which machines end, long enough to boot."""
-    seconds = parse_duration_s(text, "--idle")
+    """Return the seconds without use after which machines end, long enough to boot; NO_LIMIT_S for `none`."""
+    seconds = NO_LIMIT_S if text == "none" else parse_duration_s(text, "--idle")
     if seconds < MIN_TTL_S:
         raise InvalidInput(
             f"An --idle of {text} ends machines while they are set up: give {MIN_TTL_S / 60:.0f}m or more."

@@ -139,15 +139,15 @@ class Spec:
         meaning="Port on which the machines listen for SSH. Default: 22.",
     )
     ttl_s: float | None = option(
-        "--ttl", keyword="ttl", key="ttl", read=check_ttl_s, kind=str, annotation="str | None", metavar="TIME",
+        "--ttl", keyword="ttl", key="ttl", read=check_ttl_s, kind=str, annotation="str | None", metavar="TIME|none",
         providers="clouds eks oke",
         help="End the machines and their bill after this long, 10m or more, such as 4h. (clouds)",
         meaning="Time after which the cloud ends the machines, `10m` or more, such as `4h` or `1h30m`. Default: "
         "never.",
     )
     idle_s: float | None = option(
-        "--idle", keyword="idle", key="idle", read=check_idle_s, kind=str, annotation="str | None", metavar="TIME",
-        providers="clouds",
+        "--idle", keyword="idle", key="idle", read=check_idle_s, kind=str, annotation="str | None",
+        metavar="TIME|none", providers="clouds",
         help="End the machines after this long without use (a run, a login, busy GPUs or CPUs, a transfer), 10m or "
         "more, such as 30m. On OCI `gpuctl reap --idle` ends them. (clouds)",
         meaning="Time without use after which the machines end, `10m` or more, such as `30m`. Use is a run, a login, "

@@ -102,8 +102,11 @@ def test_defaults_hold_for_new_clusters_and_the_plan_names_them(gpuctl: CloudGpu
     assert any("--ttl 8h: the default in " in note for note in plan["notes"])
     typed = gpuctl.ok(*up(gpuctl, "--dry-run", "--ttl", "2h")).json
     assert typed["until_s"] == 2 * 3600
+    assert gpuctl.ok(*up(gpuctl, "--dry-run", "--ttl", "none")).json["until_s"] is None
     gpuctl.ok(*up(gpuctl))
     gpuctl.ok("config", "set", "ttl", "3h")
+    kept = gpuctl(*up(gpuctl, "--ttl", "none"))
+    assert (kept.status, "were made with --ttl 8h" in kept.err) == (2, True), kept.err
     again = gpuctl.ok(*up(gpuctl, "--count", "2", "--dry-run")).json
     assert 7 * 3600 < again["until_s"] <= 8 * 3600
 

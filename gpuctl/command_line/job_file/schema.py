@@ -113,7 +113,7 @@ def _cluster() -> Schema:
 def _field(option: Option) -> Schema:
     """Return the schema of a value of a spec's key."""
     if option.name in ("ttl_s", "idle_s"):
-        return {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?[smhd])+$"}
+        return {"type": "string", "pattern": r"^(none|([0-9]+(\.[0-9]+)?[smhd])+)$"}
     if option.name == "driver":
         return {"type": ["string", "integer"]}
     if option.name == "setup":

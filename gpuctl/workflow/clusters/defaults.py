@@ -1,5 +1,6 @@
 """The defaults of the user's configuration in the spec of a new cluster. Options and spec files win over them."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,14 @@ from gpuctl.text import with_tilde
 from gpuctl.workflow.machines.notify import default_targets
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput
+from inventories.specs.checks import NO_LIMIT_S
 from inventories.specs.config import Config
 from inventories.specs.spec import Spec
 from provision.clouds import CLOUDS, RENTED, base_of, cloud_of
+from provision.errors import RefusedPlan
 from provision.pricing.spending import ttl_text
 from provision.provider import Provider
+from provision.records import CloudCluster
 from provision.rented.state import CloudState
 from provision.unsupported_options import OPTIONS, supported
 
@@ -26,19 +30,25 @@ def with_defaults(
     Only a new cluster takes them: an existing one keeps its own.
     """
     config, path = app.config, app.config_path
-    if provider.name not in RENTED or config == Config():
+    endless = [name for name in ("ttl_s", "idle_s") if getattr(spec, name) == NO_LIMIT_S]
+    if provider.name not in RENTED or (config == Config() and not endless):
         return spec, ()
-    had_account = CloudState(folder).load() is not None
-    if had_account and not (provider.name in CLOUDS and _begins_again(spec, folder, provider)):
-        return spec, ()
+    without_end: dict[str, Any] = dict.fromkeys(endless)
+    unlimited = replace(spec, **without_end)
+    record = CloudState(folder).load()
+    if record is not None and not (provider.name in CLOUDS and _begins_again(spec, folder, provider)):
+        _refuse_to_unlimit(record, endless)
+        return unlimited, ()
     values: dict[str, Any] = {
-        "region": None if had_account else _region_of(config, path, provider.name),
+        "region": None if record is not None else _region_of(config, path, provider.name),
         "ttl_s": config.ttl_s,
         "idle_s": config.idle_s,
         "ssh_cidr": config.ssh_cidr,
     }
     open_values = {
-        name: value for name, value in values.items() if value is not None and getattr(spec, name) is None
+        name: value
+        for name, value in values.items()
+        if value not in (None, NO_LIMIT_S) and getattr(spec, name) is None
     }
     defaults = {name: value for name, value in open_values.items() if name in supported(provider.name)}
     targets = () if spec.notify else default_targets(app)
@@ -49,7 +59,17 @@ def with_defaults(
         notes.append(f"{', '.join(texts)}: {source}")
     if unused := [OPTIONS[name] for name in open_values if name not in defaults]:
         notes.append(f"{provider.name} has no {', '.join(unused)}: {source} has no effect")
-    return replace(spec, **defaults, notify=spec.notify or targets), tuple(notes)
+    return replace(unlimited, **defaults, notify=spec.notify or targets), tuple(notes)
+
+
+def _refuse_to_unlimit(record: CloudCluster, fields: Iterable[str]) -> None:
+    """Raise RefusedPlan for `none` in place of a limit that the machines were made with."""
+    for name in fields:
+        if (limit_s := getattr(record, name)) is not None:
+            raise RefusedPlan(
+                f"The machines of cluster '{record.name}' were made with {OPTIONS[name]} {ttl_text(limit_s)}, which "
+                f"stays: leave out {OPTIONS[name]} none, or make a second cluster with `--cluster NAME`."
+            )
 
 
 def _begins_again(spec: Spec, folder: ClusterFolder, provider: Provider) -> bool:
