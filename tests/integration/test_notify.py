@@ -173,7 +173,7 @@ def test_up_and_bench_send_how_they_ended(gpuctl: Gpuctl, server: Receiver) -> N
     gpuctl.script("spec.yaml", f"provider: local\ncount: 1\nnotify: [{server.url}/up]\n")
     gpuctl.ok("up", "-f", "spec.yaml")
     gpuctl.script("gpuctl.yaml", f"notify: ['{server.url}/bench']\n")
-    gpuctl.ok("bench", "--layouts", "1x1", "--", "--epochs", "1")
+    gpuctl.ok("bench", "--layouts", "1x1", "--", "--epochs", "1", "--model", "mlp", timeout_s=400)
     gpuctl.script("spec.yaml", f"setup: [exit 3]\nnotify: ['{server.url}/up']\n")
     assert gpuctl("up", "-f", "spec.yaml").status == 4
     assert [(request.path, request.json["type"]) for request in server.requests] == [

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,7 @@ def for_run(
             "nodes": len(run.nodes),
             "ranks": run.world_size,
             "hourly_usd": run.hourly_usd,
-            "started": datetime.fromisoformat(run.started_at).timestamp(),
+            "started": datetime.fromisoformat(run.started_at).timestamp() + run.nodes[0].clock_offset_s,
             "peers": {machine.name: machine.private_ip for machine in peers},
             "continues": continues,
         },
@@ -110,13 +110,14 @@ def send_from_here(app: App, targets: Sequence[str], notice: Notice) -> None:
     def send(target: Target) -> None:
         results[target] = deliver(target, notice, signing, pauses_s=PAUSES_S, answer_s=ANSWER_S)
 
-    # Daemons: Ctrl-C ends the wait, and then no thread may keep the process.
+    # Daemons: after Ctrl-C no thread may keep the process.
     threads = [Thread(target=send, args=(parse(target),), daemon=True) for target in targets]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
-    for target, result in results.items():
+    with suppress(KeyboardInterrupt):  # the result of the command is not to be lost
+        for thread in threads:
+            thread.join()
+    for target, result in dict(results).items():
         if not result.delivered:
             app.output.say(f"the notification {notice.type} did not reach {shown(target)}: {result.detail}")
 

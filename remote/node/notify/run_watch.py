@@ -28,14 +28,14 @@ FIRST_ATTEMPT_S = 5.0
 """Time for which whoever follows a run waits for the first attempts to send its end."""
 
 
-def begin(run_dir: Path, notify: Optional[Dict[str, Any]]) -> None:
+def begin(run_dir: Path, notify: Dict[str, Any]) -> None:
     """Watch the run from a process of its own, which has the targets in its memory only. Returns at once.
 
-    `notify`: `targets`, `settings` and the facts of the `run`. `None`: nobody wants notices. A second call does
-    nothing. A run is worth more than its notices: without them if no process can be started.
+    `notify`: `targets`, `settings`, and the facts of the `run` and its `machine`. A second call does nothing. A run
+    is worth more than its notices: without them if no process can be started.
     """
     supervisor = read_json(run_dir / "runner.json")
-    if not notify or not supervisor:
+    if not supervisor:
         return
     try:
         os.close(os.open(str(run_dir / NOTIFIED), os.O_CREAT | os.O_EXCL, 0o600))
@@ -46,8 +46,6 @@ def begin(run_dir: Path, notify: Optional[Dict[str, Any]]) -> None:
 
 def undelivered(run_dir: Path) -> List[Dict[str, Any]]:
     """Return the notices of an ended run that are not delivered, once each target had its first attempt."""
-    if not (run_dir / NOTIFIED).exists():
-        return []
     run = run_dir.parent.name
     if not run_notices.continues(state(run_dir)):
         spool.wait_for_first_attempts(event_id(run_notices.END.format(run)), FIRST_ATTEMPT_S)

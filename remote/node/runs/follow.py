@@ -7,12 +7,11 @@ from typing import Any, BinaryIO, Dict
 
 from remote.node import process, run_state
 from remote.node.hangs import watch as hang_watch
-from remote.node.notify import run_watch
 from remote.node.runs import gpu_watch, script_files, supervisor, usage
 from remote.node.storage import checkpoints, outputs
 from remote.node.storage.sending import send_tree
 from remote.shared import frames
-from remote.shared.constants import ARTIFACTS, CHECKPOINTS, HANG_REPORT
+from remote.shared.constants import ARTIFACTS, CHECKPOINTS, HANG_REPORT, NOTIFIED
 from remote.shared.files import is_regular
 
 POLL_S = 0.2
@@ -41,7 +40,10 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         interfaces = [interface] if interface else []
         usage.begin_log(Path(launch["run_dir"]), launch["node"], interfaces, watch)
         hang_watch.begin(Path(launch["run_dir"]), launch["env"])
-        run_watch.begin(Path(launch["run_dir"]), launch.get("notify"))
+        if launch.get("notify"):
+            from remote.node.notify import run_watch  # its imports take long
+
+            run_watch.begin(Path(launch["run_dir"]), launch["notify"])
         frames.write(output, {"t": frames.STARTED})
     run_dir = Path(request["run_dir"])
     offsets: Dict[str, int] = dict(request["offsets"])
@@ -89,9 +91,10 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
                 parts=wants_checkpoints["parts"],
             )
         outputs.send(run_dir, request["outputs"], output)
-        undelivered = run_watch.undelivered(run_dir)
-        if undelivered:
-            frames.write(output, {"t": frames.NOTICES, "notices": undelivered})
+        if (run_dir / NOTIFIED).exists():
+            from remote.node.notify import run_watch
+
+            frames.write(output, {"t": frames.NOTICES, "notices": run_watch.undelivered(run_dir)})
     frames.write(output, {"t": frames.DONE})
 
 

@@ -7,10 +7,12 @@ import hashlib
 import json
 import re
 from datetime import datetime, timezone
-from email.message import EmailMessage
-from typing import Any, Dict, Mapping, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Sequence, Tuple
 from unicodedata import category
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage
 
 MAX_TITLE, MAX_LINE, MAX_LINES = 120, 300, 12
 MAX_BYTES = 3500
@@ -111,8 +113,10 @@ def _slack_escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def mail_of(message: Notice, sender: str, receiver: str) -> EmailMessage:
+def mail_of(message: Notice, sender: str, receiver: str) -> "EmailMessage":
     """Return the mail of a notice."""
+    from email.message import EmailMessage  # only mails need it
+
     mail = EmailMessage()
     mail["From"], mail["To"], mail["Subject"] = sender, receiver, message.title
     mail["Message-ID"] = "<{}@gpuctl.invalid>".format(message.id)
