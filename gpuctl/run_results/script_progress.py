@@ -57,7 +57,11 @@ class LogProgress:
             add_mark(self.done, now_s, self._before + line.step)
         if line.loss is not None:
             self.loss = line.loss
-        self.fraction = self._fraction(line)
+        fraction = self._fraction(line)
+        if line.step is None and self.fraction is not None:
+            # A line on an evaluation, or on an epoch without its total, is no step back.
+            fraction = max(self.fraction, fraction or 0.0)
+        self.fraction = fraction
         if self.fraction is not None:
             add_mark(self._fractions, now_s, self.fraction)
         return True
@@ -72,11 +76,10 @@ class LogProgress:
             # A count that began again is that of an epoch, and the number of epochs is not known.
             return None if self._before else of_steps
         begun = self.epoch - self._first_epoch
-        if of_steps is not None and (line.epoch is None or line.step is not None):
-            if self._spans_epochs and not self._before:
-                return of_steps
-        else:
-            of_steps = None
+        if line.epoch is not None and line.step is None:
+            of_steps = None  # of an earlier line, perhaps of the epoch before
+        if of_steps is not None and self._spans_epochs and not self._before:
+            return of_steps
         if not self.epochs:
             return None
         ended = 0.0 if line.loss is None else 1.0

@@ -64,6 +64,7 @@ def test_epochs_count_from_zero_or_one_and_end_with_their_loss() -> None:
     assert after("epoch 0/4", "epoch 1/4 loss 0.5").fraction == 0.5
     assert after("epoch 1/4 loss 0.5").fraction == 0.25
     assert after("epoch 1/4").fraction == 0
+    assert after("epoch 1/4 loss 0.5", "epoch 1/4 val_loss 0.6").fraction == 0.25
 
 
 def test_bar_that_begins_again_leaves_the_end_of_the_run_unknown() -> None:
@@ -116,6 +117,8 @@ def test_step_counted_over_all_epochs_by_lines_of_its_own_is_a_part_of_the_run()
     )
     assert (state.where()[:2], state.fraction) == (["epoch 1", "step 20/40"], 0.5)
     assert state.figures()[0] == "loss 0.700 (log)"
+    half, whole = "{'loss': 0.9, 'epoch': 0.5}", "{'loss': 0.7, 'epoch': 1.0}"
+    assert after(bars[0], half, bars[1], whole, bars[2], whole).fraction == 15 / 40, "its lines name no total"
 
 
 STATE = {"max_steps": 40, "log_history": [{"step": 10, "loss": 0.9}, {"step": 20, "loss": 0.5}]}
