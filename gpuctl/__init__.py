@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gpuctl.library.functions import clusters as clusters
     from gpuctl.library.functions import cost as cost
     from gpuctl.library.functions import plan as plan
+    from gpuctl.library.functions import report as report
     from gpuctl.library.functions import results as results
     from gpuctl.library.functions import runs as runs
     from gpuctl.library.functions import up as up
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from remote.errors import Unreachable as Unreachable
 
 LIBRARY = {
-    "gpuctl.library.functions": ("up", "plan", "cluster", "clusters", "cost", "results", "runs", "advise"),
+    "gpuctl.library.functions": ("up", "plan", "cluster", "clusters", "cost", "report", "results", "runs", "advise"),
     "gpuctl.library.cluster": ("Cluster",),
     "gpuctl.command_results": (
         "AdviceRow", "ClusterStatus", "ClusterSummary", "CommandResult", "CostResult", "DownResult", "LogLine",

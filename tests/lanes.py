@@ -52,6 +52,7 @@ _OKE = ("provision/oke/", "provision/rented/managed_kubernetes/", "provision/oci
 ABOUT: Mapping[str, tuple[str, ...]] = {
     "fakes/test_aws_proxy_hosts.py": ("tests/fakes/",),
     "fakes/test_vms.py": ("tests/fakes/vms",),
+    "gpuctl/run_report/test_page.py": ("gpuctl/run_report/",),
     "gpuctl/workflow/jobs/test_advice.py": (
         "gpuctl/workflow/jobs/adv",
         "gpuctl/tables/advise.py",

@@ -37,6 +37,7 @@ SECTIONS = (
             ("stop", "Stop a run on every node."),
             ("runs", "List the runs."),
             ("results", "Show one run's results, or compare several."),
+            ("report", "Write a report of runs: one HTML file."),
             ("export", "Write the trained weights of a run to one file."),
             ("manifests", "Write a job as Kubernetes' own objects, to apply without gpuctl."),
             ("tune", "Search for hyperparameters, with Ray Tune."),

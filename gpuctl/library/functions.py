@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from os import PathLike
+from pathlib import Path
 from typing import Unpack
 
 from gpuctl.command_results import AdviceRow, ClusterSummary, CostResult, RunInfo, UpPlan
@@ -122,6 +124,26 @@ def results(
     from gpuctl.workflow.runs.results import results_of
 
     return tuple(results_of(silent_app(cluster, progress=progress), runs, last=last, tags=tags))
+
+
+def report(
+    *runs: str,
+    file: "str | PathLike[str]",
+    last: int | None = None,
+    tags: Mapping[str, str] | None = None,
+    cluster: str = DEFAULT_CLUSTER,
+    progress: Progress = None,
+) -> Path:
+    """Write a report of runs as one HTML file, chosen as by `results`, and return its path.
+
+    gpuctl.report(tags={"sweep": "lr"}, file="report.html")
+    """
+    from gpuctl.run_report.page import check_report, write_report
+
+    path = Path(file)
+    check_report(path)
+    write_report(results(*runs, last=last, tags=tags, cluster=cluster, progress=progress), path)
+    return path
 
 
 def runs(cluster: str | None = None, *, progress: Progress = None) -> tuple[RunInfo, ...]:

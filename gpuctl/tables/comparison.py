@@ -3,8 +3,8 @@
 Imports rich: import this module where you print.
 """
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.run_results.best import best_of, best_sentence
+from gpuctl.run_results.best import Best, best_of, best_sentence, label
 from gpuctl.run_results.failures.failures import headline
 from gpuctl.run_results.saved_results import (
     Setting,
@@ -48,66 +48,93 @@ COMMON_WIDTH = 400
 """Characters of the settings that all runs have."""
 
 
-def comparison(results: Sequence[Result]) -> RenderableType:
-    """Show several runs: their common settings, a row each, and a sentence on the best.
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Several runs as a table of texts."""
 
-    A setting that differs has a column. A value that no run has is left out.
-    """
-    best, settings = best_of(results), settings_of(results)
-    differing = {setting: values for setting, values in settings.items() if len(set(values)) > 1}
-    facts = {name: [cell(result) for result in results] for name, cell in FACTS.items()}
-    known = {
-        name: dict.fromkeys(cell for cell in cells if cell != text.UNKNOWN) for name, cells in facts.items()
+    columns: Mapping[str, Sequence[str]]
+    """Title → a cell a run; `-` for unknown values. No column is wholly unknown."""
+    common: str
+    """The settings that all runs have."""
+    failures: Sequence[str]
+    best: Best | None
+
+
+def compared(results: Sequence[Result]) -> Compared:
+    """Return the table of several runs: a column for each setting that differs, and how each run ended."""
+    settings = settings_of(results)
+    columns: dict[str, Sequence[str]] = {
+        "run": [result.run for result in results],
+        "name": [text.clean(result.name or text.UNKNOWN, MAX_NAME) for result in results],
+        **_setting_columns(results, settings),
     }
-    names = [text.clean(result.name or text.UNKNOWN, MAX_NAME) for result in results]
-    styles = ["bold" if best and result is best.result else "" for result in results]
-    columns = {
-        "": [Text(BEST if style else "", style) for style in styles],
-        "run": [Text(result.run, style) for result, style in zip(results, styles, strict=True)],
-        "name": [Text(name, style) for name, style in zip(names, styles, strict=True)],
-        **_setting_columns(results, differing),
-    }
-    for name, cells in facts.items():
-        if len(known[name]) > 1:
-            columns.setdefault(name, [Text(cell) for cell in cells])
-    columns["status"] = [Text(result.status, STATUS_STYLES[result.status]) for result in results]
+    facts = []
+    for name, cell in FACTS.items():
+        cells = [cell(result) for result in results]
+        known = [*dict.fromkeys(cell for cell in cells if cell != text.UNKNOWN)]
+        if len(known) > 1:
+            columns.setdefault(name, cells)
+        facts += known if len(known) == 1 else []
+    columns["status"] = [result.status for result in results]
     for name, figure in _figures(results):
-        columns[name] = [Text(figure(result, results[0])) for result in results]
-    # A name leads to the newest run that has it, and an id to the run itself.
-    needless = ("run",) if len(set(names)) == len(results) and text.UNKNOWN not in names else ()
-    table = FittedTable(
-        columns,
-        list(zip(*columns.values(), strict=True)),
-        right=RIGHT,
-        folded=("differs by", "commit", *(title for title in columns if title.startswith("--"))),
-        optional=(*OPTIONAL, *needless),
+        title = f"last {name}" if name in columns else name
+        columns[title] = [figure(result, results[0]) for result in results]
+    return Compared(
+        columns={title: cells for title, cells in columns.items() if set(cells) != {text.UNKNOWN}},
+        common=_common(settings, facts),
+        failures=[*_failures(results)],
+        best=best_of(results),
     )
-    common = (value for values in known.values() if len(values) == 1 for value in values)
+
+
+def comparison(results: Sequence[Result]) -> RenderableType:
+    """Show several runs: their common settings, a row each, their failures, and a sentence on the best."""
+    table = compared(results)
+    best = [table.best is not None and result is table.best.result for result in results]
+    columns: dict[str, Sequence[Text]] = {"": [Text(BEST if is_best else "", "bold") for is_best in best]}
+    for title, cells in table.columns.items():
+        styles = [STATUS_STYLES.get(cell, "") if title == "status" else "" for cell in cells]
+        if title in ("run", "name"):
+            styles = ["bold" if is_best else "" for is_best in best]
+        columns[title] = [Text(cell, style) for cell, style in zip(cells, styles, strict=True)]
+    # A name leads to the newest run that has it, and an id to the run itself.
+    names = set(table.columns.get("name", ())) - {text.UNKNOWN}
     lines: list[RenderableType] = [
-        Text(f"all runs: {_common(settings, [*common])}", "dim"),
+        Text(f"all runs: {table.common}", "dim"),
         "",
-        table,
-        *_failures(results),
+        FittedTable(
+            columns,
+            list(zip(*columns.values(), strict=True)),
+            right=RIGHT,
+            folded=("differs by", "commit", *(title for title in columns if title.startswith("--"))),
+            optional=(*OPTIONAL, *["run"] * (len(names) == len(results))),
+        ),
+        *(Text(failure, "red") for failure in table.failures),
     ]
-    if best is not None and len(results) > 1:
-        lines += ["", Text(f"{BEST} {best_sentence(best, results)}", "bold")]
-    if any(speed_up(result, results[0]) is not None for result in results):
+    if table.best is not None and len(results) > 1:
+        lines += ["", Text(f"{BEST} {best_sentence(table.best, results)}", "bold")]
+    if "speed-up" in table.columns:
         lines.append(Text(f"speed-up over run {results[0].run}; efficiency: the same per rank", "dim"))
     return Group(*lines)
 
 
 def _setting_columns(
-    results: Sequence[Result], differing: Mapping[Setting, Sequence[str | None]]
-) -> dict[str, list[Text]]:
+    results: Sequence[Result], settings: Mapping[Setting, Sequence[str | None]]
+) -> dict[str, Sequence[str]]:
     """Return a column for each setting that differs, or one for all of very many."""
+    differing = {setting: values for setting, values in settings.items() if len(set(values)) > 1}
     if len(differing) > MAX_SETTINGS:
-        return {"differs by": [Text(shown) for shown in differences(results)]}
+        return {"differs by": differences(results)}
     return {
-        text.shorten(text.clean(name), METRIC_NAME_WIDTH): [
-            Text(text.shorten(setting_text((kind, name), value), CELL_WIDTH)) for value in values
-        ]
+        _title(name): [text.shorten(setting_text((kind, name), value), CELL_WIDTH) for value in values]
         for (kind, name), values in differing.items()
     }
+
+
+def _title(name: str) -> str:
+    """Return the title of a setting's column, which no other column has: `lr`, `--loss`."""
+    title = text.shorten(text.clean(name), METRIC_NAME_WIDTH)
+    return f"--{title}" if title in {"run", "name", "status", *dict(FIGURES)} else title
 
 
 def _common(settings: Mapping[Setting, Sequence[str | None]], facts: Sequence[str]) -> str:
@@ -153,14 +180,13 @@ def _best_trial(result: Result, _: Result) -> str:
     return f"{text.clean(result.search.metric, 20)} {value}"
 
 
-def _failures(results: Sequence[Result]) -> Iterator[Text]:
+def _failures(results: Sequence[Result]) -> Iterator[str]:
     """Yield a line on each run that failed; of many on the first."""
-    failures = {result.name or result.run: result.first_error for result in results if result.first_error}
-    for name, error in itertools.islice(failures.items(), FAILURES_SHOWN):
-        sentence = text.shorten(text.clean("".join(headline(error))), FAILURE_WIDTH)
-        yield Text(f"{text.clean(name, MAX_NAME)}: {sentence}", "red")
+    failures = [(label(result), result.first_error) for result in results if result.first_error]
+    for name, error in failures[:FAILURES_SHOWN]:
+        yield f"{name}: {text.shorten(text.clean(''.join(headline(error))), FAILURE_WIDTH)}"
     if len(failures) > FAILURES_SHOWN:
-        yield Text(f"{plural(len(failures) - FAILURES_SHOWN, 'more run')} failed", "red")
+        yield f"{plural(len(failures) - FAILURES_SHOWN, 'more run')} failed"
 
 
 FACTS: Mapping[str, Callable[[Result], str]] = {

@@ -41,7 +41,7 @@ from inventories.machine import Inventory
 
 ROOT = Path(__file__).parents[2]
 NAMES = """
-up plan cluster clusters cost results runs advise version
+up plan cluster clusters cost report results runs advise version
 AdviceRow Cluster BenchResult ClusterStatus ClusterSummary CommandResult CostResult DownResult Leftover LogLine
 MachineInfo Pulled Pushed Hang Result RunInfo UpPlan
 GpuctlError Usage Failed Declined Attention Interrupted InventoryError InvalidInput NotFound Locked

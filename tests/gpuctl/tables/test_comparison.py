@@ -94,6 +94,20 @@ def test_many_differing_settings_share_a_column(tmp_path: Path) -> None:
     assert "\n   run                   differs by " in drawn(comparison(runs))
 
 
+def test_options_with_the_name_of_a_column_keep_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    train = replace(TRAIN, metrics={"lr": 0.125})
+    runs = [
+        saved(tmp_path, None, f"--loss {loss} --lr {lr}", train=train) for loss, lr in (("mse", 1), ("l1", 2))
+    ]
+    lines = drawn(comparison(runs)).splitlines()
+    assert [lines[2].split()[at] for at in (1, 2)] == ["--loss", "lr"]
+    assert "last lr" in lines[2]
+    assert all(word in lines[3] for word in ("mse", "0.125", "0.120"))
+
+
 def test_flags_names_and_values_are_shown_as_text(tmp_path: Path) -> None:
     runs = [
         saved(tmp_path, "\x1b[2J[red]", "--amp --x \x1b]0;t\x07[bold]", script="[bold]\x1b[1mx"),

@@ -1,0 +1,1 @@
+"""A report of runs: one HTML file with their table, pictures, and a section on each run."""

@@ -1,0 +1,194 @@
+"""The report's page, made of results and of the files in the runs' folders. Nothing is asked or sent."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gpuctl import text
+from gpuctl.errors import Usage
+from gpuctl.option_table.train_options import TrainSettings
+from gpuctl.output_files import check_file, write_file
+from gpuctl.run_report import charts
+from gpuctl.run_results.advice import advice_on, notes_on
+from gpuctl.run_results.best import best_sentence, label
+from gpuctl.run_results.failures.failures import headline
+from gpuctl.run_results.saved_results import differences, launch_of
+from gpuctl.run_results.time_parts import time_lines
+from gpuctl.run_results.utilisation import use_lines
+from gpuctl.tables.comparison import FACTS, FIGURES, compared
+from gpuctl.tables.run import LOG_LINES, PHASES, RANKS_SHOWN, end_of
+from gpuctl.tables.run_facts import commit_text, metric_names, metric_text, tags_text
+from inventories.option import Option, options_of
+from inventories.runs.run import Result, Run, RunOptions
+from inventories.specs.spec import DEFAULT_CLUSTER
+from inventories.text import plural
+from remote.launchers import DEFAULT
+from remote.shared.addresses import without_logins
+
+TEMPLATE = "page.html"
+LEFT_OUT = ("root", "hang_after", "on_hang")
+"""Options of the record that say more than was typed, or depend on another."""
+_UNPRINTABLE = re.compile("[\ufdd0-\ufdef\ufffe\uffff]|[\U0001fffe-\U0010ffff](?<=[\ufffe\uffff])")
+"""Code points that no text of a page may have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A run, in texts."""
+
+    result: Result
+    label: str
+    facts: Sequence[tuple[str, str]]
+    phases: Sequence[tuple[str, str]]
+    error: str
+    advice: str
+    notes: Sequence[str]
+    log: str
+    """The end of the log of the rank that failed first."""
+    ranks: Sequence[tuple[str, ...]]
+    """Rows: rank, node, device, exit status, step p50."""
+    more_ranks: int
+    command: str
+    """Starts the run again. Empty: not known."""
+
+
+def write_report(results: Sequence[Result], path: Path) -> str:
+    """Write the report of runs in place of an earlier file, and return a sentence on it. Raises Usage, and Failed."""
+    check_report(path)
+    page = report_page(results, datetime.now(UTC))
+    write_file(path, page.encode())
+    return f"wrote {path}: a report of {plural(len(results), 'run')}; open it in a browser"
+
+
+def check_report(path: Path) -> None:
+    """Raise Usage for a file that is no page or can't be written: before any work."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise Usage(f"A report is a page, but '{path}' is not. Name it, as in -o report.html.")
+    check_file(path)
+
+
+def report_page(results: Sequence[Result], now: datetime) -> str:
+    """Return the page. Each text in it is escaped, and it loads nothing."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(TEMPLATE).render(_values(results, now))
+
+
+def _printable(value: Any) -> Any:  # noqa: ANN401 - any value of the template
+    """Return a text without characters that a page can't have; any other value as it is."""
+    if type(value) is not str:  # markup is the template's own
+        return value
+    return _UNPRINTABLE.sub("", text.clean_lines(value))
+
+
+def _values(results: Sequence[Result], now: datetime) -> dict[str, Any]:
+    table = compared(results)
+    best = table.best.result.run if table.best is not None and len(results) > 1 else None
+    labels = [
+        f"{label(result)}{': ' * bool(shown)}{shown}"
+        for result, shown in zip(results, differences(results), strict=True)
+    ]
+    scripts = [*dict.fromkeys(result.script for result in results)]
+    costs = [result.cost_usd for result in results]
+    return {
+        "title": f"{label(results[0])} of {scripts[0]}"
+        if len(results) == 1
+        else f"{plural(len(results), 'run')} of {', '.join(scripts[:3])}{' and others' * (len(scripts) > 3)}",
+        "best": best,
+        "best_sentence": best_sentence(table.best, results) if best and table.best else "",
+        "now": now.strftime("%Y-%m-%d %H:%M UTC"),
+        "cost": text.dollars(sum(cost for cost in costs if cost is not None)) if None not in costs else "",
+        "took": text.duration(sum(result.seconds.total or 0.0 for result in results)),
+        "table": table,
+        "rows": list(zip(*table.columns.values(), strict=True)),
+        "runs": [result.run for result in results],
+        "losses": charts.loss_chart(results, labels, best),
+        "speeds": charts.speed_chart(results, labels),
+        "shares": charts.share_chart(results, labels),
+        "size": charts,
+        "sections": [_section(result) for result in results],
+    }
+
+
+def _section(result: Result) -> Section:
+    run, error = launch_of(result), result.first_error
+    options = run.options if run is not None and run.options is not None else RunOptions()
+    log = ""
+    if error is not None:
+        name = error.node if error.rank is None else f"rank-{error.rank}"
+        log = "\n".join(end_of(Path(result.dir) / "logs" / f"{name}.log").rstrip().split("\n")[-LOG_LINES:])
+    facts = [
+        ("status", result.status),
+        ("note", result.note or text.UNKNOWN),
+        ("tags", tags_text(result)),
+        ("began", result.started_at),
+        ("machines", f"{plural(result.nnodes, 'node')}, {plural(result.world_size, 'rank')}, {result.mode}"),
+        ("shape", (run.shape if run else None) or text.UNKNOWN),
+        *((name, cell(result)) for name, cell in FACTS.items()),
+        ("commit", commit_text(result)),
+        ("resumed", f"from {result.resumed_from}" if result.resumed_from else text.UNKNOWN),
+        ("Python", options.python or text.UNKNOWN),
+        ("packages", " ".join(filter(None, [*options.pip, options.requirements])) or text.UNKNOWN),
+        *((name, figure(result, result)) for name, figure in FIGURES if name not in ("train", "total")),
+        *((name, metric_text(result, name)) for name in metric_names(result)),
+        *((f"time in {name}", shown) for name, shown in time_lines(result.train)),
+        *((name or "more", shown) for name, shown in (use_lines(result.usage) if result.usage else ())),
+    ]
+    seconds = [(name, getattr(result.seconds, name)) for name in PHASES]
+    return Section(
+        result=result,
+        label=label(result),
+        facts=[(name, shown) for name, shown in facts if shown not in (text.UNKNOWN, "cluster default")],
+        phases=[(name, text.duration(value)) for name, value in seconds if value is not None],
+        error="".join(headline(error)) if error else "",
+        advice=advice_on(result, run) if error else "",
+        notes=notes_on(result, run),
+        log=log,
+        ranks=[
+            (
+                str(rank.rank),
+                rank.node,
+                rank.device or text.UNKNOWN,
+                text.UNKNOWN if rank.exit_code is None else str(rank.exit_code),
+                text.milliseconds(rank.step_ms_p50),
+            )
+            for rank in result.ranks[:RANKS_SHOWN]
+        ],
+        more_ranks=max(0, len(result.ranks) - RANKS_SHOWN),
+        command="" if run is None else _command(run, options),
+    )
+
+
+def _command(run: Run, options: RunOptions) -> str:
+    """Return the command that starts a run again. Values of variables are not known, and not in it."""
+    words = [] if run.cluster == DEFAULT_CLUSTER else ["--cluster", run.cluster]
+    words += ["--mode", run.mode] if run.mode != DEFAULT else []
+    for option in options_of(TrainSettings, command="train"):
+        value = getattr(options, option.name, None)
+        if option.resumed and option.name not in LEFT_OUT and value not in (None, option.default, (), {}):
+            words += _typed(option, value)
+    script = ["--"] if run.built_in else run.script_words
+    line = shlex.join(["gpuctl", "train", *words, *script, *run.args])
+    return without_logins(line)
+
+
+def _typed(option: Option, value: Any) -> list[str]:  # noqa: ANN401 - an option's value is its own
+    """Return an option with its value as words of a command line."""
+    if option.kind is bool:
+        return [option.flag]
+    values = [f"{name}={item}" for name, item in value.items()] if option.mapping else value
+    if not option.multiple:
+        values = [f"{value:g}s" if option.name.endswith("_s") else value]
+    return [word for item in values for word in (option.flag, str(item))]

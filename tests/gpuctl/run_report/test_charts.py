@@ -1,0 +1,73 @@
+"""Charts of a report."""
+
+from dataclasses import replace
+
+import pytest
+from support import a_result
+
+from gpuctl.run_report.charts import (
+    HEIGHT,
+    LEFT,
+    TOP,
+    WIDTH,
+    log_ticks,
+    loss_chart,
+    share_chart,
+    speed_chart,
+    ticks,
+)
+from inventories.runs.run import Share, TrainSummary
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most", "whole", "expected"),
+    [
+        (0.0, 10.0, 5, False, [0, 2, 4, 6, 8, 10]),
+        (0.512, 0.6, 4, False, [0.55, 0.6]),
+        (1, 3, 8, True, [1, 2, 3]),
+        (10, 600, 8, True, [100, 200, 300, 400, 500, 600]),
+        (7.0, 7.0, 5, False, [7.0]),
+        (-1.0, 1.0, 4, False, [-1, -0.5, 0, 0.5, 1]),
+    ],
+)
+def test_ticks_are_round_numbers(
+    low: float, high: float, most: int, whole: bool, expected: list[float]
+) -> None:
+    assert ticks(low, high, most, whole=whole) == expected
+
+
+def test_ticks_of_a_log_axis_are_powers_or_parts_of_them() -> None:
+    assert log_ticks(0.03, 2.0) == pytest.approx([0.05, 0.1, 0.2, 0.5, 1, 2])
+    assert log_ticks(1e-6, 1e6) == pytest.approx([10.0**power for power in range(-6, 7, 2)])
+
+
+def test_lines_of_losses_end_in_the_order_of_the_legend_and_break_at_nan() -> None:
+    runs = [
+        a_result(run=f"r-{at}", train=TrainSummary(loss=loss, loss_by="step", loss_at=(10, 20, 30)))
+        for at, loss in enumerate(((3.0, 2.0, 1.0), (3.0, float("nan"), 2.0), (3.0, 2.0, 1.5)))
+    ]
+    chart = loss_chart(runs, ["a", "b", "c"], best="r-0")
+    assert chart is not None
+    assert [(line.label, line.best, len(line.parts)) for line in chart.lines] == [
+        ("b", False, 2), ("c", False, 1), ("a", True, 1),
+    ]  # fmt: skip
+    assert len({line.style for line in chart.lines}) == 3
+    points = [
+        tuple(map(float, point.split(",")))
+        for line in chart.lines
+        for part in line.parts
+        for point in part.split()
+    ]
+    assert all(LEFT <= x <= WIDTH and TOP <= y <= HEIGHT for x, y in points)
+    assert (chart.unit, [tick.label for tick in chart.x_ticks]) == ("step", ["10", "15", "20", "25", "30"])
+    assert loss_chart([a_result()], ["a"], None) is None
+
+
+def test_bars_are_fractions_of_the_fastest_and_of_a_step() -> None:
+    train = TrainSummary(samples_per_s=100.0, share=Share(compute=0.5, communication=0.25, data=0.25))
+    runs = [a_result(train=train), a_result(train=replace(train, samples_per_s=400.0)), a_result()]
+    assert [(bar.label, bar.parts, bar.best) for bar in speed_chart(runs, ["a", "b", "c"])] == [
+        ("a", (0.25,), False),
+        ("b", (1.0,), True),
+    ]
+    assert [bar.shown for bar in share_chart(runs, ["a", "b", "c"])] == ["50 %, 25 %, 25 %"] * 2
