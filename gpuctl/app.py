@@ -25,6 +25,8 @@ class App:
         """Whether somebody typed --cluster: commands that are about all clusters are then about that one."""
         self.started_runs: set[str] = set()
         """The ids of the runs that were started with it."""
+        self.asked_queues: set[str] = set()
+        """Clusters whose queue it has asked for runs that have started."""
 
     def give(self, **values: str | bool | None) -> None:
         """Take over the options that were given; `None` and False mean: not given here.

@@ -253,6 +253,13 @@ def _global_part() -> Iterator[str]:
 
 def _command_part(name: str) -> Iterator[str]:
     command: click.Command = import_module(root_help.module_of(name)).command
+    yield from _part_of(command, name)
+    if isinstance(command, click.Group):
+        for action, part in command.commands.items():
+            yield from _part_of(part, f"{name} {action}")
+
+
+def _part_of(command: click.Command, name: str) -> Iterator[str]:
     context = click.Context(command, info_name=f"gpuctl {name}")
     pieces = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
     yield f"### gpuctl {name}\n"

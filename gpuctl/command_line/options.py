@@ -12,7 +12,7 @@ options that `gpuctl.option_table` declares.
 
 import functools
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -44,13 +44,20 @@ TYPED = "gpuctl.typed"
 
 
 def command_options(
-    command: str, *classes: type, more: Sequence[Option] = ()
+    command: str, *classes: type, more: Sequence[Option] = (), without: Collection[str] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options that these classes declare for it. `more`: options that only the command reads."""
+    """Give a command the options that these classes declare for it.
+
+    `more`: options that only the command reads. `without`: keywords of options that it does not have.
+    """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         options = in_order([*options_of(*classes, command=command), *more])
-        parameters = [click_option(option, command) for option in options if option.flags]
+        parameters = [
+            click_option(option, command)
+            for option in options
+            if option.flags and option.keyword not in without
+        ]
         below = getattr(function, "__click_params__", [])
         function.__click_params__ = [*below, *reversed(parameters)]  # type: ignore[attr-defined]
         return function

@@ -31,6 +31,7 @@ SECTIONS = (
         "Training",
         (
             ("train", "Run a script, a module or the built-in job on the cluster."),
+            ("queue", "Queue runs on the cluster, which go on while this computer is off."),
             ("init", "Write a gpuctl.yaml for this project: what is run, and what it needs."),
             ("logs", "Show a run's logs, or follow them."),
             ("why", "Say why a run makes no progress: which rank the others wait for."),

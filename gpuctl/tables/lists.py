@@ -15,6 +15,7 @@ from gpuctl.command_results import ClusterStatus, ClusterSummary, IdleStatus, Re
 from gpuctl.tables.layout import FittedTable
 from gpuctl.tables.run import STATUS_STYLES
 from inventories.machine import MachineInfo
+from inventories.runs.queue import QueueEntry
 from inventories.text import plural
 from provision.records import EndGuard
 
@@ -53,6 +54,30 @@ def runs_table(rows: Sequence[RunInfo], now: datetime | None = None) -> Renderab
         right=("ranks",),
         folded=("changed", "script"),
         optional=("ranks", "took", "began", "cost", "accuracy"),
+    )
+
+
+def queue_table(entries: Sequence[QueueEntry], now: datetime | None = None) -> RenderableType:
+    """The queue. Columns that say nothing are left out."""
+    columns: dict[str, Callable[[QueueEntry], str | Text]] = {
+        "entry": lambda row: row.entry,
+        "state": lambda row: Text(row.state, STATUS_STYLES.get(row.state, "yellow")),
+        "run": lambda row: row.run if row.started_at else text.UNKNOWN,
+    }
+    if any(row.name for row in entries):
+        columns["name"] = lambda row: row.name or text.UNKNOWN
+    if any(row.priority for row in entries):
+        columns["priority"] = lambda row: str(row.priority)
+    if any(row.after for row in entries):
+        columns["after"] = lambda row: row.after or text.UNKNOWN
+    columns["added"] = lambda row: text.age(row.added_at or "", now)
+    columns["script"] = lambda row: text.shorten(text.command(row.script, row.args), ARGS_SHOWN)
+    return FittedTable(
+        columns,
+        [[cell(row) for cell in columns.values()] for row in entries],
+        right=("entry", "priority"),
+        folded=("script",),
+        optional=("added",),
     )
 
 

@@ -49,6 +49,10 @@ class ClusterFolder(ClusterFiles):
 
     inventory_path = files.Inside("inventory.yaml")
     """The Ansible inventory."""
+    queue_path = files.Inside("queue.json")
+    """The cluster's queue as its first node last reported it."""
+    queued_path = files.Inside("queued")
+    """The folder of records of runs that this computer put into the queue, until they start."""
 
     def exists(self) -> bool:
         """Return whether an inventory exists, readable or not."""
@@ -209,18 +213,28 @@ class Store:
 
     def new_run(self, now: datetime) -> RunFolder:
         """Make the folder of a new run, with an id that no other run has. `now` has a time zone."""
-        runs = self.home / "runs"
-        files.private_dir(runs)
-        stamps = {path.name[: len("20261121-054625")] for path in _folders(runs)}
+        return self.make_run(self.free_run_id(now))
+
+    def free_run_id(self, now: datetime, taken: Iterable[str] = ()) -> str:
+        """Return an id that no run has, and none of the `taken` ones."""
+        stamps = {
+            run[: len("20261121-054625")]
+            for run in (*taken, *(path.name for path in _folders(self.home / "runs")))
+        }
         moment = now.astimezone(UTC)
         # Ids sort by time: the second run of a second gets the next one.
         while (stamp := moment.strftime("%Y%m%d-%H%M%S")) in stamps:
             moment += timedelta(seconds=1)
-        return self.make_run(f"{stamp}-{os.urandom(2).hex()}")
+        return f"{stamp}-{os.urandom(2).hex()}"
+
+    def run_folder(self, run_id: str) -> RunFolder:
+        """Return the folder of a run with this id, which may not exist."""
+        return RunFolder(self.home / "runs" / run_id)
 
     def make_run(self, run_id: str) -> RunFolder:
         """Make the folder of a run. Idempotent."""
-        run = RunFolder(self.home / "runs" / run_id)
+        run = self.run_folder(run_id)
+        files.private_dir(self.home / "runs")
         parts = (run.logs_path, run.metrics_path, run.ranks_path, run.nodes_path, run.artifacts_path)
         for folder in (run.path, *parts):
             files.private_dir(folder)

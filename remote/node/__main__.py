@@ -40,6 +40,9 @@ ANSWERING = {
     "ray_stop": "ray.daemons",
     "ray_files": "storage.outputs",
     "kuberay_ready": "ray.daemons",
+    "queue_add": "queue.commands",
+    "queue_list": "queue.commands",
+    "queue_change": "queue.commands",
 }
 """Command → the module whose `command_NAME(request, output)` answers it; imported when it is asked for."""
 CONVERSING = {

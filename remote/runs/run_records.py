@@ -15,14 +15,18 @@ from remote.shared import frames
 TIMEOUT_S = 60.0
 
 
-def unknown_runs(node: Node, cluster: str, known: Collection[str]) -> list[Run]:
+def unknown_runs(
+    node: Node, cluster: str, known: Collection[str], wanted: Collection[str] | None = None
+) -> list[Run]:
     """Return the cluster's runs that the node has a record of, without the `known` ids. Raises BadAnswer.
 
-    Paths of the other computer are left out of the options: here they mean other files.
+    `wanted`: only these runs. `None`: all. Paths of the other computer are left out of the options: here they mean
+    other files.
     """
     bounds = Bounds(total_s=TIMEOUT_S, max_bytes=ANSWER_BYTES)
     runs, ended = [], False
-    with node.stream("runs", {"known": sorted(known)}, timeout_s=TIMEOUT_S, bounds=bounds) as talk:
+    request = {"known": sorted(known), "runs": None if wanted is None else sorted(wanted)}
+    with node.stream("runs", request, timeout_s=TIMEOUT_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
             ended = header.get("t") == frames.END
             if header.get("t") == frames.RECORD:

@@ -28,6 +28,8 @@ RUNS = "runs"
 UV = "uv"
 WHEELS = "wheels"
 
+QUEUE = "queue"
+"""A folder for each node, with a file for each entry of its queue that waits or runs."""
 NOTICES = "notices"
 """A file for each notice and target, with the state of its delivery."""
 

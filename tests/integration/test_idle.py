@@ -27,8 +27,8 @@ printf 'cpu  10 0 10 1000 0 0 0 0 0 0\\n' > /run/stat
 printf '259 0 nvme0n1 5 0 16 9 3 0 8 1 0 1 1\\n' > /run/diskstats
 mount --bind /run/stat /proc/stat
 mount --bind /run/diskstats /proc/diskstats
-mkdir -p /home/USER/.gpuctl-node/queue
-touch /home/USER/.gpuctl-node/queue/entry
+mkdir -p /home/USER/.gpuctl-node/queue/gpu-0
+touch /home/USER/.gpuctl-node/queue/gpu-0/entry.json
 chown -R USER: /home/USER/.gpuctl-node
 grep -q '"idle_s": 600.0' /etc/gpuctl-idle.json
 sed -i 's/"idle_s": 600.0/"idle_s": {IDLE_S}, "round_s": 2/' /etc/gpuctl-idle.json
@@ -78,7 +78,7 @@ def test_unused_cluster_ends_as_one_in_the_clouds_record(tmp_path: Path) -> None
         assert {end["guard"]: (end["armed"], end["ends_bill"]) for end in made.json["ends"]} == {
             "idle": (True, True)
         }
-        leave = ("--", "rm", ".gpuctl-node/queue/entry")
+        leave = ("--", "rm", ".gpuctl-node/queue/gpu-0/entry.json")
         gpuctl.ok("exec", "--rank", "1", *leave)
         time.sleep(2 * IDLE_S)
         assert len(gpuctl.cloud.live_instances()) == 2, "machine 1 ends although machine 0 is in use"
@@ -120,7 +120,7 @@ def test_reap_ends_unused_machines_of_oci_and_none_that_it_cannot_ask(tmp_path: 
         login = gpuctl.start("exec", "--", "sleep", "30")
         wait_until(lambda: gpuctl.ok("status", "--json").json["idle"]["signals"]["login"] is True, 25)
         login.communicate(timeout=60)
-        gpuctl.ok("exec", "--", "rm", ".gpuctl-node/queue/entry")
+        gpuctl.ok("exec", "--", "rm", ".gpuctl-node/queue/gpu-0/entry.json")
         key = gpuctl.home / "clusters/default/keys/id_ed25519"
         away = key.rename(tmp_path / "key")
         blind = gpuctl("reap", "--idle", "--yes", "--json")

@@ -118,7 +118,7 @@ def _completed(app: App, typed: dict[str, Any], sections: Collection[str]) -> di
 
 def _continues_another(typed: Mapping[str, Any], job: "Job") -> bool:
     """Return whether an earlier run names the script: a given run, or the latest if the file names no script."""
-    return bool(typed["resume_from"] or (typed["resume"] and not (job.script or job.module)))
+    return bool(typed.get("resume_from") or (typed.get("resume") and not (job.script or job.module)))
 
 
 def _left_out(typed: Mapping[str, Any], *, built_in: bool) -> set[str]:

@@ -32,21 +32,20 @@ from gpuctl.workflow.machines.notify import (
     default_targets,
     failure_sent,
     first_node_lost,
-    for_run,
     not_restarted,
     send_from_here,
 )
 from gpuctl.workflow.machines.replaced_pods import ReplacedPods
 from gpuctl.workflow.machines.setup_state import check_set_up, without_setup
-from gpuctl.workflow.runs.gpu_end import check_gpus, with_gpu_watch
+from gpuctl.workflow.runs.gpu_end import check_gpus
 from gpuctl.workflow.runs.idle_nodes import connected_idle, refuse_busy
 from gpuctl.workflow.runs.launch import (
     Launch,
+    launches_of,
     plan_run,
     removed_unless_launched,
     rounded,
     see_through,
-    with_project,
 )
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.runs.outputs.earlier import note_or_share, rewritten_sentence
@@ -347,24 +346,9 @@ class _Start:
         """Start the ranks and follow the run to its end; an elastic run also looks for more machines."""
         request, scaler, launchable = self.runs.request, self.runs.scaler, self.launchable
         run, facts = self.record, self.prepared.facts
-        commands = self.service.launches(
-            run, launchable.script, facts, self.prepared.code, launchable.rank_env
+        commands = launches_of(
+            run, launchable, self.prepared, self.service, self.runs.app.store, self.inventory, self.machines
         )
-        if not request.built_in:  # the built-in job, without a project, leaves artifacts
-            commands = with_project(commands, self.prepared.roots, launchable)
-        if request.notify:
-            notify = for_run(
-                self.runs.app.store,
-                self.runs.folder,
-                request.notify,
-                run,
-                self.inventory,
-                self.machines,
-                continues=request.continues,
-            )
-            first = run.nodes[0].name
-            commands = {**commands, first: {**commands[first], "notify": notify}}
-        commands = with_gpu_watch(commands, run, request)
         self.launched = Launch(
             run=run,
             folder=self.folder,

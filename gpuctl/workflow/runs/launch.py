@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
+from gpuctl.workflow.machines.notify import for_run
 from gpuctl.workflow.runs.collect import conclude
+from gpuctl.workflow.runs.gpu_end import with_gpu_watch
 from gpuctl.workflow.runs.on_hang import HangWatch, ask
 from gpuctl.workflow.runs.request.launchable import Launchable
 from gpuctl.workflow.runs.request.request import TrainRequest
 from gpuctl.workflow.runs.strategy.fitting import ranks_on
 from inventories.clocks import passed_s
 from inventories.codec import to_json
-from inventories.disk.store import ClusterFolder, RunFolder
+from inventories.disk.store import ClusterFolder, RunFolder, Store
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.runs.commit import Commit
@@ -29,7 +31,9 @@ from remote.runs.observer import Observer, Outcome
 from remote.shared.constants import NODE_FOLDER, RUNS
 
 if TYPE_CHECKING:
+    from gpuctl.workflow.runs.prepare import Prepared
     from remote.facts import Facts
+    from remote.launchers import Service
     from remote.launchers.rank_command import Script
     from remote.runs.monitor import RunMonitor
     from remote.sessions.session import Node
@@ -73,7 +77,29 @@ class Launch:
         return watch
 
 
-def with_project(
+def launches_of(
+    run: Run,
+    launchable: Launchable,
+    prepared: "Prepared",
+    service: "Service",
+    store: Store,
+    inventory: Inventory,
+    machines: Sequence[Machine],
+) -> dict[str, dict[str, Any]]:
+    """Return what each node's supervisor is given for a planned run, by node."""
+    request = launchable.request
+    commands = service.launches(run, launchable.script, prepared.facts, prepared.code, launchable.rank_env)
+    if not request.built_in:  # the built-in job, without a project, leaves artifacts
+        commands = _with_project(commands, prepared.roots, launchable)
+    if request.notify:
+        cluster, continues = store.cluster(run.cluster), request.continues
+        notify = for_run(store, cluster, request.notify, run, inventory, machines, continues=continues)
+        first = run.nodes[0].name
+        commands = {**commands, first: {**commands[first], "notify": notify}}
+    return with_gpu_watch(commands, run, request)
+
+
+def _with_project(
     launches: Mapping[str, dict[str, Any]], roots: Mapping[str, str], launchable: Launchable
 ) -> dict[str, dict[str, Any]]:
     """Return the launches with the places whose new files each node lists after the run.

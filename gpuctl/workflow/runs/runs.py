@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from gpuctl.app import App
 from gpuctl.workflow.machines.connect import unknown_cluster
+from gpuctl.workflow.runs.queued_runs import take_in_started
 from inventories.disk.store import RunFolder, Store
 from inventories.errors import InventoryError, NotFound
 from inventories.machine import Machine
@@ -20,6 +21,7 @@ def latest(app: App, named: str | None) -> RunFolder:
 
     Prints which run that is if other runs may still be active.
     """
+    take_in_started(app, app.options.cluster)
     if named is not None and named != LATEST:
         return app.store.run(named, app.options.cluster)
     folder = newest(app)

@@ -9,6 +9,7 @@ from gpuctl.command_results import RunInfo
 from gpuctl.errors import Usage
 from gpuctl.run_results.saved_results import changes
 from gpuctl.workflow.runs.collect import attach
+from gpuctl.workflow.runs.queued_runs import take_in_started
 from gpuctl.workflow.runs.runs import final_result, machines_of
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
@@ -77,6 +78,7 @@ def open_runs(app: "App", cluster: str | None) -> list[OpenRun]:
     The nodes of a run without a result are asked, and the results of an ended run are downloaded. A run with an
     unreadable record is reported, and left out. A run that lost a node is not asked about again.
     """
+    take_in_started(app, cluster)
     runs = []
     for folder in app.store.runs(cluster):
         try:

@@ -293,12 +293,8 @@ class Machine:
         )
 
     def _has_queue(self) -> bool:
-        try:
-            return any(
-                not name.startswith(".") for name in os.listdir(os.path.join(self._node_home, "queue"))
-            )
-        except OSError:
-            return False
+        """Return whether an entry waits or runs; ended ones are in a folder that the pattern leaves out."""
+        return any(glob.iglob(os.path.join(self._node_home, "queue/*/*.json")))
 
     def _boot_id(self) -> str:
         return self._text("sys/kernel/random/boot_id").strip()

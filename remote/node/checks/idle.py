@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, Dict
 
 from remote.node import process
 from remote.node.home_folder import NODE_HOME
+from remote.node.queue.spool import has_entries
 from remote.node.run_state import active_runs
 from remote.shared import frames
 from remote.shared.constants import IDLE_KEEP, IDLE_PEERS, IDLE_STATE
@@ -21,8 +22,8 @@ def command_idle(request: Dict[str, Any], output: BinaryIO) -> None:
     """Answer `idle` with the watch's state (empty: no watch has run since the boot), and the time since the boot.
 
     `peers`: addresses of the cluster's other machines, which get to know of use here. `keep_s`: time from now on in
-    which the machine does not end (`None`: as before; `extends`: at least). A machine with an active run, or with
-    another login than this one, is not over, whatever the last look found.
+    which the machine does not end (`None`: as before; `extends`: at least). A machine with an active run or an
+    entry in its queue, or with another login than this one, is not over, whatever the last look found.
     """
     now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     watch = read_json(Path(IDLE_STATE))
@@ -35,7 +36,7 @@ def command_idle(request: Dict[str, Any], output: BinaryIO) -> None:
             until_s = max(now_s + request["keep_s"], before["until_s"] if same_boot else 0.0)
             write_json(NODE_HOME / IDLE_KEEP, {"until_s": until_s, "boot_id": process.boot_id()})
             watch.update(keep_until_s=until_s, ends_at_s=max(watch["ends_at_s"], until_s), over=False)
-        watch["over"] = bool(watch["over"]) and not active_runs() and not has_other_logins()
+        watch["over"] = bool(watch["over"]) and not (active_runs() or has_entries() or has_other_logins())
     frames.write(output, {"t": frames.STATE, "now_s": now_s, "watch": watch})
 
 

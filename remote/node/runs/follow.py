@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict
 
 from remote.node import process, run_state
-from remote.node.hangs import watch as hang_watch
-from remote.node.runs import gpu_watch, script_files, supervisor, usage
+from remote.node.runs import script_files, start, supervisor
 from remote.node.storage import checkpoints, outputs
 from remote.node.storage.sending import send_tree
 from remote.shared import frames
@@ -32,18 +31,7 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     """
     launch = request.get("launch")
     if launch:
-        supervisor.launch(launch)
-        interface = launch["env"].get("GLOO_SOCKET_IFNAME")
-        watch = None
-        if launch.get("gpu_watch"):
-            watch = gpu_watch.GpuWatch(Path(launch["run_dir"]), launch["node"], launch["gpu_watch"])
-        interfaces = [interface] if interface else []
-        usage.begin_log(Path(launch["run_dir"]), launch["node"], interfaces, watch)
-        hang_watch.begin(Path(launch["run_dir"]), launch["env"])
-        if launch.get("notify"):
-            from remote.node.notify import run_watch  # its imports take long
-
-            run_watch.begin(Path(launch["run_dir"]), launch["notify"])
+        start.start(launch)
         frames.write(output, {"t": frames.STARTED})
     run_dir = Path(request["run_dir"])
     offsets: Dict[str, int] = dict(request["offsets"])

@@ -242,6 +242,14 @@ def _write_exit(
     )
 
 
+def record_failed_start(run_dir: Path, program: str, detail: str) -> None:
+    """Write the exit status of a run that could not be started, unless it has one."""
+    run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not (run_dir / "exit.json").exists():
+        ended = end_reasons.ended(end_reasons.NOT_STARTED, program=program, detail=detail)
+        _write_exit(run_dir, None, False, ended, time.time(), None)
+
+
 def folders_used(spec: Dict[str, Any]) -> Set[Tuple[str, str]]:
     """Return gpuctl's folders that a launch uses, such as its environment and its code."""
     code = spec.get("code") or {}

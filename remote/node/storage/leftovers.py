@@ -243,7 +243,7 @@ def names_in_use(proc: Path = listening.PROC) -> Set[Tuple[Optional[str], str]]:
     """Return folder and name of each item in use.
 
     A process of this user runs from it, works in it, has it mapped, or has it in a variable; or a run of another
-    machine with this home uses it: a run that wrote lately, and has no end.
+    machine with this home uses it: a run that wrote lately, and has no end; or an entry of a queue is to use it.
     """
     names: Set[Tuple[Optional[str], str]] = set()
     for pid in listening.pids(proc):
@@ -256,6 +256,8 @@ def names_in_use(proc: Path = listening.PROC) -> Set[Tuple[Optional[str], str]]:
         wrote = max([modified(file) for file in (part / constants.USAGE).glob("*")] + [modified(path)])
         if time.time() - wrote < ELSEWHERE_S:
             names |= {(folder, name) for folder, name in run.get("uses", [])}
+    for path in (NODE_HOME / constants.QUEUE).glob("*/*.json"):
+        names |= {(folder, name) for folder, name in read_json(path).get("uses", [])}
     return names
 
 

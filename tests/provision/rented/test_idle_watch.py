@@ -358,12 +358,12 @@ def test_machine_lives_while_a_run_a_queue_a_login_or_a_peer_use_it(tmp_path):
 
     with watched:
         expect_alive("run")
-        (watched.node_home / "queue").mkdir()
-        (watched.node_home / "queue/0001.json").write_text("{}")
+        (watched.node_home / "queue/gpu-0").mkdir(parents=True)
+        (watched.node_home / "queue/gpu-0/0001.json").write_text("{}")
         (run / "exit.json").write_text("{}")
         expect_alive("queue")
         (tmp_path / "ss").write_text(SS)
-        (watched.node_home / "queue/0001.json").unlink()
+        (watched.node_home / "queue/gpu-0/0001.json").unlink()
         expect_alive("login")
         (tmp_path / "gpus").write_text("87, 3\n")
         (tmp_path / "ss").unlink()
@@ -383,8 +383,8 @@ def test_machine_lives_while_a_run_a_queue_a_login_or_a_peer_use_it(tmp_path):
 
 def test_watch_reports_use_to_its_peers_alone(tmp_path):
     watched = Watched(tmp_path, idle_s=60.0)
-    (watched.node_home / "queue").mkdir()
-    (watched.node_home / "queue/0001.json").write_text("{}")
+    (watched.node_home / "queue/gpu-0").mkdir(parents=True)
+    (watched.node_home / "queue/gpu-0/0001.json").write_text("{}")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
         peer.bind(("127.0.0.3", watched.port))
         peer.settimeout(20)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from gpuctl.errors import Usage
@@ -33,6 +34,8 @@ class Launchable:
     packages: Packages
     commit: Commit | None
     """The project's commit, not the built-in job's. `None`: no git repository, or no commit yet."""
+    by_content: bool = False
+    """Whether the files get a folder on the nodes for this content alone, which no later run changes."""
 
     @property
     def rank_env(self) -> Mapping[str, str]:
@@ -47,7 +50,10 @@ class Launchable:
         from remote.files.sync import code_folder
         from remote.launchers.rank_command import BUILT_IN_FOLDER
 
-        return BUILT_IN_FOLDER if self.request.built_in else code_folder(self.tree.root, owner_of(inventory))
+        folder = (
+            BUILT_IN_FOLDER if self.request.built_in else code_folder(self.tree.root, owner_of(inventory))
+        )
+        return f"{folder}-{sha256(self.tree.packed).hexdigest()[:8]}" if self.by_content else folder
 
     def notes(self, inventory: Inventory) -> Sequence[str]:
         """Return the notes on arguments that are no paths of the cluster's machines."""
@@ -58,6 +64,15 @@ class Launchable:
             return []
         local = inventory.provider == "local"
         return notes_on_paths(self.script.args, request.folder, self.tree.root, local=local)
+
+    def with_words(self, words: Sequence[str]) -> "Launchable":
+        """Return the launchable with more arguments of the script, or options of the built-in job."""
+        request = replace(self.request, words=(*self.request.words, *words))
+        if request.built_in:
+            check_built_in(request.job_words)
+            return self.with_request(request)
+        script = replace(self.script, args=(*self.script.args, *words))
+        return replace(self, request=request, script=script)
 
     def with_request(self, request: TrainRequest) -> "Launchable":
         """Return the launchable with a request that differs in the options of the built-in job alone."""

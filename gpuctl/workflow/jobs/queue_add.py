@@ -1,0 +1,182 @@
+"""`queue add`: prepare runs like `train`, and leave their start to the queue on the first node.
+
+The files go to a folder of their content, the environment to one of its packages: so nothing that a run uses changes
+while it waits, and nothing that an active run uses changes now.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from gpuctl.app import App
+from gpuctl.errors import Usage
+from gpuctl.option_table.queue_options import SWEEP_TAG, QueueSettings, grid
+from gpuctl.tables.view import View, open_view
+from gpuctl.workflow.machines.connect import connected, load_inventory
+from gpuctl.workflow.machines.idle import keep_for_start
+from gpuctl.workflow.machines.notify import default_targets
+from gpuctl.workflow.machines.setup_state import check_set_up
+from gpuctl.workflow.runs.gpu_end import check_gpus
+from gpuctl.workflow.runs.launch import launches_of, plan_run
+from gpuctl.workflow.runs.prepare import Prepared, check_nodes, gather_facts, prepare
+from gpuctl.workflow.runs.queued_runs import keep_record, mirrored, take_in
+from gpuctl.workflow.runs.request.launchable import Launchable, read
+from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, with_plain_strategy
+from gpuctl.workflow.runs.strategy.auto import with_strategy
+from gpuctl.workflow.runs.strategy.fitting import machines_that_fit
+from inventories.disk.store import ClusterFolder
+from inventories.machine import Inventory, Machine
+from inventories.runs.queue import QueueEntry
+from remote.launchers import launcher_of
+
+if TYPE_CHECKING:
+    from remote.sessions.session import Node
+
+LOCK_S = 600.0
+"""For another command to be done with the cluster: several may add at once."""
+
+
+def add(app: App, request: TrainRequest, settings: QueueSettings) -> tuple[QueueEntry, ...]:
+    """Add an entry, or one for each point of a sweep, and return them as the first node has them."""
+    _refuse(request)
+    if not request.notify:
+        request = replace(request, notify=default_targets(app))
+    launchable = replace(read(with_plain_strategy(request)), by_content=True)
+    folder = app.store.cluster(app.options.cluster)
+    with (
+        open_view(app.output, logs=False) as view,
+        folder.lock("queue add", wait_s=LOCK_S, on_wait=view.note),
+    ):
+        inventory = load_inventory(folder)
+        candidates, count = candidates_of(inventory, request)
+        machines = candidates[:count]
+        _refuse_machines(machines)
+        for note in launchable.notes(inventory):
+            view.note(note)
+        view.phase("connect", f"connecting to {machines[0].name}")
+        with connected(folder, machines) as nodes:
+            check_set_up(folder, machines)
+            for problem in keep_for_start(folder, inventory, nodes):
+                view.note(f"note: {problem}")
+            adding = _Adding(app, view, folder, inventory, nodes, launchable)
+            return adding.add(settings)
+
+
+class _Adding:
+    """Adds entries, with all connections open."""
+
+    def __init__(
+        self,
+        app: App,
+        view: View,
+        folder: ClusterFolder,
+        inventory: Inventory,
+        nodes: "Mapping[str, Node]",
+        launchable: Launchable,
+    ) -> None:
+        self._app = app
+        self._view = view
+        self._folder = folder
+        self._inventory = inventory
+        self._nodes = nodes
+        self._launchable = launchable
+        self._machines: Sequence[Machine] = [node.machine for node in nodes.values()]
+
+    def add(self, settings: QueueSettings) -> tuple[QueueEntry, ...]:
+        """Prepare the nodes once, and add the entries at once."""
+        from remote.runs import queue
+
+        prepared = self._prepare()
+        before = mirrored(self._folder)
+        runs = {entry.run for entry in before.entries}
+        points, entries = grid(settings.sweep), []
+        sweep_id = self._app.store.free_run_id(datetime.now(UTC), runs)
+        for point in points:
+            run_id = self._app.store.free_run_id(datetime.now(UTC), runs)
+            runs.add(run_id)
+            entries.append(self._entry(prepared, run_id, self._at(point, sweep_id), settings.priority))
+        first = self._nodes[self._machines[0].name]
+        added = queue.add(first, entries, settings.after)
+        known = {entry.entry: entry for entry in (*before.entries, *added.entries)}
+        take_in(self._app, self._folder, first, replace(added, entries=tuple(known.values())))
+        return added.entries
+
+    def _prepare(self) -> Prepared:
+        """Prepare the nodes as for a run. An active one is no obstacle: none of its files is touched."""
+        request, view = self._launchable.request, self._view
+        view.phase("prepare", "facts, firewalls, environment, code")
+        real_facts = gather_facts(self._inventory, self._nodes, on_cpu=request.on_cpu)
+        busy = any(fact.active_runs for fact in real_facts.values())
+        facts = {name: replace(fact, active_runs=()) for name, fact in real_facts.items()}
+        check_gpus(request, facts)
+        if request.built_in:
+            advised = with_strategy(self._app, request, self._machines, facts)
+            self._launchable = self._launchable.with_request(advised)
+        prepared = prepare(view, self._folder, self._inventory, self._nodes, self._launchable, facts)
+        view.phase("preflight", "checking what would fail later")
+        skip = request.skip_preflight or busy  # its connections would disturb a run
+        check_nodes(view, self._nodes, prepared, replace(request, skip_preflight=skip), self._machines[0])
+        self._machines, _ = machines_that_fit(
+            self._launchable.request, self._machines, prepared.facts, view.note, fewer=False
+        )
+        return prepared
+
+    def _at(self, point: Mapping[str, str], sweep_id: str) -> Launchable:
+        """Return the launchable at a point of the sweep: with its options, its name, and the sweep's tag."""
+        if not point:
+            return self._launchable
+        words = [word for name, value in point.items() for word in (f"--{name}", value)]
+        launchable = self._launchable.with_words(words)
+        name = ",".join(f"{name}={value}" for name, value in point.items())
+        request = launchable.request
+        tags = {SWEEP_TAG: sweep_id, **request.tags}
+        labelled = replace(request, tags=tags, note=request.note or name)
+        return replace(launchable, request=labelled)
+
+    def _entry(
+        self, prepared: Prepared, run_id: str, launchable: Launchable, priority: int
+    ) -> dict[str, Any]:
+        """Return an entry as the first node gets it."""
+        from remote.runs import queue
+
+        machines, request = self._machines, launchable.request
+        run = plan_run(
+            run_id,
+            self._inventory,
+            request,
+            launchable.script,
+            machines,
+            prepared.facts,
+            datetime.now(UTC),
+            {},
+            root=launchable.tree.root,
+            names_ranks=launchable.sources.names_ranks,
+            commit=launchable.commit,
+        )
+        service = launcher_of(request.mode).planned(machines, prepared.facts)
+        launches = launches_of(run, launchable, prepared, service, self._app.store, self._inventory, machines)
+        keep_record(self._folder, run)
+        return queue.new_entry(run, launches[machines[0].name], priority=priority)
+
+
+def _refuse(request: TrainRequest) -> None:
+    """Raise Usage for a request that a node can't carry out alone."""
+    if request.mode == "ray":
+        raise Usage("A queue starts its runs with torchrun: leave out --mode ray, or run it by gpuctl train.")
+    if request.elastic:
+        raise Usage(
+            f"--nnodes {request.nnodes_text} is elastic, which needs gpuctl to stay: name a number of nodes, or use "
+            "gpuctl train."
+        )
+
+
+def _refuse_machines(machines: Sequence[Machine]) -> None:
+    """Raise Usage for machines that can't keep a queue."""
+    if any(machine.transport == "pod" for machine in machines):
+        raise Usage(
+            "A pod keeps no queue, as an empty one may replace it at any time: use gpuctl train, or a queue of "
+            "Kubernetes with gpuctl manifests."
+        )
+    if len(machines) > 1:
+        raise Usage("A run of the queue uses one node: --nnodes 1. For several: gpuctl train")

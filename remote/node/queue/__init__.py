@@ -1,0 +1,1 @@
+"""The queue of runs: its files on each node, and the process that starts one entry after the other."""

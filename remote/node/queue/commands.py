@@ -1,0 +1,89 @@
+"""The requests about this node's queue. Each also sees to it that a process runs the queue."""
+
+from typing import Any, BinaryIO, Dict, Optional
+
+from remote.node.home_folder import NODE_HOME
+from remote.node.queue import runner, spool
+from remote.node.queue.spool import Spool
+from remote.node.runs import supervisor
+from remote.shared import frames
+from remote.shared.constants import RUNS
+
+
+def command_queue_add(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`queue_add`: put `entries` into the queue of the `node`; answer each, with its number. Idempotent.
+
+    Raises ValueError if an entry is to follow a run or an entry that this node does not know.
+    """
+    queue = Spool(request["node"])
+    with queue.locked():
+        after = _known(queue, request["after"])
+        for entry in request["entries"]:
+            uses = sorted(supervisor.folders_used(entry["launch"]))
+            added = queue.add(dict(entry, after=after, uses=uses))
+            frames.write(output, {"t": frames.ENTRY, "entry": spool.public(added)})
+    runner.begin(request["node"])
+    frames.write(output, {"t": frames.DONE, "paused": queue.paused})
+
+
+def command_queue_list(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`queue_list`: send all entries of the `node`, those that have ended first."""
+    _send(Spool(request["node"]), output)
+    runner.begin(request["node"])
+
+
+def command_queue_change(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`queue_change`: `move` (to a `place`), `remove`, `pause` or `resume`; then send all entries.
+
+    Raises ValueError, and changes nothing, if one of the `entries` does not wait.
+    """
+    queue, action = Spool(request["node"]), request["action"]
+    with queue.locked():
+        if action in ("pause", "resume"):
+            queue.pause(paused=action == "pause")
+        else:
+            _change(queue, request)
+    _send(queue, output)
+    runner.begin(request["node"])
+
+
+def _send(queue: Spool, output: BinaryIO) -> None:
+    with queue.locked():
+        entries = [*queue.ended(), *queue.entries()]
+    for entry in entries:
+        frames.write(output, {"t": frames.ENTRY, "entry": spool.public(entry)})
+    frames.write(output, {"t": frames.DONE, "paused": queue.paused})
+
+
+def _known(queue: Spool, name: Optional[str]) -> Optional[str]:
+    """Return the run that a name, or an entry's number, stands for. `None`: no name, or that has ended."""
+    if name is None:
+        return None
+    for entry in [*reversed(queue.entries()), *reversed(queue.ended())]:
+        if name in (entry["entry"], entry["run"], entry["name"]):
+            return None if entry.get("ended_at") else str(entry["run"])
+    if "/" not in name and (NODE_HOME / RUNS / name).is_dir():
+        return name
+    raise ValueError("no entry and no run here is named {}: gpuctl queue ls lists the entries".format(name))
+
+
+def _change(queue: Spool, request: Dict[str, Any]) -> None:
+    """Move or remove entries that wait."""
+    entries = queue.entries()
+    states = {entry["entry"]: entry["state"] for entry in entries}
+    place = request["place"]
+    named = [*request["entries"], *([place] if place not in ("", "first", "last") else [])]
+    for number in named:
+        if number not in states:
+            raise ValueError(
+                "the queue has no entry {} that waits: gpuctl queue ls lists them".format(number)
+            )
+        if states[number] != spool.WAITING:
+            raise ValueError("entry {} runs already: gpuctl stop ends its run".format(number))
+    if request["action"] == "remove":
+        for entry in entries:
+            if entry["entry"] in request["entries"]:
+                queue.close(entry, spool.REMOVED)
+        return
+    for number in reversed(request["entries"]) if place == "first" else request["entries"]:
+        queue.save(spool.moved(queue.entries(), number, place))

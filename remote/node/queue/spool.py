@@ -1,0 +1,142 @@
+"""The files of the queue on a node: one for each entry, which has all that its run needs.
+
+An entry is written whole before anybody hears of it, and moves to another folder at its end. So the files are right
+after any crash: the watch for `--idle` sees the entries that wait or run, and no others.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+
+from remote.node.home_folder import NODE_HOME
+from remote.shared.constants import QUEUE
+from remote.shared.files import read_json, write_json
+
+WAITING, RUNNING, SUCCEEDED, FAILED, STOPPED, REMOVED = (
+    "waiting", "running", "succeeded", "failed", "stopped", "removed",
+)  # fmt: skip
+PRIVATE = ("launch", "peers")
+"""Parts of an entry that may hold secrets: the first node's answers leave them out, and so do ended entries."""
+Entry = Dict[str, Any]
+
+
+class Spool:
+    """The queue's files of one node. Nodes may share a home folder: each has its own."""
+
+    def __init__(self, node: str) -> None:
+        self.folder = NODE_HOME / QUEUE / node
+        self._ended = self.folder / ".ended"
+        self._paused = self.folder / ".paused"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from changing the queue while the body runs."""
+        self._ended.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(str(self.folder / ".lock"), "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def add(self, entry: Entry) -> Entry:
+        """Put an entry at the end and return it with its number. A second call for its run changes nothing."""
+        known = [
+            *self.folder.glob(_file_name("*", entry["run"])),
+            *self._ended.glob(_file_name("*", entry["run"])),
+        ]
+        if known:
+            return read_json(known[0])
+        names = [path.name for folder in (self.folder, self._ended) for path in folder.glob("*.json")]
+        number = 1 + max([int(name.partition("-")[0]) for name in names], default=0)
+        added = dict(entry, entry=str(number), state=WAITING, position=float(number), added_at=time.time())
+        self.save(added)
+        return added
+
+    def save(self, entry: Entry) -> None:
+        """Replace the file of an entry that waits or runs."""
+        write_json(self.folder / _file_name(entry["entry"], entry["run"]), entry)
+
+    def close(self, entry: Entry, state: str, **facts: object) -> None:
+        """Take an entry out of the queue, without its secrets."""
+        ended = dict(entry, state=state, ended_at=time.time(), **facts)
+        name = _file_name(entry["entry"], entry["run"])
+        write_json(self._ended / name, {key: value for key, value in ended.items() if key not in PRIVATE})
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / name).unlink()
+
+    def entries(self) -> List[Entry]:
+        """Return the entries that wait or run, in the order of the queue."""
+        ended = {path.name for path in self._ended.glob("*.json")}
+        open_entries = []
+        for path in self.folder.glob("*.json"):
+            if path.name in ended:
+                path.unlink()  # a crash in the middle of `close`
+            else:
+                open_entries.append(read_json(path))
+        return sorted(filter(None, open_entries), key=lambda entry: (-entry["priority"], entry["position"]))
+
+    def ended(self) -> List[Entry]:
+        """Return the entries that have ended, by their numbers."""
+        return sorted(
+            filter(None, map(read_json, self._ended.glob("*.json"))), key=lambda entry: int(entry["entry"])
+        )
+
+    def changed_at(self) -> int:
+        """Return the time of the folder's last change, which each change of an entry makes."""
+        return os.stat(str(self.folder)).st_mtime_ns
+
+    @property
+    def paused(self) -> bool:
+        """Return whether no entry is to start."""
+        return self._paused.exists()
+
+    def pause(self, *, paused: bool) -> None:
+        """Let no entry start, or let them start again."""
+        if paused:
+            self._paused.touch(mode=0o600)
+        elif self.paused:
+            self._paused.unlink()
+
+
+def _file_name(number: str, run: str) -> str:
+    return "{}-{}.json".format(number if number == "*" else "{:06d}".format(int(number)), run)
+
+
+def next_entry(entries: Sequence[Entry], is_over: Callable[[str], bool]) -> Optional[Entry]:
+    """Return the first entry that can start: no run or entry that it is to follow waits or runs. Pure."""
+    waiting = [entry for entry in entries if entry["state"] == WAITING]
+    return next((entry for entry in waiting if entry["after"] is None or is_over(entry["after"])), None)
+
+
+def moved(entries: Sequence[Entry], number: str, place: str) -> Entry:
+    """Return an entry that waits with its new place: `first`, `last`, or in front of another entry. Pure.
+
+    It gets the priority of its new place.
+    """
+    others = [each for each in entries if each["state"] == WAITING and each["entry"] != number]
+    entry = next(each for each in entries if each["entry"] == number)
+    if not others:
+        return entry
+    if place == "last":
+        return dict(entry, priority=others[-1]["priority"], position=others[-1]["position"] + 1.0)
+    at = 0 if place == "first" else [each["entry"] for each in others].index(place)
+    following = others[at]
+    before = [each["position"] for each in others[:at] if each["priority"] == following["priority"]]
+    position = (before[-1] + following["position"]) / 2 if before else following["position"] - 1.0
+    return dict(entry, priority=following["priority"], position=position)
+
+
+def has_entries() -> bool:
+    """Return whether an entry waits or runs on this machine."""
+    return any((NODE_HOME / QUEUE).glob("*/*.json"))
+
+
+def public(entry: Entry) -> Entry:
+    """Return an entry as the client gets it: without its secrets."""
+    return {key: value for key, value in entry.items() if key not in (*PRIVATE, "uses")}
+
+
+def path_of_lock(node: str) -> Path:
+    """Return the file that the process of a node's queue holds locked as long as it lives."""
+    return NODE_HOME / QUEUE / node / ".runner"

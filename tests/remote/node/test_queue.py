@@ -1,0 +1,236 @@
+"""Test the queue of a node: every entry runs once, in order, whatever is killed in between."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_here import NodeHere
+from support import processes_with, wait_for
+
+from inventories.runs.queue import Queue
+from remote.node.queue.spool import moved, next_entry
+from remote.runs import queue
+
+OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
+
+
+class QueueHere:
+    """The queue of a node on this computer, whose entries write their numbers into a file."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.node = NodeHere(home)
+        self.log = home / "log"
+        self.added = 0
+
+    def entry(self, line: str = "", **fields: Any) -> dict[str, Any]:
+        self.added += 1
+        run = f"20261121-{self.added:06d}-3fa9"
+        run_dir = str(self.home / ".gpuctl-node" / "runs" / run / "gpu-0")
+        argv = ["/bin/sh", "-c", line or f"echo {self.added} >> {self.log}"]
+        env = {"GPUCTL_RUN_ID": run, "GPUCTL_HANG_AFTER": "off"}
+        launch = {"run_dir": run_dir, "node": "gpu-0", "argv": argv, "env": env, "grace_s": 1.0, "record": {}}
+        usual = {
+            "run": run,
+            "name": None,
+            "script": "my.py",
+            "args": [],
+            "tags": {},
+            "nnodes": 1,
+            "priority": 0,
+        }
+        return {**usual, "launch": launch, **fields}
+
+    def add(self, *entries: dict[str, Any], after: str | None = None) -> Queue:
+        return queue.add(self.node, entries, after)
+
+    def states(self) -> dict[str, str]:
+        return {entry.entry: entry.state for entry in queue.state_of(self.node).entries}
+
+    def wait(self, deadline_s: float = 60) -> None:
+        folder = self.home / ".gpuctl-node" / "queue"
+        wait_for(
+            lambda: not list(folder.glob("*/*.json")), what="the end of the queue", deadline_s=deadline_s
+        )
+
+    def lines(self) -> list[str]:
+        return self.log.read_text().split() if self.log.exists() else []
+
+    def runners(self) -> list[int]:
+        """Return the processes of the queue, which hold its lock open: a parent and its child."""
+        path = str(self.home / ".gpuctl-node" / "queue" / "gpu-0" / ".runner")
+        holders = {pid: parent_of(pid) for pid in pids() if path in open_files(pid)}
+        # A supervisor is a process of the child for a moment.
+        return [pid for pid, parent in holders.items() if holders.get(parent) not in holders]
+
+    def kill(self, pids: Sequence[int]) -> None:
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def power_cut(self) -> None:
+        """End all processes of the node, and let its files be those of an earlier boot."""
+        while processes := [*self.runners(), *processes_with(str(self.home))]:
+            self.kill(processes)
+            time.sleep(0.05)
+        for path in (self.home / ".gpuctl-node" / "runs").glob("*/*/runner.json"):
+            document = json.loads(path.read_text())
+            path.write_text(json.dumps({**document, "boot_id": OTHER_BOOT}))
+
+
+def pids() -> Iterator[int]:
+    return (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+
+
+def parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def open_files(pid: int) -> list[str]:
+    try:
+        return [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return []
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[QueueHere]:
+    made = QueueHere(tmp_path)
+    yield made
+    made.power_cut()
+
+
+def test_entries_run_once_in_order_though_the_runner_is_killed(here: QueueHere) -> None:
+    here.add(*(here.entry() for _ in range(6)))
+    wait_for(lambda: len(here.lines()) >= 2, what="two entries")
+    child = max(here.runners())
+    here.kill([child])
+    wait_for(lambda: len(here.lines()) >= 4, what="further entries without a command")
+    here.kill(here.runners())
+    here.states()  # each request starts it again
+    here.wait()
+    assert here.lines() == list("123456")
+    assert set(here.states().values()) == {"succeeded"}
+    wait_for(lambda: not here.runners(), what="the end of the runner")
+
+
+def test_entry_that_fails_or_can_not_start_blocks_no_other(here: QueueHere) -> None:
+    missing = here.entry()
+    missing["launch"]["argv"] = ["/no/such/program"]
+    here.add(here.entry("exit 3"), missing, here.entry())
+    here.wait()
+    assert here.states() == {"1": "failed", "2": "failed", "3": "succeeded"}
+    failed, not_started, _ = queue.state_of(here.node).entries
+    assert (failed.exit_code, failed.error) == (3, None)
+    assert "/no/such/program could not be started" in (not_started.error or "")
+    ended = json.loads((Path(missing["launch"]["run_dir"]) / "exit.json").read_text())
+    assert ended["ended"]["reason"] == "not_started"
+
+
+def test_power_cut_fails_the_active_entry_alone(here: QueueHere) -> None:
+    here.add(here.entry(f"echo 1 >> {here.log}; exec sleep 60"), here.entry())
+    wait_for(lambda: here.lines() == ["1"], what="the first entry")
+    here.power_cut()
+    here.states()
+    here.wait()
+    assert here.lines() == ["1", "2"]
+    assert here.states() == {"1": "failed", "2": "succeeded"}
+
+
+def test_paused_queue_starts_nothing_and_ended_entries_keep_no_secret(here: QueueHere) -> None:
+    queue.change(here.node, "pause")
+    first, second = here.entry(), here.entry()
+    second["launch"]["env"]["TOKEN"] = "s3cret"
+    here.add(first, second)
+    queue.change(here.node, "move", ["2"], "first")
+    queue.change(here.node, "remove", ["1"])
+    with pytest.raises(AssertionError, match="no entry 1 that waits"):
+        queue.change(here.node, "move", ["1"], "last")
+    assert here.lines() == []
+    assert here.states() == {"1": "removed", "2": "waiting"}
+    queue.change(here.node, "resume")
+    here.wait()
+    assert here.lines() == ["2"]
+    files = (here.home / ".gpuctl-node" / "queue").rglob("*.json")
+    assert not [path for path in files if "s3cret" in path.read_text()]
+
+
+def test_repeated_request_adds_nothing(here: QueueHere) -> None:
+    entry = here.entry()
+    assert [each.entry for _ in range(2) for each in here.add(entry).entries] == ["1", "1"]
+    here.wait()
+    assert [each.entry for each in here.add(entry).entries] == ["1"]
+    assert here.lines() == ["1"]
+
+
+def test_unknown_run_can_not_be_followed(here: QueueHere) -> None:
+    with pytest.raises(AssertionError, match="no entry and no run here is named 7"):
+        here.add(here.entry(), after="7")
+
+
+def waiting(number: int, priority: int = 0, after: str | None = None) -> dict[str, Any]:
+    return {
+        "entry": str(number), "state": "waiting", "priority": priority, "position": float(number), "after": after,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("number", "place", "order"),
+    [
+        ("3", "first", "3124"),
+        ("1", "last", "2341"),
+        ("4", "2", "1423"),
+        ("1", "3", "2134"),
+        ("2", "1", "2134"),
+    ],
+)
+def test_moved_entry_has_its_new_place(number: str, place: str, order: str) -> None:
+    entries = [waiting(1, 5), waiting(2), waiting(3), waiting(4, -1)]
+    entry = moved(entries, number, place)
+    others = [each for each in entries if each["entry"] != number]
+    ordered = sorted([*others, entry], key=lambda each: (-each["priority"], each["position"]))
+    assert "".join(each["entry"] for each in ordered) == order
+
+
+def test_entry_behind_an_active_run_is_passed_over() -> None:
+    entries = [{**waiting(1), "state": "running"}, waiting(2, after="a"), waiting(3, after="b"), waiting(4)]
+    assert next_entry(entries, lambda name: name == "b") == entries[2]
+    assert next_entry(entries[:2], lambda _: False) is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_thousand_entries_run_once_in_order_with_kills_and_power_cuts(here: QueueHere) -> None:
+    count, chance = 1000, random.Random(7)
+    here.add(*(here.entry(f"echo {number} >> {here.log}") for number in range(1, count + 1)))
+    kills = cuts = 0
+    limit = time.monotonic() + 3000
+    while here.runners() or list((here.home / ".gpuctl-node" / "queue").glob("*/*.json")):
+        assert time.monotonic() < limit
+        time.sleep(chance.uniform(0.5, 4))
+        if chance.random() < 0.1:
+            here.power_cut()
+            cuts += 1
+        else:
+            here.kill(here.runners())
+            kills += 1
+        here.states()
+    states = here.states()
+    lines = [int(line) for line in here.lines()]
+    print(f"{kills} kills, {cuts} power cuts, states {sorted(set(states.values()))}")
+    assert lines == sorted(set(lines))
+    cut_off = {int(number) for number, state in states.items() if state == "failed"}
+    assert len(states) == count
+    assert len(cut_off) <= cuts
+    assert set(range(1, count + 1)) - set(lines) <= cut_off
