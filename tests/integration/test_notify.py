@@ -69,7 +69,7 @@ def test_end_of_a_run_is_sent_once_and_signed(host: Gpuctl, server: Receiver) ->
     secret_path = host.home / "notify.secret"
     assert stat.S_IMODE(secret_path.stat().st_mode) == 0o600
     head = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode()
-    key = secret_path.read_text().strip().encode()
+    key = base64.b64decode(secret_path.read_text().removeprefix("whsec_"))
     expected = base64.b64encode(hmac.new(key, head + request.body, hashlib.sha256).digest()).decode()
     assert request.headers["webhook-signature"] == f"v1,{expected}"
     assert files_with(host.home, "s3cret") == []

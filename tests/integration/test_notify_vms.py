@@ -55,6 +55,26 @@ def test_first_node_sends_that_another_is_lost(gpuctl: Gpuctl, tmp_path: Path) -
         gpuctl("stop", run)
 
 
+@pytest.mark.parametrize(("by_power_cut", "type_"), [(False, "run.failed"), (True, "run.node_lost")])
+def test_restart_of_the_first_node_is_sent_once(
+    gpuctl: Gpuctl, tmp_path: Path, by_power_cut: bool, type_: str
+) -> None:
+    """The node sends as it is shut down; after a power cut only the command can."""
+    with cluster(gpuctl, tmp_path, count=2) as net:
+        first, _ = net.hosts
+        process = gpuctl.start("train", "--notify", TARGET, "steps.py", "600", env={"HOME": str(tmp_path)})
+        wait_for(lambda: gpuctl("logs").out.count("begins") == 2, what="the ranks", deadline_s=60)
+        if by_power_cut:
+            first.power_off()
+            first.power_on()
+            first.wait_for_boot()
+        else:
+            first.reboot()
+        assert process.wait(150) == 1, process.communicate()
+        sent = [json.loads(path.read_text())["type"] for path in tmp_path.glob("*.json")]
+        assert [*sent, *notices_on(first)] == [type_]
+
+
 def test_machines_send_before_they_end(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     profiles = tmp_path / "profiles.json"

@@ -3,6 +3,7 @@
 The targets and the secrets go to the node with the request that starts its process, and stay in its memory.
 """
 
+import base64
 import os
 import secrets
 import time
@@ -42,7 +43,7 @@ def settings(store: Store) -> dict[str, str]:
     if not (secret := os.environ.get(SECRET_VARIABLE, "")):
         if not files.exists(path):
             files.private_dir(store.home)
-            files.write_atomic(path, secrets.token_urlsafe(32).encode() + b"\n")
+            files.write_atomic(path, b"whsec_" + base64.b64encode(secrets.token_bytes(32)) + b"\n")
         secret = path.read_text().strip()
     return {"secret": secret, "smtp": os.environ.get(SMTP_VARIABLE, "")}
 
