@@ -23,6 +23,7 @@ from gpuctl.command_line.options import every_cluster_options
 )
 @click.option("--all-regions", is_flag=True, help="Look in every region of the account.")
 @click.option("--profile", metavar="NAME", help="Profile of the SDK's configuration.")
+@click.option("--context", metavar="NAME", help="Look in this context of the kubeconfig, for pods there.")
 @click.option("--compartment", metavar="OCID", help="OCI: the compartment (default: all that you may see).")
 def command(
     app: App,
@@ -31,6 +32,7 @@ def command(
     regions: tuple[str, ...],
     all_regions: bool,
     profile: str | None,
+    context: str | None,
     compartment: str | None,
 ) -> None:
     """Take over a cluster that another computer made, or whose files here were lost.
@@ -39,11 +41,12 @@ def command(
     gpuctl adopt                   the only cluster of gpuctl in your accounts
     gpuctl adopt --cluster big     the cluster of that name
     gpuctl adopt --all-regions     look in every region
+    gpuctl adopt --context NAME    a cluster of pods in an existing Kubernetes cluster
 
     It finds the cluster by its tags and rebuilds its files here. Host keys come from the machines' user-data, which
     the account can read. Machines get a new SSH key by the cloud's own means: EC2 Instance Connect on AWS, Run
-    Command on OCI. The other computer keeps its access. It asks first, and shows who made the cluster. Again, it
-    brings runs that were started elsewhere since.
+    Command on OCI; pods need none. The other computer keeps its access. It asks first, and shows who made the
+    cluster. Again, it brings runs that were started elsewhere since.
     """
     from gpuctl.tables.lists import machines_table
     from gpuctl.workflow.clusters.adopt import adopt
@@ -56,7 +59,7 @@ def command(
         profile=profile,
         compartment=compartment,
     )
-    status = adopt(app, scope, cluster_id)
+    status = adopt(app, scope, cluster_id, context=context)
     if app.options.json:
         app.output.json(status)
     else:

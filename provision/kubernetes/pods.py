@@ -39,7 +39,7 @@ class Pods:
 
         Of too many workers, unranked pods end first, then the highest ranks: KubeRay would end any.
         """
-        self.api.apply(NAMESPACE, ray_cluster.namespace(self.cluster))
+        self.api.apply(NAMESPACE, ray_cluster.namespace(replace(self.cluster, count=count)))
         self.api.apply(NETWORK_POLICY, ray_cluster.network_policy(self.cluster))
         self.api.apply(SECRET, ray_cluster.secret(self.cluster, token))
         workers = self.workers()

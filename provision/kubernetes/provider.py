@@ -14,6 +14,7 @@ from inventories.specs.spec import Spec
 from provision.errors import Denied, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
 from provision.findings import Finding
 from provision.kubernetes import checks, ray_cluster
+from provision.kubernetes.adoption import rebuild
 from provision.kubernetes.api import Api, connect
 from provision.kubernetes.capacity import NodeRoom, cpus_each, efa_each, gpus_each, with_room
 from provision.kubernetes.images import full_name
@@ -23,7 +24,7 @@ from provision.owner import owner
 from provision.pricing.catalog import gpus_of
 from provision.pricing.plan_price import FREE, PlanPrice
 from provision.provider import Plan, PlannedMachine
-from provision.records import PlannedRequest, PlannedResource, ResourceAction
+from provision.records import PlannedRequest, PlannedResource, ResourceAction, Target
 from provision.unsupported_options import refuse_unsupported
 from provision.waiting import Clock, Say, SystemClock, quiet
 
@@ -140,6 +141,17 @@ class KubernetesProvider(PodMachines):
         save(self._folder, replace(cluster, count=count))
         return machines
 
+    def adopt(self, target: Target, cluster_id: str, say: Say = quiet) -> None:  # noqa: ARG002
+        """Rebuild the files of a cluster of another computer: see `provision.provider.AdoptingProvider`.
+
+        The target's profile is the context.
+        """
+        rebuild(self._connect(target.profile), self._folder, cluster_id, self._clock)
+
+    def admit_key(self, machine: Machine) -> str:  # noqa: ARG002
+        """Return an empty clause: pods need no key."""
+        return ""
+
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002
         """Return `None`: a pod has no console."""
         return None
@@ -212,7 +224,9 @@ class KubernetesProvider(PodMachines):
                     f"{adds_nodes} makes the nodes that are missing, which are billed; their price is not known here"
                 )
         image = spec.image or (base.image or ray_cluster.default_image(gpus))
-        return replace(base, shape=shape, gpus=gpus, cpus=cpus, efa=efa, image=image), free, notes
+        python = spec.python or base.python
+        made = replace(base, shape=shape, gpus=gpus, cpus=cpus, efa=efa, image=image, python=python)
+        return made, free, notes
 
     def _api(self, record: KubernetesCluster | None, spec: Spec) -> Api:
         return self._api_of(record) if record is not None else self._connect(spec.context)

@@ -1,10 +1,12 @@
 """The objects of a cluster: a namespace, a token, and a RayCluster whose workers are the machines. Pure."""
 
 import base64
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from inventories import codec
 from inventories.ray_in_pods import RAY_VERSION
 from provision.kubernetes.images import full_name
 from provision.kubernetes.record import KubernetesCluster
@@ -13,6 +15,8 @@ CLUSTER, CLUSTER_ID, RANK = "gpuctl/cluster", "gpuctl/cluster-id", "gpuctl/rank"
 """Labels. The rank is the label of a worker pod that is a machine."""
 OWNER = "gpuctl/owner"
 """Annotation with the maker, user@host."""
+RECORD = "gpuctl/record"
+"""Annotation of the namespace with the cluster's record, for other computers."""
 RAY_CLUSTER_NAME, SECRET_NAME, POLICY_NAME, GROUP = "machines", "ray-token", "own-pods-only", "gpu"
 WORKERS = f"ray.io/cluster={RAY_CLUSTER_NAME},ray.io/node-type=worker"
 """Selects the pods that are machines."""
@@ -46,7 +50,7 @@ def namespace(cluster: KubernetesCluster) -> dict[str, Any]:
     metadata = {
         "name": cluster.namespace,
         "labels": labels(cluster),
-        "annotations": {OWNER: cluster.owner},
+        "annotations": {OWNER: cluster.owner, RECORD: json.dumps(codec.to_json(cluster))},
     }
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 

@@ -1,6 +1,7 @@
 """The record of a cluster of pods on this computer: `clusters/<name>/kubernetes.json`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from inventories import codec
 from inventories.disk import files
@@ -44,6 +45,8 @@ class KubernetesCluster:
     """Interpreter to use in the pods unchanged. `None`: the image's."""
     count: int = 0
     """Number of machines after the last `up`."""
+    request: dict[str, Any] | None = field(default=None, metadata=codec.OMITTED)
+    """Plain JSON: the record of the cloud's cluster whose nodes run the pods. `None`: gpuctl made no nodes."""
 
     @property
     def namespace(self) -> str:

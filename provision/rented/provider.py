@@ -171,7 +171,6 @@ class CloudProvider(RentedProvider[Cloud]):
         assert isinstance(cloud, AdmitsKeys), f"{self.name} admits no keys"
         cluster = rebuild(cloud, self._files, cluster_id)
         journal = self._files.cluster_folder.journal
-        journal.append("up", provider=self.name, create=[])
         public_key = ensure_key(self._files.cluster_folder.key_path)
         admitted = cloud.ssh_cidrs(cluster)
         missing = missing_ranges(caller_address.caller_cidrs(cluster.ssh_cidr), admitted)

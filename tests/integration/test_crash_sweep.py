@@ -56,10 +56,26 @@ def reap_with_files_lost(gpuctl: CloudGpuctl) -> None:
     assert gpuctl.cloud.owned() == []
 
 
+def adopt_with_files_lost(gpuctl: CloudGpuctl) -> None:
+    """Another computer takes over the machines and completes the cluster; without machines it removes the rest."""
+    shutil.rmtree(gpuctl.home)
+    adopted = gpuctl("adopt", "--provider", gpuctl.kind.provider, "--yes", "--json")
+    if adopted.status == 2:
+        assert "no cluster of gpuctl" in adopted.err or "No machine of the cluster" in adopted.err, (
+            adopted.err
+        )
+        gpuctl.ok("reap", "--provider", gpuctl.kind.provider, "--yes")
+        assert gpuctl.cloud.owned() == []
+        return
+    assert adopted.status == 4, f"nobody answers at these addresses: {adopted.err}"
+    converge(gpuctl)
+
+
 AFTERWARDS: dict[str, Callable[[CloudGpuctl], None]] = {
     "up": converge,
     "down": vanish,
     "reap": reap_with_files_lost,
+    "adopt": adopt_with_files_lost,
 }
 
 
@@ -168,7 +184,7 @@ def sweep(
                 if prepare is not None:
                     prepare(gpuctl)
                 kill(gpuctl, killed_words(gpuctl, prepared=prepare is not None), point)
-                if afterwards is reap_with_files_lost:
+                if afterwards in (reap_with_files_lost, adopt_with_files_lost):
                     time.sleep(list_lag_s)  # only lists show the machines then, and no user is faster
                 afterwards(gpuctl)
                 maximum = gpuctl.cloud.state()["most_by_cluster"]

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,22 @@ def test_stop_ends_the_wait_for_a_pod_that_does_not_come(gpuctl: Gpuctl, api: Ku
     assert "could not be asked" in gpuctl("stop").err, "the pod is gone"
     done = end_of(process, timeout_s=60)
     assert f"The job was stopped: no other run follows {run}." in done.err
+
+
+def test_pods_are_used_from_second_computer_with_runs_of_first(
+    gpuctl: Gpuctl, api: KubeApi, tmp_path: Path
+) -> None:
+    up = gpuctl.ok(*UP, "--json").json
+    script = gpuctl.script("hello.py", "print('hello')\n")
+    ran = gpuctl.ok("train", "--json", str(script), timeout_s=200).json
+    context = "test"
+    second = replace(gpuctl, home=tmp_path / "second")
+
+    unknown = second("adopt", "--context", context, "--cluster", "other", "--yes")
+    assert (unknown.status, "no cluster other" in unknown.err) == (2, True)
+    adopted = second.ok("adopt", "--context", context, "--yes", "--json").json
+    assert adopted["machines"] == up["machines"]
+    assert second.ok("results", "--json").json["runs"][0]["run"] == ran["run"]
+    assert "nothing changed" in second.ok(*UP).err
+    assert second.ok("down", "--yes", "--json").json["leftovers"] == []
+    assert "gpuctl-default" not in str(api.objects("pods"))

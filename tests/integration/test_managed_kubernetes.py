@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -302,3 +303,16 @@ def test_command_killed_at_each_call_can_be_rerun_or_removed(
     with capsys.disabled():
         print(f"\n{service}: {killed}, then {afterwards}: killed at {len(points)} points", flush=True)
     assert not failures, "\n\n".join(failures)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_second_computer_adopts_cluster_and_removes_it(service: str, clouds: Clouds, tmp_path: Path) -> None:
+    with managed(service, clouds, tmp_path) as gpuctl:
+        up = gpuctl.ok(*gpuctl.up_words).json
+        second = replace(gpuctl, home=tmp_path / "second")
+        adopted = second.ok("adopt", "--yes", "--json").json
+        assert (adopted["provider"], adopted["machines"]) == (service, up["machines"])
+        assert "nothing changed" in second.ok(*gpuctl.up_words).err
+        shutil.rmtree(gpuctl.home)
+        assert second.ok("down", "--yes", "--json").json["leftovers"] == []
+        assert gpuctl.cloud.owned() == []

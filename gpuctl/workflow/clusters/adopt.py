@@ -29,13 +29,14 @@ from provision.ssh_keys import ensure_key
 SHELL_TIMEOUT_S = 30.0
 
 
-def adopt(app: App, scope: Scope, cluster_id: str | None) -> ClusterStatus:
+def adopt(app: App, scope: Scope, cluster_id: str | None, *, context: str | None = None) -> ClusterStatus:
     """Find the cluster, rebuild its files, get access to its machines. Idempotent. Returns its state.
 
-    `cluster_id`: the id of the cluster; `None`: the only one, or that of the name in the options. Raises Usage if no
+    `cluster_id`: the id of the cluster; `None`: the only one, or that of the name in the options. `context`: look in
+    this context of the kubeconfig, and in no cloud. Raises Usage if no
     cluster, or several, can be meant, and Attention for machines that do not let this computer in.
     """
-    target, cluster = _chosen(app, scope, cluster_id)
+    target, cluster = _chosen(app, scope, cluster_id, context)
     folder = app.store.cluster(cluster.name)
     _ask(app, cluster)
     with folder.lock("adopt", on_wait=app.output.say):
@@ -46,14 +47,15 @@ def adopt(app: App, scope: Scope, cluster_id: str | None) -> ClusterStatus:
             f"rebuilding the files of {cluster.name} from {cluster.provider} {cluster.region or ''} …"
         )
         provider.adopt(target, cluster.id, app.output.say)
+        folder.journal.append("up", provider=cluster.provider, create=[])
         inventory = _inventory(folder, provider, cluster)
         pin_host_keys(folder, inventory.machines)
         failed = _log_in(folder, provider, inventory.machines)
         machines = [machine for machine in inventory.machines if machine.name not in failed]
-        if machines:
+        if machines and machines[0].has_ssh:
             reached = {m.name: m for m in reach(app, folder, machines, boot=None).machines}
-            folder.journal.append(READY, machines=[machine.id for machine in machines])
             inventory = replace(inventory, machines=tuple(reached.get(m.name, m) for m in inventory.machines))
+        folder.journal.append(READY, machines=[machine.id for machine in machines])
         save_inventory(folder, inventory)
         runs = find_runs(app, folder, machines)
     app.options = replace(app.options, cluster=folder.name)
@@ -67,18 +69,25 @@ def adopt(app: App, scope: Scope, cluster_id: str | None) -> ClusterStatus:
     return status
 
 
-def _chosen(app: App, scope: Scope, cluster_id: str | None) -> tuple[Target, FoundCluster]:
+def _chosen(
+    app: App, scope: Scope, cluster_id: str | None, context: str | None
+) -> tuple[Target, FoundCluster]:
     """Return the cluster that is meant, and its place."""
-    result = scan(replace(scope, more_regions=app.config.region), prices_at(app))
-    for place in result.problems:
-        app.output.error(f"not looked at: {place}")
-    clusters = [(region.cloud.target, each) for region in result.scanned for each in region.contents.clusters]
+    if context is not None:
+        clusters, places = _in_context(context), f"the cluster of context {context}"
+    else:
+        result = scan(replace(scope, more_regions=app.config.region), prices_at(app))
+        for place in result.problems:
+            app.output.error(f"not looked at: {place}")
+        clusters = [
+            (region.cloud.target, each) for region in result.scanned for each in region.contents.clusters
+        ]
+        places = ", ".join(str(region) for region in result.scanned)
     name = app.options.cluster if app.cluster_named else None
     meant = [pair for pair in clusters if cluster_id in (None, pair[1].id) and name in (None, pair[1].name)]
     if len(meant) == 1:
         _refuse_strangers(meant[0][1], named=cluster_id is not None)
         return meant[0]
-    places = ", ".join(str(region) for region in result.scanned)
     if not meant:
         subject = f" {cluster_id or name}" if cluster_id or name else ""
         raise Usage(
@@ -87,6 +96,33 @@ def _chosen(app: App, scope: Scope, cluster_id: str | None) -> tuple[Target, Fou
         )
     listing = "\n".join(f"  {each.id}: {_described(each)}" for _, each in meant)
     raise Usage(f"{len(meant)} clusters can be meant:\n{listing}\nName one by its id: gpuctl adopt ID")
+
+
+def _in_context(context: str) -> list[tuple[Target, FoundCluster]]:
+    """Return the clusters of pods in a Kubernetes cluster, which gpuctl did not make."""
+    from provision.kubernetes.adoption import clusters_in
+    from provision.kubernetes.api import connect
+
+    target = Target(provider="kubernetes", profile=context)
+    return [
+        (
+            target,
+            FoundCluster(
+                name=cluster.name,
+                id=cluster.id,
+                owner=cluster.owner,
+                provider="kubernetes",
+                region=f"context {context}",
+                machines=tuple(f"{cluster.namespace}/{rank}" for rank in range(cluster.count)),
+                resources=(),
+                since=cluster.created_at,
+                expires_at=None,
+                hourly_usd=0.0,
+            ),
+        )
+        for cluster in clusters_in(connect(context))
+        if cluster.request is None
+    ]
 
 
 def _refuse_strangers(cluster: FoundCluster, *, named: bool) -> None:
@@ -119,7 +155,7 @@ def _inventory(folder: ClusterFolder, provider: Provider, cluster: FoundCluster)
     return Inventory(
         cluster=folder.name,
         provider=cluster.provider,
-        region=cluster.region,
+        region=None if cluster.provider == "kubernetes" else cluster.region,
         shape=machines[0].shape if machines else None,
         hourly_usd=cluster.hourly_usd,
         created_at=cluster.since or datetime.now(UTC).isoformat(timespec="seconds"),

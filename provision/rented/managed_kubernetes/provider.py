@@ -7,24 +7,26 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from inventories import codec
 from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import GpuctlError, InvalidInput
 from inventories.machine import Inventory, Machine
 from inventories.specs.spec import Spec
 from provision.clouds import describe
-from provision.errors import API_UNAVAILABLE, LeftBehind
+from provision.errors import API_UNAVAILABLE, LeftBehind, RefusedPlan
 from provision.findings import Finding
 from provision.kubernetes.images import full_name
 from provision.kubernetes.pods import Pods
 from provision.provider import Plan
 from provision.records import CloudCluster, EndGuard, Target
+from provision.rented.adoption import missing_ranges
 from provision.rented.base import RentedProvider
 from provision.rented.interface import Cloud
 from provision.rented.managed_kubernetes import api_server
 from provision.rented.managed_kubernetes.plan import ServicePlan, make_plan
 from provision.rented.managed_kubernetes.service import CreateContext, KubernetesService, ServiceTraits
-from provision.rented.managed_kubernetes.workers import Workers
+from provision.rented.managed_kubernetes.workers import Workers, pod_cluster_id
 from provision.rented.planning import caller_address
 from provision.unsupported_options import refuse_unsupported
 from provision.waiting import Clock, Say, quiet
@@ -109,9 +111,7 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
             if plan.details.ends_only or not (scaled or count):
                 return plan.keep  # on the nodes that stay
         server = service.make_control_plane(context)
-        name = self._traits.cluster_name(cluster)
-        text = api_server.kubeconfig(name, server, service.token_command(cluster))
-        write_atomic(self._files.cluster_folder.kubeconfig_path, text)
+        name = self._write_kubeconfig(service, cluster, server)
         api_server.wait_ready(self._clock, server, lambda: service.token(cluster), say)
         with self._rolled_back(service, context):
             service.make_nodes(context, count)
@@ -122,6 +122,42 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
                 self._workers.create(cluster, offer, count, journal, say, context=name, own_plugin=own_plugin)
         self._workers.use_python(plan.spec.python)
         return self._workers.find()
+
+    def adopt(self, target: Target, cluster_id: str, say: Say = quiet) -> None:
+        """Rebuild the files of a cluster of another computer: see `provision.provider.AdoptingProvider`.
+
+        The API server, found by the cluster's name and id, has the records of both the nodes and the pods.
+        """
+        service = self._account(target)
+        target = service.cloud.target
+        outline = CloudCluster(
+            name=self._files.name, id=cluster_id, owner="", created_at="", target=target, shape=""
+        )
+        server = service.server(outline)
+        if server is None:
+            raise RefusedPlan(
+                f"The cluster {self._files.name} has no working control plane, so it can't be taken over. `gpuctl "
+                f"reap {cluster_id}` removes it."
+            )
+        self._files.cluster_folder.make()
+        name = self._write_kubeconfig(service, outline, server)
+        admitted = service.allowed_cidrs(outline) or ()
+        if outside := missing_ranges(caller_address.caller_cidrs(None), admitted):
+            say(
+                f"the API server lets in {', '.join(admitted) or 'no address'}, and this computer is "
+                f"{', '.join(outside)}: if it does not answer, add that address to {name} in the cloud's console"
+            )
+        pods = self._workers.adopt(name, pod_cluster_id(cluster_id))
+        record = codec.from_json(CloudCluster, pods.request, f"the namespace {pods.namespace}")
+        if record.id != cluster_id:
+            raise RefusedPlan(
+                f"The namespace {pods.namespace} is of another cluster, {record.id}. Nothing was changed."
+            )
+        self._files.save(replace(record, target=target, ssh_cidrs=admitted or record.ssh_cidrs))
+
+    def admit_key(self, machine: Machine) -> str:  # noqa: ARG002
+        """Return an empty clause: pods need no key."""
+        return ""
 
     def find(self) -> tuple[Machine, ...]:
         """Return the machines: the cluster's pods, or the inventory's if the API server does not answer."""
@@ -162,6 +198,15 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
 
     def _findings(self, account: KubernetesService, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         return account.findings(cluster, count)
+
+    def _write_kubeconfig(
+        self, service: KubernetesService, cluster: CloudCluster, server: api_server.ApiServer
+    ) -> str:
+        """Write the kubeconfig of the cluster's folder. Returns the name of its context."""
+        name = self._traits.cluster_name(cluster)
+        text = api_server.kubeconfig(name, server, service.token_command(cluster))
+        write_atomic(self._files.cluster_folder.kubeconfig_path, text)
+        return name
 
     def _refuse_unusable(self, spec: Spec) -> None:
         refuse_unsupported(

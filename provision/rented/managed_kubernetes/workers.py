@@ -3,9 +3,11 @@
 from collections.abc import Collection
 from dataclasses import replace
 
+from inventories import codec
 from inventories.disk.store import ClusterFolder, Journal
 from provision.errors import ProvisionError
 from provision.kubernetes import operators, ray_cluster, record
+from provision.kubernetes.adoption import rebuild
 from provision.kubernetes.api import Api, connect
 from provision.kubernetes.pods import PodMachines, Pods, rank_of, roll_back
 from provision.kubernetes.record import KubernetesCluster
@@ -40,7 +42,7 @@ class Workers(PodMachines):
         `context`: of the kubeconfig in the cluster's folder. `own_plugin`: gpuctl installs NVIDIA's device plug-in.
         """
         known = self._record()
-        pod_cluster = known or _new_record(cluster, offer, context)
+        pod_cluster = replace(known or _new_record(cluster, offer, context), request=codec.to_json(cluster))
         record.save(self._folder, pod_cluster)
         journal.append("kubernetes objects", namespace=pod_cluster.namespace, count=count)
         api = self._api_of(pod_cluster)
@@ -59,6 +61,11 @@ class Workers(PodMachines):
             roll_back(pods, error, known.count if known is not None and head_stays else None, token, say)
             raise
         record.save(self._folder, replace(pod_cluster, count=count))
+
+    def adopt(self, context: str, cluster_id: str) -> KubernetesCluster:
+        """Rebuild the record of the pods of another computer's cluster. `context`: of the kubeconfig here."""
+        api = connect(context, kubeconfig=self._folder.kubeconfig_path, clock=self._clock)
+        return rebuild(api, self._folder, cluster_id, self._clock)
 
     def requested_count(self) -> int | None:
         """Return the number of workers that the RayCluster requests. `None`: no RayCluster."""
@@ -92,10 +99,15 @@ class Workers(PodMachines):
         return self._apis[record.context]
 
 
+def pod_cluster_id(cluster_id: str) -> str:
+    """Return the id of the pods' cluster, in the name of its namespace."""
+    return cluster_id[:6]
+
+
 def _new_record(cluster: CloudCluster, offer: Offer, context: str) -> KubernetesCluster:
     return KubernetesCluster(
         name=cluster.name,
-        id=cluster.id[:6],
+        id=pod_cluster_id(cluster.id),
         owner=cluster.owner,
         created_at=cluster.created_at,
         context=context,

@@ -1,0 +1,72 @@
+"""A cluster of pods that another computer made: its files, rebuilt from its namespace."""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from inventories import codec
+from inventories.disk.files import write_atomic
+from inventories.disk.store import ClusterFolder
+from inventories.errors import CorruptFile, NewerFormat
+from provision.errors import RefusedPlan
+from provision.kubernetes import ray_cluster
+from provision.kubernetes.api import NAMESPACE, SECRET, Api
+from provision.kubernetes.pods import Pods, rank_of
+from provision.kubernetes.record import KubernetesCluster, load, save
+from provision.waiting import Clock
+
+
+def clusters_in(api: Api) -> list[KubernetesCluster]:
+    """Return the clusters whose namespaces have a record of gpuctl's, as their makers had them."""
+    namespaces = api.list(NAMESPACE, labelSelector=ray_cluster.CLUSTER_ID)
+    return [cluster for document in namespaces if (cluster := _cluster_of(document)) is not None]
+
+
+def rebuild(api: Api, folder: ClusterFolder, cluster_id: str, clock: Clock) -> KubernetesCluster:
+    """Write the record and Ray's token of a cluster. Returns the record.
+
+    Raises RefusedPlan if the namespace is missing, or the files here are of another cluster.
+    """
+    _refuse_other(folder, cluster_id)
+    matching = [
+        cluster for cluster in clusters_in(api) if (cluster.name, cluster.id) == (folder.name, cluster_id)
+    ]
+    if not matching:
+        raise RefusedPlan(
+            f"The cluster of context {api.context} has no namespace of {folder.name} with the label "
+            f"{ray_cluster.CLUSTER_ID}={cluster_id} and gpuctl's record. Nothing was changed."
+        )
+    cluster = replace(matching[0], context=api.context, server=api.server)
+    ranked = [pod for pod in Pods(api, cluster, clock).workers() if rank_of(pod) is not None]
+    cluster = replace(cluster, count=len(ranked))
+    secret = api.get(SECRET, ray_cluster.SECRET_NAME, cluster.namespace)
+    save(folder, cluster)
+    if secret is not None:
+        write_atomic(folder.ray_token_path, base64.b64decode(secret["data"]["auth_token"]))
+    return cluster
+
+
+def _cluster_of(namespace: Mapping[str, Any]) -> KubernetesCluster | None:
+    """Return the record in a namespace's annotation. `None`: no record, or one that differs from the labels."""
+    metadata = namespace["metadata"]
+    try:
+        data = json.loads((metadata.get("annotations") or {}).get(ray_cluster.RECORD) or "null")
+        cluster = codec.from_json(KubernetesCluster, data, f"the namespace {metadata['name']}")
+    except (ValueError, CorruptFile):
+        return None
+    agrees = cluster.namespace == metadata["name"] and ray_cluster.is_of(namespace, cluster)
+    return cluster if agrees else None
+
+
+def _refuse_other(folder: ClusterFolder, cluster_id: str) -> None:
+    try:
+        record = load(folder)
+    except (CorruptFile, NewerFormat):
+        return  # it is rebuilt
+    if record is not None and record.id != cluster_id:
+        raise RefusedPlan(
+            f"Another cluster is called {folder.name} here, in {record.namespace}. Nothing was changed. For a "
+            "takeover, use another folder in GPUCTL_HOME."
+        )
