@@ -61,6 +61,13 @@ def refuse_over_limits(app: App, folder: ClusterFolder, plan: Plan) -> tuple[str
     return tuple(check.note for check in results)
 
 
+def unchecked_limits(app: App, plan: Plan) -> tuple[str, ...]:
+    """Return a note on the limits for a plan without an account: nobody could ask what exists."""
+    if not (app.config.limited and adds_cost(plan)):
+        return ()
+    return (f"the limits in {with_tilde(str(app.config_path))} are not checked: that needs the account",)
+
+
 def warn_over_limits(app: App, folder: ClusterFolder, plan: Plan) -> None:
     """Print a warning if the limits do not hold after the launch: another computer launched at the same time."""
     for check in checks(app, folder, plan):

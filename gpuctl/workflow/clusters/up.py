@@ -14,7 +14,12 @@ from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_
 from gpuctl.workflow.clusters.cost import record_price
 from gpuctl.workflow.clusters.defaults import with_defaults
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on, record_end_timers, warning
-from gpuctl.workflow.clusters.spending_limits import refuse_over_limits, turn_to_launch, warn_over_limits
+from gpuctl.workflow.clusters.spending_limits import (
+    refuse_over_limits,
+    turn_to_launch,
+    unchecked_limits,
+    warn_over_limits,
+)
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import update_firewalls
 from gpuctl.workflow.machines.idle import idle_state
@@ -181,7 +186,7 @@ def plan(app: App, spec: Spec, *, boot_timeout_s: float | None = None) -> tuple[
     folder = folder_to_plan(app, app.store.cluster(spec.cluster), spec)
     provider, spec, defaults = _provider(app, folder, replace(spec, cluster=folder.name), boot_timeout_s)
     planned, unasked = _plan_or_outline(provider, spec, _inventory(folder))
-    limits = () if unasked else refuse_over_limits(app, folder, planned)
+    limits = refuse_over_limits(app, folder, planned) if not unasked else unchecked_limits(app, planned)
     planned = replace(planned, notes=(*planned.notes, *defaults, *limits))
     return planned, _setup_of(app, folder, planned), unasked
 

@@ -52,6 +52,27 @@ def test_up_refuses_a_profile_that_is_not_there_and_outlines_without_an_account(
     assert up("-f", "spec.yaml")[0] == 2
 
 
+def test_plan_without_an_account_has_the_defaults_and_says_that_limits_are_not_checked(
+    up: Up, tmp_path: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    config = tmp_path / "home" / "config.yaml"
+    config.write_text("max_hourly_usd: 1\nttl: 8h\nidle: 30m\nregion: [us-east-2, us-ashburn-1]\n")
+    status, out, err = up("--shape", "VM.GPU.A10.2", "--json")
+    assert status == 0, err
+    plan = json.loads(out)
+    assert (plan["region"], plan["until_s"]) == ("us-ashburn-1", 8 * 3600)
+    assert plan["notes"][-2:] == [
+        "--region us-ashburn-1, --ttl 8h, --idle 30m: the default in ~/home/config.yaml",
+        "the limits in ~/home/config.yaml are not checked: that needs the account",
+    ]
+    typed = json.loads(up("--shape", "g5.12xlarge", "--ttl", "none", "--region", "us-west-2", "--json")[1])
+    assert (typed["region"], typed["until_s"]) == ("us-west-2", None)
+    config.write_text("ttl: 8\n")
+    status, _, err = up("--shape", "g5.12xlarge")
+    assert (status, f"{config}:1: key 'ttl': " in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
