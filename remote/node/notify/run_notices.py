@@ -41,7 +41,8 @@ def ended(run_dir: Path, run: Mapping[str, Any], state: Mapping[str, Any], now: 
     """Return the notice of a run's end. `None`: it continues as another run. `state`: of the run on this node."""
     if continues(state):
         return None
-    reason = str((state.get("ended") or {}).get("reason"))
+    ending = state.get("ended") or {}
+    reason = str(ending.get("reason"))
     at = float(state.get("ended_at") or now)
     seconds = max(0.0, at - run["started"])
     error: Optional[Dict[str, Any]] = None
@@ -52,7 +53,8 @@ def ended(run_dir: Path, run: Mapping[str, Any], state: Mapping[str, Any], now: 
     else:
         status, phrase, tone = "failed", "failed", "bad"
         error = first_error(run_dir, run["node"]) or {"rank": None, "node": run["node"], "message": ""}
-        error["message"] = REASONS.get(reason) or error["message"] or "it is not known why"
+        known = REASONS.get(reason) or error["message"] or clean(str(ending.get("detail") or ""))
+        error["message"] = known or "it is not known why"
     if status == "succeeded" and run["nodes"] > 1:
         # The first node does not know the other nodes' parts.
         status, phrase = "ended", "ended well on the first of {} nodes".format(run["nodes"])

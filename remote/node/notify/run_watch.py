@@ -35,7 +35,7 @@ def begin(run_dir: Path, notify: Dict[str, Any]) -> None:
     is worth more than its notices: without them if no process can be started.
     """
     supervisor = read_json(run_dir / "runner.json")
-    if not supervisor:
+    if not supervisor and not (run_dir / "exit.json").exists():
         return
     try:
         os.close(os.open(str(run_dir / NOTIFIED), os.O_CREAT | os.O_EXCL, 0o600))
@@ -69,7 +69,7 @@ class RunWatch:
         self._end = MachineEnd(notify["machine"])
 
     def keep_on(self, supervisor: Mapping[str, Any]) -> None:
-        """Watch until the supervisor has ended, and send how the run ended."""
+        """Watch until the supervisor has ended, and send how the run ended. `supervisor`: empty if none started."""
 
         def terminated(_number: int, _frame: object) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -79,7 +79,7 @@ class RunWatch:
         pauses_s: Tuple[float, ...] = PAUSES_S
         try:
             signal.signal(signal.SIGTERM, terminated)
-            while process.lives_on(supervisor["pid"], supervisor["birth"], TICK_S):
+            while supervisor and process.lives_on(supervisor["pid"], supervisor["birth"], TICK_S):
                 self.poll(time.time())
         except _Terminated:
             # A machine that goes down has no time for further attempts.

@@ -144,6 +144,10 @@ class Runner:
                     time.sleep(POLL_S)
                     continue
                 supervisor.record_failed_start(run_dir, launch["argv"][0], str(error))
+                if launch.get("notify"):
+                    from remote.node.notify import run_watch  # its imports take long
+
+                    run_watch.begin(run_dir, launch["notify"])
                 return str(error)
             return None
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import wait_for
 
-from remote.node.notify import run_notices, spool
+from remote.node.notify import run_notices, run_watch, spool
 from remote.node.notify.machine_end import MachineEnd
 from remote.node.notify.run_watch import Peers, is_alive
+from remote.node.runs import supervisor
 from remote.shared.notify.message import notice
 from tests.fakes.webhooks import Receiver, receiver
 
@@ -181,6 +183,22 @@ def test_notice_is_sent_if_its_file_can_not_be_made(home: Path, server: Receiver
     (home / "notices").write_text("in the way")
     spool.post(a_notice(), [server.url], SETTINGS, "run")
     assert len(server.requests) == 1
+
+
+def test_run_that_did_not_start_is_sent(home: Path, server: Receiver) -> None:
+    run_dir = home / "runs" / str(RUN["run"]) / "gpu-0"
+    supervisor.record_failed_start(run_dir, "python", "there is no Python")
+    notify = {
+        "targets": [server.url],
+        "settings": SETTINGS,
+        "run": RUN,
+        "machine": {**MACHINE, "ends_at": None},
+    }
+    for _ in range(2):
+        run_watch.begin(run_dir, notify)
+    wait_for(lambda: server.requests, what="the notice")
+    assert server.types() == ["run.failed"]
+    assert server.requests[0].json["data"]["text"].startswith("there is no Python\n")
 
 
 def test_node_is_lost_after_a_minute_without_an_answer() -> None:
