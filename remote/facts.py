@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -108,6 +108,7 @@ class Facts:
     cant_listen: str | None
     """Why nothing can listen at private_ip, in the system's words. `None`: something can, be a port free or not."""
     active_runs: tuple[str, ...]
+    """The runs that are in the way of another."""
     sudo: bool
     """Whether the command sudo is installed."""
     firewall: FirewallFacts | None
@@ -118,6 +119,8 @@ class Facts:
     """`None`: the node has no EFA device."""
     compiled_code: tuple[str, ...] = ()
     """Variables of COMPILED_CODE that the node's own environment sets."""
+    claimed_gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Active run → UUIDs of the GPUs that it has to itself. Empty: all."""
     below: str | None = None
     """The interpreter that `python` lies over, where a project's own environment does; absolute."""
 
@@ -197,6 +200,19 @@ def _version(packages: Sequence[str], name: str) -> str | None:
 def without_gpus(facts: Facts) -> Facts:
     """Return the facts of a node whose ranks use its CPUs, as if it had no GPU."""
     return replace(facts, gpus=(), driver=NO_GPU)
+
+
+def with_free_gpus(facts: Facts, count: int) -> Facts:
+    """Return the facts of a node for a run that takes this number of its free GPUs, as if it had no others.
+
+    Active runs that have GPUs of their own are then in nobody's way. Too few are free: the facts as they are.
+    """
+    claims = [facts.claimed_gpus.get(run, ()) for run in facts.active_runs]
+    taken = {uuid for claim in claims for uuid in claim}
+    free = tuple(gpu for gpu in facts.gpus if gpu["uuid"] not in taken)
+    if not all(claims) or len(free) < count:
+        return facts
+    return replace(facts, gpus=free[:count], active_runs=())
 
 
 def cores_of_a_node(facts: Mapping[str, Facts]) -> dict[str, int]:

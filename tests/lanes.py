@@ -247,6 +247,12 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/workflow/runs/",
     ),
     "integration/test_package.py": ("train/__init__.py", "inventories/__init__.py", "gpuctl/__main__.py"),
+    "integration/test_parts.py": (
+        "gpuctl/workflow/runs/idle_nodes.py",
+        "gpuctl/workflow/runs/node_parts.py",
+        "remote/node/run_state.py",
+        "remote/node/checks/occupancy.py",
+    ),
     "integration/test_plans.py": ("gpuctl/workflow/clusters/up_plan.py", "provision/", "docs/plans"),
     "integration/test_probe.py": (
         "remote/checks/probe",

@@ -13,6 +13,8 @@ class TrainOptions(TypedDict, total=False):
     mode: str | None
     nnodes: int | str | None
     nproc_per_node: int | Literal["auto"] | None
+    nodes: Sequence[str]
+    gpus: int | None
     name: str | None
     note: str | None
     tags: Mapping[str, str]

@@ -11,6 +11,7 @@ from gpuctl.option_table.values import (
     gpu_fraction,
     hang_after_s,
     max_nodes,
+    names,
     notify_targets,
     patterns,
     processes,
@@ -46,6 +47,14 @@ class TrainSettings:
         "--nproc-per-node", key="run.nproc_per_node", resumed="always", metavar="auto|N", kind=str, read=processes,
         distinctive=True,
         help="Processes on each node (default: one for each GPU; without GPUs, one).",
+    )
+    nodes: tuple[str, ...] = _train(
+        "--nodes", default=(), key="run.nodes", metavar="LIST", kind=str, read=names, distinctive=True,
+        help="Nodes that the run can take, by rank or name, such as 0,2 (default: any that are idle).",
+    )
+    gpus: int | None = _train(
+        "--gpus", key="run.gpus", resumed="always", metavar="N", min=1, max=64, distinctive=True,
+        help="Take N free GPUs of each node, so that other runs can have the rest (default: all GPUs; nodes: one).",
     )
     name: str | None = _train(
         "--name", key="run.name", resumed="always", metavar="NAME", read=check_run_name,

@@ -134,6 +134,12 @@ def processes(value: int | str) -> int | Literal["auto"]:
     return int(text)
 
 
+def names(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the names in texts such as `0,2`, each once."""
+    words = (word.strip() for text in texts for word in str(text).split(","))
+    return tuple(dict.fromkeys(filter(None, words)))
+
+
 def patterns(names: Sequence[str]) -> tuple[str, ...]:
     """Return patterns of files to download, as the nodes take them. Raises Usage for a wrong pattern."""
     names = tuple(pattern.removeprefix("./") for pattern in names)

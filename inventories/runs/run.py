@@ -37,6 +37,8 @@ class RunNode:
     """The machine's id, of one that has no key: a pod's. `None`: it has a key."""
     clock_offset_s: float = 0.0
     """The node's clock minus this computer's, seconds."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs that the run takes, of which no other run has any. Empty: all of the node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,8 @@ class RunOptions:
     min_nodes: int | None = None
     """`None`: it was not elastic."""
     nproc_per_node: int | None = None
+    gpus: int | None = None
+    """GPUs of each node. `None`: all."""
     device: Literal["cpu"] | None = None
     """cpu: the script must not see any GPU. `None`: all devices of the node."""
     env: tuple[str, ...] = ()

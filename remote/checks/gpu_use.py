@@ -7,8 +7,8 @@ from inventories.text import plural
 from remote.checks.readiness import driver_problem, driver_state
 from remote.facts import Facts
 from remote.findings import KERNEL_LOG, Finding, alike_together, cannot_start, sentence
+from remote.shared.constants import VISIBLE
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 ON_CPUS = "To run on the CPUs all the same: --device cpu"
 
 

@@ -153,6 +153,8 @@ def launch_spec(
         # `python` and `torchrun` inside a script are the ones of its interpreter.
         "path_prefix": facts.programs,
         "grace_s": grace_s,
+        # UUIDs, which no other run on the node may have meanwhile; empty: all.
+        "gpus": list(node.gpus),
     }
 
 

@@ -15,6 +15,7 @@ from remote.shared.constants import (
     NODE_FOLDER,
     RUN_DIR_VARIABLE,
     RUN_ID_VARIABLE,
+    VISIBLE,
 )
 
 
@@ -32,6 +33,9 @@ def rank_environment(
         RUN_DIR_VARIABLE: node.run_dir,
         "OMP_NUM_THREADS": str(max(1, cores // node.nproc)),
     }
+    if node.gpus:
+        share = cores * len(node.gpus) // facts.driver.listed
+        environment |= {VISIBLE: ",".join(node.gpus), "OMP_NUM_THREADS": str(max(1, share // node.nproc))}
     if run.commit is not None:
         environment |= {COMMIT_VARIABLE: run.commit.sha, DIRTY_VARIABLE: str(int(run.commit.dirty))}
     environment |= nccl.variables(facts, master_addr=run.master_addr, nodes=len(run.nodes))

@@ -1,7 +1,7 @@
 """The state of a run on this node, as the files of its supervisor show it."""
 
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 from remote.node import end_reasons, process
 from remote.node.home_folder import NODE_HOME
@@ -53,5 +53,19 @@ def _unexplained(ended: Dict[str, Any]) -> Dict[str, Any]:
 
 def active_runs() -> List[str]:
     """Return the ids of the active runs on this node."""
+    return list(claims())
+
+
+def claims() -> Dict[str, List[str]]:
+    """Return the UUIDs of the GPUs that each active run on this node has to itself. Empty: all GPUs."""
     records = sorted((NODE_HOME / RUNS).glob("*/*/runner.json"))
-    return [path.parent.parent.name for path in records if state(path.parent)["running"]]
+    return {
+        path.parent.parent.name: read_json(path).get("gpus") or []
+        for path in records
+        if state(path.parent)["running"]
+    }
+
+
+def runs_in_the_way(gpus: Sequence[str]) -> List[str]:
+    """Return the active runs that have any of these GPUs. `gpus`: UUIDs; empty: all GPUs."""
+    return [run for run, claim in claims().items() if not (gpus and claim and set(claim).isdisjoint(gpus))]

@@ -70,9 +70,12 @@ class Occupancy:
         return bool(self.begun_elsewhere) or self.ray is not None
 
 
-def occupancy(node: Node) -> Occupancy:
-    """Ask a node which runs it is busy with, in one round trip. Raises BadAnswer."""
-    answer = node.call("occupancy", {"node": node.name})
+def occupancy(node: Node, gpus: int | None) -> Occupancy:
+    """Ask a node which runs it is busy with, in one round trip. Raises BadAnswer.
+
+    `gpus`: runs that leave this number of GPUs free do not count. `None`: all runs count.
+    """
+    answer = node.call("occupancy", {"node": node.name, "gpus": gpus})
     ray = "KubeRay" if node.machine.transport == "pod" else answer.get("ray")
     runs = {key: answer.get(key) for key in ("runs", "begun", "begun_elsewhere")}
     with reading(node.name, "the runs that it lists"):

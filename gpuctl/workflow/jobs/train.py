@@ -47,6 +47,7 @@ from gpuctl.workflow.runs.launch import (
     rounded,
     see_through,
 )
+from gpuctl.workflow.runs.node_parts import with_parts
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.runs.outputs.earlier import note_or_share, rewritten_sentence
 from gpuctl.workflow.runs.outputs.task_files import with_task_files
@@ -267,7 +268,7 @@ class _Start:
         launcher = launcher_of(request.mode)
         with self._timed("prepare"):
             view.phase("prepare", "facts, firewalls, environment, code")
-            facts = gather_facts(self.inventory, nodes, on_cpu=request.on_cpu)
+            facts = with_parts(request, gather_facts(self.inventory, nodes, on_cpu=request.on_cpu))
             check_gpus(request, facts)
             if request.built_in:
                 advised = with_strategy(self.runs.app, request, self.machines, facts)
@@ -282,7 +283,7 @@ class _Start:
                 fresh=self.fresh,
             )
         if any(fact.active_runs for fact in prepared.facts.values()):
-            refuse_busy(self.runs.app.store, nodes)
+            refuse_busy(self.runs.app.store, nodes, request.gpus)
         with self._timed("preflight"):
             view.phase("preflight", "trying every connection, checking what would fail later")
             check_nodes(view, nodes, prepared, request, self.machines[0])

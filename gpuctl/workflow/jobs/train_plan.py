@@ -10,6 +10,7 @@ from gpuctl.app import App
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.runs.idle_nodes import connected_idle
 from gpuctl.workflow.runs.launch import plan_run
+from gpuctl.workflow.runs.node_parts import folder_of_part, with_parts
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.runs.prepare import expected_gpus
 from gpuctl.workflow.runs.request.launchable import Launchable, read
@@ -136,6 +137,7 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
         node_facts = values(fan_out(lambda node: facts.gather(node, peers), nodes))
     if request.on_cpu:
         node_facts = {name: facts.without_gpus(fact) for name, fact in node_facts.items()}
+    node_facts = dict(with_parts(request, node_facts))
     install = launchable.packages.on(machines, same_machine=inventory.provider == "local")
     if install.note:
         app.output.say(install.note)
@@ -146,7 +148,9 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
     node_facts = {machine.name: node_facts[machine.name] for machine in machines}
     destination = launchable.destination(inventory)
     code = {
-        name: folder_in(destination.replace("~", fact.home, 1), launchable.folder)
+        name: folder_in(
+            folder_of_part(destination, request, fact).replace("~", fact.home, 1), launchable.folder
+        )
         for name, fact in node_facts.items()
     }
     run = plan_run(

@@ -14,13 +14,14 @@ from gpuctl.tables.view import View
 from gpuctl.workflow.runs.collect import conclude
 from gpuctl.workflow.runs.launch import plan_run
 from gpuctl.workflow.runs.prepare import send_code
-from gpuctl.workflow.runs.request.request import VISIBLE, TrainRequest
+from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.clocks import Timer, passed_s
 from inventories.disk.store import ClusterFolder, RunFolder, Store
 from inventories.machine import Inventory
 from inventories.runs.run import Result, Run
 from inventories.text import plural
 from remote.launchers import launcher_of
+from remote.shared.constants import VISIBLE
 
 if TYPE_CHECKING:
     from remote.facts import Facts

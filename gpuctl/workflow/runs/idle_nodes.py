@@ -40,16 +40,17 @@ def connected_idle(
         first = connections.enter_context(
             connected(folder, candidates[:count], at_least=request.min_nodes, say=say)
         )
-        nodes, states = first, _occupancies(first) if min_count < len(candidates) else {}
+        choice = min_count < len(candidates)
+        nodes, states = first, _occupancies(first, request.gpus) if choice else {}
         if any(state.runs or state.depends_on_others for state in states.values()):
             reserve = connections.enter_context(connected(folder, candidates[count:], at_least=0, say=say))
             nodes = {**first, **reserve}
-            busy = _busy(store, {**states, **_occupancies(reserve)})
+            busy = _busy(store, {**states, **_occupancies(reserve, request.gpus)})
             idle = [
                 machine.name for machine in candidates if machine.name in nodes and machine.name not in busy
             ]
             if len(idle) < min_count:
-                raise refusal(busy, idle, min_count)
+                raise refusal(busy, idle, min_count, request.gpus)
             chosen = {name: nodes[name] for name in idle[:count]}
             if busy.keys() & first.keys():
                 active = [
@@ -62,18 +63,18 @@ def connected_idle(
         yield dict(sorted(nodes.items(), key=lambda item: item[1].machine.rank))
 
 
-def refuse_busy(store: Store, nodes: "Mapping[str, Node]") -> None:
-    """Raise PreflightFailed where a run is active on a node."""
-    if busy := _busy(store, _occupancies(nodes)):
-        raise refusal(busy, [name for name in nodes if name not in busy], len(nodes))
+def refuse_busy(store: Store, nodes: "Mapping[str, Node]", gpus: int | None) -> None:
+    """Raise PreflightFailed where a run is active on a node, and leaves fewer than `gpus` of its GPUs free."""
+    if busy := _busy(store, _occupancies(nodes, gpus)):
+        raise refusal(busy, [name for name in nodes if name not in busy], len(nodes), gpus)
 
 
-def _occupancies(nodes: Mapping[str, "Node"]) -> "Mapping[str, Occupancy]":
+def _occupancies(nodes: Mapping[str, "Node"], gpus: int | None) -> "Mapping[str, Occupancy]":
     """Ask each node which runs it is busy with."""
     from remote.fanout import fan_out, values
     from remote.runs.node_state import occupancy
 
-    return values(fan_out(occupancy, nodes))
+    return values(fan_out(lambda node: occupancy(node, gpus), nodes))
 
 
 def _busy(store: Store, states: "Mapping[str, Occupancy]") -> Mapping[str, str]:
@@ -91,8 +92,10 @@ def _busy(store: Store, states: "Mapping[str, Occupancy]") -> Mapping[str, str]:
     return busy_nodes(states, spreads)
 
 
-def refusal(busy: Mapping[str, str], idle: Sequence[str], min_count: int) -> "PreflightFailed":
-    """Return the error for too few idle nodes."""
+def refusal(
+    busy: Mapping[str, str], idle: Sequence[str], min_count: int, gpus: int | None
+) -> "PreflightFailed":
+    """Return the error for too few idle nodes. `gpus`: free GPUs that the run needs on each; `None`: all."""
     from remote.checks.preflight import still_active
     from remote.findings import cannot_start, named, sentence
 
@@ -100,7 +103,11 @@ def refusal(busy: Mapping[str, str], idle: Sequence[str], min_count: int) -> "Pr
     if idle:
         are = "is" if len(idle) == 1 else "are"
         lines.append(f"{named(idle)} {are} idle: --nnodes {len(idle)} starts a run there.")
-    needs = f"it needs {plural(min_count, 'node')}, and {len(idle) or 'none'} {'are' if len(idle) > 1 else 'is'} idle"
+    with_gpus = f" with {plural(gpus, 'free GPU')}" if gpus else ""
+    state = "has them" if gpus else "is idle"
+    needs = f"it needs {plural(min_count, 'node')}{with_gpus}, and {len(idle) or 'none'} {state}"
+    if len(idle) > 1:
+        needs = needs.replace(" has them", " have them").replace(" is idle", " are idle")
     return cannot_start(lines, busy, reason=f"{needs}.")
 
 

@@ -141,8 +141,9 @@ def plan_run(
     first_rank = 0
     mode, options, drives = request.mode, request.options(root), request.drives
     hourly_usd = inventory.hourly_usd
-    if hourly_usd is not None:  # the machines' share of the cluster's price
-        hourly_usd = hourly_usd * len(machines) / len(inventory.machines)
+    if hourly_usd is not None:  # the share of the run's machines, or of its GPUs, in the cluster's price
+        shares = [request.gpus / facts[m.name].driver.listed if request.gpus else 1.0 for m in machines]
+        hourly_usd = hourly_usd * sum(shares) / len(inventory.machines)
     if drives:
         machines, request = machines[:1], replace(request, nproc_per_node=1)
     for rank, machine in enumerate(machines):
@@ -159,6 +160,7 @@ def plan_run(
                 host_key=machine.host_key,
                 machine_id=machine.id if machine.transport == "pod" else None,
                 clock_offset_s=round(fact.clock_offset_s, 3),
+                gpus=tuple(gpu["uuid"] for gpu in fact.gpus) if request.gpus else (),
             )
         )
         first_rank += nproc

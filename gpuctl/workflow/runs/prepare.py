@@ -9,6 +9,7 @@ from gpuctl.run_results.outputs import pull_command, pulled_folder
 from gpuctl.tables.view import View
 from gpuctl.text import clean, for_cluster, shorten
 from gpuctl.workflow.machines.host_firewalls import may_block, open_firewall
+from gpuctl.workflow.runs.node_parts import folder_of_part
 from gpuctl.workflow.runs.request.build import Build, install_project
 from gpuctl.workflow.runs.request.launchable import Launchable
 from gpuctl.workflow.runs.request.request import TrainRequest
@@ -157,7 +158,8 @@ def prepare(
             fact = build.on(view, node, fact)
         if not room:
             return fact, None, ()
-        synced = send_code(view, node, tree, destination, launchable.folder, aside)
+        to = folder_of_part(destination, request, fact)
+        synced = send_code(view, node, tree, to, launchable.folder, aside)
         fact, findings = install_project(view, node, fact, install, synced.root)
         return fact, synced, findings
 

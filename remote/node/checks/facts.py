@@ -42,6 +42,7 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
     disk = os.statvfs(str(NODE_HOME))
     port, cant_listen = free_port(private_ip)
     rdma = rdma_devices()
+    claims = run_state.claims()
     return {
         **gpus.read(),
         "hostname": socket.gethostname(),
@@ -64,7 +65,8 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
         "cant_listen": cant_listen,
         "sudo": firewall.has_sudo(),
         "firewall": firewall.read() if with_firewall else None,
-        "active_runs": run_state.active_runs(),
+        "active_runs": list(claims),
+        "claimed_gpus": claims,
         "compiled_code": [name for name in COMPILED_CODE if os.environ.get(name)],
         # Last, so that it is the time of the answer.
         "time": time.time(),

@@ -72,12 +72,12 @@ class Feed:
     """The GPUs' values, as nvidia-smi prints them every `every_s`; to be closed.
 
     Without nvidia-smi the list is empty. A process that is left behind ends at its next line, which finds no
-    reader.
+    reader. `visible`: as CUDA_VISIBLE_DEVICES has it; `None`: what that variable says here.
     """
 
-    def __init__(self, every_s: float, *, grace_s: float = GRACE_S) -> None:
+    def __init__(self, every_s: float, *, grace_s: float = GRACE_S, visible: Optional[str] = None) -> None:
         self._stale_s = STALE_LAPS * every_s + grace_s
-        self._visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        self._visible = visible or os.environ.get("CUDA_VISIBLE_DEVICES")
         self._rest = b""
         self._count: Optional[int] = None
         self._sampled: Dict[int, float] = {}

@@ -56,6 +56,13 @@ def read() -> Dict[str, Any]:
     }
 
 
+def count() -> int:
+    """Return the number of usable GPUs. 0, too, if nvidia-smi fails."""
+    program = shutil.which("nvidia-smi")
+    status, output = ask(program) if program is not None else (None, "")
+    return len(parse_gpus(output, os.environ.get("CUDA_VISIBLE_DEVICES"))) if status == 0 else 0
+
+
 def bus(pci: Path) -> Bus:
     """List NVIDIA's devices on the bus, with or without a driver."""
     gpu_ids, switches = [], 0  # type: List[int], int
@@ -166,5 +173,7 @@ def parse_gpus(csv: str, visible: Optional[str]) -> List[Dict[str, Any]]:
         ):
             continue
         memory_mb = int(memory) if memory.isdigit() else None
-        gpus.append({"index": int(index), "name": name, "memory_mb": memory_mb, "driver": driver})
+        gpus.append(
+            {"index": int(index), "uuid": uuid, "name": name, "memory_mb": memory_mb, "driver": driver}
+        )
     return gpus

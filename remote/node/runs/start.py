@@ -18,7 +18,8 @@ def start(launch: Dict[str, Any]) -> None:
     watch = None
     if launch.get("gpu_watch"):
         watch = gpu_watch.GpuWatch(run_dir, launch["node"], launch["gpu_watch"])
-    usage.begin_log(run_dir, launch["node"], [interface] if interface else [], watch)
+    interfaces = [interface] if interface else []
+    usage.begin_log(run_dir, launch["node"], interfaces, watch, launch.get("gpus", []))
     hang_watch.begin(run_dir, launch["env"])
     if launch.get("notify"):
         from remote.node.notify import run_watch  # its imports take long

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Dict, List, Optional, Set, Tuple
 
 from remote.node import end_reasons, process
 from remote.node.home_folder import NODE_HOME, folders_named_in
-from remote.node.run_state import active_runs, placed_for, state, why_stopped
+from remote.node.run_state import placed_for, runs_in_the_way, state, why_stopped
 from remote.node.runs import ending
 from remote.node.storage import outputs
 from remote.shared import frames
@@ -49,7 +49,7 @@ def launch(spec: Dict[str, Any]) -> None:
     """Start the run of `spec` and return when it is under way: run_dir, node, argv, env, path_prefix, code, record.
 
     Making the run's folder is the claim: a second call, after a lost answer, starts nothing, and neither does one
-    for a run that was stopped before it began. One run at a time: under the lock nobody else's can begin.
+    for a run that was stopped before it began. One run at a time on a GPU: under the lock nobody else's can begin.
     Checkpoints that were placed for it, and that it did not move in, are removed.
     Raises OSError with a sentence where it could not be started.
     """
@@ -59,7 +59,7 @@ def launch(spec: Dict[str, Any]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            busy_runs = [run for run in active_runs() if run != run_dir.parent.name]
+            busy_runs = [run for run in runs_in_the_way(spec.get("gpus", [])) if run != run_dir.parent.name]
             if busy_runs:
                 raise OSError("the run {} is going on here".format(busy_runs[0]))
             try:
@@ -129,6 +129,7 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
         "launcher_birth": process.birth(launcher.pid),
         "grace_s": ending.grace_of(run_dir, spec),
         "uses": sorted(folders_used(spec)),
+        "gpus": spec.get("gpus", []),
     }
     try:
         write_json(run_dir / "runner.json", dict(identity, **launched))

@@ -110,11 +110,12 @@ def _read(path: Path) -> str:
 class Sampler:
     """Takes samples; rates are of the time since the sample before. To be closed.
 
-    `interfaces`: the ones whose bytes count; empty: all physical ones. Makes nvidia-smi report every `every_s`.
+    `interfaces`: the ones whose bytes count; empty: all physical ones. `gpus`: UUIDs; empty: all. Makes nvidia-smi
+    report every `every_s`.
     """
 
-    def __init__(self, every_s: float, interfaces: Sequence[str] = ()) -> None:
-        self.gpus = Feed(every_s)
+    def __init__(self, every_s: float, interfaces: Sequence[str] = (), gpus: Sequence[str] = ()) -> None:
+        self.gpus = Feed(every_s, visible=",".join(gpus) or None)
         self._interfaces = list(interfaces) or physical(NET)
         self._home = os.path.expanduser("~")
         self._before = self._read()
@@ -220,10 +221,16 @@ def mean(values: Sequence[Tuple[Optional[float], float]]) -> Optional[float]:
     return round(sum(value * weight for value, weight in known) / total, 4) if total > 0 else None
 
 
-def begin_log(run_dir: Path, node: str, interfaces: Sequence[str], watch: Optional[GpuWatch] = None) -> None:
+def begin_log(
+    run_dir: Path,
+    node: str,
+    interfaces: Sequence[str],
+    watch: Optional[GpuWatch] = None,
+    gpus: Sequence[str] = (),
+) -> None:
     """Keep the log from a process of its own until the run's supervisor has ended. Returns at once.
 
-    `watch`: gets each sample.
+    `watch`: gets each sample. `gpus`: UUIDs of the run's; empty: all.
 
     A second call for the same run does nothing. A run is worth more than its log: where that can't be kept (no
     space, no process) it is missing, and nothing else happens.
@@ -234,20 +241,24 @@ def begin_log(run_dir: Path, node: str, interfaces: Sequence[str], watch: Option
     try:
         (run_dir / USAGE).mkdir(mode=0o700)
         path = run_dir / USAGE / "{}.jsonl".format(node)
-        process.detach(lambda: _keep_log(supervisor, path, interfaces, watch))
+        process.detach(lambda: _keep_log(supervisor, path, interfaces, watch, gpus))
     except OSError:
         return
 
 
 def _keep_log(
-    supervisor: Mapping[str, Any], path: Path, interfaces: Sequence[str], watch: Optional[GpuWatch]
+    supervisor: Mapping[str, Any],
+    path: Path,
+    interfaces: Sequence[str],
+    watch: Optional[GpuWatch],
+    gpus: Sequence[str],
 ) -> None:
     """Write the log until the supervisor has ended, or the disk is full; a watch looks on, whatever the disk."""
     os.nice(NICENESS)
     samples: List[Dict[str, Any]] = []
     written, running = 0, True
     handle = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-    with closing(Sampler(GPU_TICK_S, interfaces)) as sampler:
+    with closing(Sampler(GPU_TICK_S, interfaces, gpus)) as sampler:
         while running:
             running = process.lives_on(supervisor["pid"], supervisor["birth"], min(line_s(written), TICK_S))
             samples.append(sampler.sample())

@@ -79,7 +79,7 @@ def test_train_refuses_options_after_a_script_that_does_not_know_them(
         ("my.py --max-restart 3 --share-output", "--max-restarts", "--max-restarts 3 --share-outputs my.py"),
         ("parses.py --resume-from x", "", ""),
         ("parses.py --nnode 1", "", ""),  # argparse takes the beginning of --nnodes
-        ("my.py --nodes 1 --restarts 2", "--nnodes", "--nnodes 1 my.py --restarts 2"),
+        ("my.py --nnods 1 --restarts 2", "--nnodes", "--nnodes 1 my.py --restarts 2"),
         ("my.py --restarts 2 --cluster-size 3 --num-nodes 2 --max-steps 5", "", ""),
         ("pkg/mod.py --nnode 1", "", ""),
         ("my.py -- --detatch", "", ""),

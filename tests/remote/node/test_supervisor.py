@@ -122,3 +122,37 @@ def test_first_order_to_stop_is_the_one_that_counts(tmp_path: Path) -> None:
 def test_order_to_stop_on_a_full_disk_is_empty(tmp_path: Path) -> None:
     (tmp_path / "stop").touch()
     assert run_state.state(tmp_path)["ended"] == {"reason": end_reasons.STOPPED}
+
+
+CLAIM = """
+import sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from remote.node.home_folder import NODE_HOME
+from remote.node.runs import supervisor
+
+def launch(run, gpus):
+    run_dir = NODE_HOME / "runs" / run / "gpu-0"
+    try:
+        supervisor.launch(dict(run_dir=str(run_dir), node="gpu-0", argv=["sleep", "60"], env=dict(), gpus=gpus))
+    except OSError as error:
+        return str(error)
+    return "started"
+
+print(launch("20261121-060000-0000", ["a", "b"]), launch("20261121-060001-0000", ["b", "c"]), sep="\\n")
+print(launch("20261121-060002-0000", ["c"]), launch("20261121-060003-0000", []), sep="\\n")
+for run in ("20261121-060000-0000", "20261121-060002-0000"):
+    supervisor.tell_to_stop(NODE_HOME / "runs" / run / "gpu-0")
+    supervisor.wait_for_end(NODE_HOME / "runs" / run / "gpu-0", 30)
+print(launch("20261121-060004-0000", []))
+supervisor.tell_to_stop(NODE_HOME / "runs" / "20261121-060004-0000" / "gpu-0")
+"""
+
+
+def test_node_refuses_a_run_on_gpus_that_another_has(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", CLAIM.format(root=str(ROOT))], capture_output=True, text=True, timeout=60,
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, check=False,
+    )  # fmt: skip
+    refused = "the run 20261121-060000-0000 is going on here"
+    assert done.stdout.splitlines() == ["started", refused, "started", refused, "started"], done.stderr

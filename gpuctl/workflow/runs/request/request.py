@@ -10,14 +10,14 @@ from typing import Any
 
 from gpuctl.errors import Usage
 from gpuctl.option_table.train_options import TrainSettings
+from gpuctl.workflow.machines.access import machine_of
 from gpuctl.workflow.runs.request.ask_built_in import ask_built_in
 from inventories.machine import Inventory, Machine
 from inventories.runs.run import Misplaced, RunOptions
 from inventories.text import plural
 from remote.launchers import DEFAULT, launcher_of
-from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
+from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF, VISIBLE
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("", "-1")
 """Its values that hide all GPUs."""
 STRATEGY, AUTO = "--strategy", "auto"
@@ -155,12 +155,19 @@ def candidates_of(
     Each machine has the interpreter of the request. `usable`: names of the machines that can take part, of which
     fewer than `nnodes` suffice. `None`: all must. Raises Usage for too few.
     """
-    machines = [machine for machine in inventory.machines if usable is None or machine.name in usable]
+    chosen = [machine_of(inventory, name) for name in request.nodes] or inventory.machines
+    machines = [machine for machine in chosen if usable is None or machine.name in usable]
     machines.sort(key=lambda machine: (machine.name not in preferred, machine.rank))
     min_count = request.min_nodes or 1
-    count = len(machines) if request.nnodes is None else request.nnodes
+    # A part of a node is enough unless more nodes are named.
+    count = request.nnodes or (1 if request.gpus and not request.nodes else len(machines))
     if request.elastic or usable is not None:
         count = min(count, len(machines))
+    if request.nodes and count > len(machines):
+        raise Usage(
+            f"--nnodes {count} is not possible: --nodes names {plural(len(machines), 'node')}. Name more, or leave "
+            "--nnodes out."
+        )
     if not min_count <= count <= len(machines):
         raise Usage(
             f"--nnodes {request.nnodes_text or count} is not possible: the cluster {inventory.cluster} has "
@@ -240,6 +247,13 @@ def check_request(request: TrainRequest) -> None:
             "--end-if-gpu-below measures the nodes of the ranks, and a script that drives Ray computes on others, "
             "too: leave it out."
         )
+    if request.elastic and (request.nodes or request.gpus):
+        option = "--nodes" if request.nodes else "--gpus"
+        raise Usage(
+            f"--nnodes {request.nnodes_text} takes every machine that comes, and {option} does not: leave one out."
+        )
+    if request.gpus:
+        _check_part(request)
     if request.on_hang == "restart" and request.max_restarts == 0:
         raise Usage("--on-hang restart counts as one of --max-restarts: give --max-restarts N.")
     if request.continues and request.detach:
@@ -248,6 +262,16 @@ def check_request(request: TrainRequest) -> None:
             f"{option} needs gpuctl to stay: it is what starts the next run. Leave out --detach; a terminal "
             "multiplexer (tmux) keeps gpuctl going."
         )
+
+
+def _check_part(request: TrainRequest) -> None:
+    """Raise Usage for options that contradict `--gpus`."""
+    if request.mode != "torchrun":
+        raise Usage("--gpus is for --mode torchrun: the Ray of a cluster has all GPUs of its nodes.")
+    if request.on_cpu:
+        raise Usage("--gpus takes GPUs, and the run uses none: leave it out.")
+    if VISIBLE in request.env:
+        raise Usage(f"--gpus sets {VISIBLE}: leave out --env {VISIBLE}.")
 
 
 def home_note(words: Sequence[str], provider: str) -> str | None:

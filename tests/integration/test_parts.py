@@ -1,0 +1,139 @@
+"""Several runs at once: on chosen nodes, and on parts of one node's GPUs."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import Gpuctl, processes_with, wait_for
+
+from tests.fakes import nvidia_smi
+
+pytestmark = pytest.mark.slow
+
+FOUR_GPUS = "".join(
+    f"4, {index}, GPU-{index}0{index}, 50, 1000, 23028, 40, 100, NVIDIA A10\n" for index in range(4)
+)
+SCRIPT = """
+import json, os, pathlib, sys, time
+print("sees", os.environ.get("CUDA_VISIBLE_DEVICES"), "of", os.environ["WORLD_SIZE"], flush=True)
+pathlib.Path("mine.txt").write_text(sys.argv[1])
+loss = 4.0
+for step in range(int(sys.argv[2])):
+    loss *= 0.9
+    with open(os.environ["GPUCTL_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step + 1, "loss": loss}) + "\\n")
+    time.sleep(0.1)
+assert pathlib.Path("mine.txt").read_text() == sys.argv[1]
+"""
+STEPS, LONG = "60", "3000"
+
+
+@pytest.fixture
+def one_node(gpuctl: Gpuctl, tmp_path: Path) -> Iterator[Gpuctl]:
+    """Yield a cluster of one local host with four GPUs, as nvidia-smi reports."""
+    folder = nvidia_smi.install(tmp_path / "smi", FOUR_GPUS)
+    gpuctl.ok(
+        "up",
+        "--provider",
+        "local",
+        "--count",
+        "1",
+        env={"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"},
+    )
+    gpuctl.script("run.py", SCRIPT)
+    yield gpuctl
+
+
+def log(gpuctl: Gpuctl, run: str) -> str:
+    """Return the output of the run's first rank as far as it is here."""
+    gpuctl("logs", run)
+    path = gpuctl.run_folder(run) / "logs" / "rank-0.log"
+    return path.read_text() if path.exists() else ""
+
+
+def losses(gpuctl: Gpuctl, run: str) -> list[float]:
+    """Return the losses that the run's first rank wrote."""
+    [path] = (gpuctl.run_folder(run) / "metrics").glob("rank-0*")
+    return [json.loads(line)["loss"] for line in path.read_text().splitlines()]
+
+
+def start(gpuctl: Gpuctl, *words: str) -> str:
+    """Start a run, leave it alone, and return its id."""
+    return str(gpuctl.ok("train", "--detach", "--json", *words).json["run"])
+
+
+def test_runs_share_the_gpus_of_one_node(one_node: Gpuctl) -> None:
+    alone = one_node.ok("train", "--gpus", "2", "--json", "run.py", "alone", STEPS).json
+    first = start(one_node, "--gpus", "2", "run.py", "first", LONG)
+    second = start(one_node, "--gpus", "1", "run.py", "second", STEPS)
+    refused = one_node("train", "--gpus", "2", "run.py", "third", STEPS)
+    assert refused.status == 1
+    assert "it needs 1 node with 2 free GPUs, and none has them." in refused.err
+    assert f"default-0: the run {first} is still active" in refused.err
+    assert "none is idle" in one_node("train", "run.py", "whole", STEPS).err
+    third = start(one_node, "--gpus", "1", "run.py", "third", LONG)
+
+    claimed = {}
+    for run in (first, second, third):
+        sees = wait_for(lambda run=run: log(one_node, run), what="the first line", deadline_s=60).split()
+        claimed[run] = sees[1].split(",")
+        assert sees[3] == str(len(claimed[run])), "a process for each GPU of the run"
+    assert sorted(gpu for gpus in claimed.values() for gpu in gpus) == [
+        "GPU-000",
+        "GPU-101",
+        "GPU-202",
+        "GPU-303",
+    ]
+
+    # A run that is killed leaves the others alone, and its GPUs are free.
+    ranks = processes_with("run.py", "third", third)
+    assert ranks
+    for pid in ranks:
+        os.kill(pid, signal.SIGKILL)
+    assert one_node("logs", "-f", third).status == 1
+    assert one_node("logs", "-f", second).status == 0
+    assert losses(one_node, second) == losses(one_node, alone["run"])
+    [result] = one_node.ok("results", "--json", second).json["runs"]
+    assert result["status"] == "succeeded"
+    again = one_node.ok("train", "--gpus", "2", "--json", "run.py", "again", "1").json
+    assert again["status"] == "succeeded"
+    one_node.ok("stop", first)
+
+
+def test_more_gpus_than_a_node_has_are_refused(one_node: Gpuctl) -> None:
+    refused = one_node("train", "--gpus", "5", "run.py", "a", "1")
+    assert (refused.status, "default-0 has 4 usable GPUs" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--gpus", "1", "--mode", "ray"), "--gpus is for --mode torchrun"),
+        (("--gpus", "1", "--device", "cpu"), "--gpus takes GPUs, and the run uses none"),
+        (("--gpus", "1", "--env", "CUDA_VISIBLE_DEVICES=0"), "--gpus sets CUDA_VISIBLE_DEVICES"),
+        (("--gpus", "1", "--nnodes", "1:2"), "--gpus does not: leave one out"),
+        (("--nodes", "0", "--nnodes", "2"), "--nodes names 1 node"),
+        (("--nodes", "7"), "no machine of rank or name '7'"),
+    ],
+)
+def test_contradicting_parts_are_refused(cluster: Gpuctl, words: tuple[str, ...], message: str) -> None:
+    cluster.script("run.py", SCRIPT)
+    refused = cluster("train", *words, "run.py", "a", "1")
+    assert refused.status in (1, 2)
+    assert message in refused.err
+
+
+def test_runs_on_chosen_nodes_are_side_by_side(two_hosts: Gpuctl) -> None:
+    two_hosts.script("run.py", SCRIPT)
+    first = start(two_hosts, "--nodes", "1", "run.py", "first", LONG)
+    second = start(two_hosts, "--nodes", "default-0", "run.py", "second", STEPS)
+    refused = two_hosts("train", "--nodes", "0,1", "run.py", "third", STEPS)
+    assert refused.status == 1
+    assert f"default-1: the run {first} is still active" in refused.err
+    two_hosts.ok("stop", first)
+    assert two_hosts("logs", "-f", second).status == 0
+    ranks = {run: two_hosts.ok("results", "--json", run).json["runs"][0]["ranks"] for run in (first, second)}
+    assert [ranks[first][0]["node"], ranks[second][0]["node"]] == ["default-1", "default-0"]
