@@ -14,7 +14,7 @@ from provision.records import Target
 from provision.rented.scan import Scanned, ScanResult
 from provision.rented.tagged_clusters import FoundCluster, RegionContents
 
-ALL = ("clean", "clusters", "reap")
+ALL = ("adopt", "clean", "clusters", "reap")
 NONE = ("completion", "shapes")
 
 
