@@ -10,6 +10,9 @@ from gpuctl.command_results import ClusterCost, CostResult
 from gpuctl.tables.layout import FittedTable, table_of
 from inventories.text import plural
 
+MAX_RUNS = 20
+"""Runs that the table has, the latest ones."""
+
 
 def cost_table(result: CostResult) -> RenderableType:
     """Return the clusters with their runs, the days, and the sum."""
@@ -34,6 +37,13 @@ def cost_table(result: CostResult) -> RenderableType:
     days = table_of("day", "cost", right=("cost",))
     for day in result.days:
         days.add_row(day.day, text.spent(day.usd))
+    runs = [run for cost in result.clusters for run in cost.runs]
+    table_of_runs = table_of("run", "cluster", "cost", right=("cost",))
+    for run in runs[-MAX_RUNS:]:
+        table_of_runs.add_row(run.run, text.clean(run.cluster), text.spent(run.usd))
+    rows_of_runs: list[RenderableType] = [table_of_runs, ""] if runs else []
+    if len(runs) > MAX_RUNS:
+        rows_of_runs.insert(1, Text(f"and {len(runs) - MAX_RUNS} earlier runs: --json has all", "dim"))
     notes = [
         Text(f"{text.clean(cost.cluster)}: {cost.unknown}", "yellow")
         for cost in result.clusters
@@ -45,6 +55,7 @@ def cost_table(result: CostResult) -> RenderableType:
     return Group(
         table,
         "",
+        *rows_of_runs,
         days,
         "",
         Text(total, "bold"),
