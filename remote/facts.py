@@ -208,8 +208,8 @@ def with_free_gpus(facts: Facts, count: int) -> Facts:
     Active runs that have GPUs of their own are then in nobody's way. Too few are free: the facts as they are.
     """
     claims = [facts.claimed_gpus.get(run, ()) for run in facts.active_runs]
-    taken = {uuid for claim in claims for uuid in claim}
-    free = tuple(gpu for gpu in facts.gpus if gpu["uuid"] not in taken)
+    claimed = {uuid for claim in claims for uuid in claim}
+    free = tuple(gpu for gpu in facts.gpus if gpu["uuid"] not in claimed)
     if not all(claims) or len(free) < count:
         return facts
     return replace(facts, gpus=free[:count], active_runs=())

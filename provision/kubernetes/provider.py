@@ -74,11 +74,6 @@ class KubernetesProvider(PodMachines):
         machines = () if pods is None else pods.ranked()
         existing = max(len(machines), record.count if record else 0)
         count = spec.count if spec.count is not None else max(existing, 1)
-        if count < existing:
-            raise RefusedPlan(
-                f"Cluster '{self._folder.name}' has {existing} machines, and `up` does not end any of them. To have "
-                f"{count}, remove it with `gpuctl down --cluster {self._folder.name}` first."
-            )
         python = spec.python or (current.machines[0].python if current and current.machines else None)
         keep = tuple(replace(machine, python=python) for machine in machines if machine.rank < count)
         missing = sorted(set(range(count)) - {machine.rank for machine in keep})
@@ -94,6 +89,7 @@ class KubernetesProvider(PodMachines):
         # An interrupted `up` may have requested another number.
         requested = pods.requested_count() if pods is not None else None
         settles = not missing and requested is not None and requested != count
+        end = tuple(machine for machine in machines if machine.rank >= count)
         names = {machine.rank: machine.id for machine in (current.machines if current else ())}
         create = tuple(
             PlannedMachine(
@@ -107,10 +103,11 @@ class KubernetesProvider(PodMachines):
             region=None,
             create=create,
             keep=keep,
+            end=tuple(machine.id for machine in end),
             price=FREE if free else UNKNOWN_PRICE,
             free=free,
             requests=_requests(cluster, count) if create or settles else (),
-            resources=tuple(_resources(cluster, create, keep, first=record is None)),
+            resources=tuple(_resources(cluster, create, keep, end, first=record is None)),
             driver=NO_DRIVER,
             notes=tuple(notes),
             details=PodPlan(cluster=cluster, count=count, settles=settles),
@@ -136,7 +133,8 @@ class KubernetesProvider(PodMachines):
             python = plan.spec.python or next((machine.python for machine in plan.keep), None)
             machines = pods.machines(count, python=python)
         except (ProvisionError, KeyboardInterrupt) as error:
-            roll_back(pods, error, (before.count or None) if before else None, token, say)
+            # A smaller count stays: the pods above it may have ended.
+            roll_back(pods, error, (min(before.count, count) or None) if before else None, token, say)
             raise
         save(self._folder, replace(cluster, count=count))
         return machines
@@ -294,7 +292,12 @@ def _requests(cluster: KubernetesCluster, count: int) -> tuple[PlannedRequest, .
 
 
 def _resources(
-    cluster: KubernetesCluster, create: tuple[PlannedMachine, ...], keep: tuple[Machine, ...], *, first: bool
+    cluster: KubernetesCluster,
+    create: tuple[PlannedMachine, ...],
+    keep: tuple[Machine, ...],
+    end: tuple[Machine, ...],
+    *,
+    first: bool,
 ) -> list[PlannedResource]:
     rows = []
     if create:
@@ -309,6 +312,7 @@ def _resources(
             PlannedResource(action="create", kind="pod", count=len(create), detail=f"{detail}, one a node")
         )
     rows += [PlannedResource(action="use", kind="pod", name=machine.name, id=machine.id) for machine in keep]
+    rows += [PlannedResource(action="end", kind="pod", name=machine.name, id=machine.id) for machine in end]
     return rows
 
 

@@ -19,7 +19,7 @@ from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile, InvalidInput, InventoryError, NewerFormat
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.specs.spec import Spec
-from provision.errors import CreateFailed, RefusedPlan
+from provision.errors import CreateFailed
 from provision.findings import Finding
 from provision.local import processes, start, state
 from provision.local.processes import CLUSTER_MARK, HOST_MARK, Mark
@@ -46,7 +46,7 @@ class LocalProvider:
 
     name = "local"
     billed = False
-    ends_machines = False
+    ends_machines = True
 
     def __init__(
         self, folder: ClusterFolder, *, python: str = sys.executable, ready_timeout_s: float = 10.0
@@ -56,7 +56,7 @@ class LocalProvider:
         self._ready_timeout_s = ready_timeout_s
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
-        """Plan the missing hosts, and the end of hosts of an interrupted `create`."""
+        """Plan the missing hosts, and the end of hosts above the count or of an interrupted `create`."""
         if spec.shape not in (None, "local"):
             raise InvalidInput(
                 f"Provider local has no shape '{spec.shape}': its hosts are this machine. "
@@ -71,7 +71,7 @@ class LocalProvider:
         before = {machine.rank: machine.id for machine in current.machines} if current else {}
         have = max((*before, *done), default=-1) + 1
         count = self._count(spec, have)
-        keep = {rank: host for rank, host in done.items() if host.state != "gone"}
+        keep = {rank: host for rank, host in done.items() if host.state != "gone" and rank < count}
         replaced = before | {rank: host.record.id for rank, host in hosts.items()}
         create = tuple(
             PlannedMachine(
@@ -158,12 +158,6 @@ class LocalProvider:
         if count > MAX_HOSTS:
             raise InvalidInput(
                 f"{count} hosts are more than one machine is good for: ask for {MAX_HOSTS} at most."
-            )
-        if count < have:
-            raise RefusedPlan(
-                f"Cluster '{self._folder.name}' has {have} hosts, and `up` does not end any of them. To have "
-                f"{count}, end all with `gpuctl down --cluster {self._folder.name}`, then run "
-                f"`gpuctl up --cluster {self._folder.name} --provider local --count {count}`."
             )
         return count
 

@@ -153,7 +153,7 @@ def launch_spec(
         # `python` and `torchrun` inside a script are the ones of its interpreter.
         "path_prefix": facts.programs,
         "grace_s": grace_s,
-        # UUIDs, which no other run on the node may have meanwhile; empty: all.
+        # UUIDs of GPUs that no other run on the node may have; empty: all GPUs.
         "gpus": list(node.gpus),
     }
 

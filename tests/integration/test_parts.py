@@ -126,6 +126,24 @@ def test_contradicting_parts_are_refused(cluster: Gpuctl, words: tuple[str, ...]
     assert message in refused.err
 
 
+def test_up_with_a_smaller_count_ends_idle_machines(two_hosts: Gpuctl) -> None:
+    two_hosts.script("run.py", SCRIPT)
+    run = start(two_hosts, "--nodes", "1", "run.py", "busy", LONG)
+    busy = two_hosts("up", "--count", "1", "--yes")
+    assert busy.status == 2
+    assert f"default-1 has the active run {run}. No machine was ended." in busy.err
+    two_hosts.ok("stop", run)
+
+    asked = two_hosts("up", "--count", "1")
+    assert asked.status == 2
+    assert "End default-1 with the files there (1 in all: free)?" in asked.err
+    assert len(two_hosts.ok("status", "--json").json["machines"]) == 2
+    active = start(two_hosts, "--nodes", "0", "run.py", "active", STEPS)
+    [left] = two_hosts.ok("up", "--count", "1", "--yes", "--json").json["machines"]
+    assert left["name"] == "default-0"
+    assert two_hosts("logs", "-f", active).status == 0, "a run on a machine that stays goes on"
+
+
 def test_runs_on_chosen_nodes_are_side_by_side(two_hosts: Gpuctl) -> None:
     two_hosts.script("run.py", SCRIPT)
     first = start(two_hosts, "--nodes", "1", "run.py", "first", LONG)

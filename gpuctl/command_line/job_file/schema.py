@@ -96,7 +96,8 @@ def _value(option: Option) -> Schema:
     if isinstance(option.kind, tuple):
         return {"enum": list(option.kind)}
     if option.kind is int:
-        return {"type": "integer", "minimum": option.min, "maximum": option.max}
+        limits = {"minimum": option.min, "maximum": option.max}
+        return {"type": "integer"} | {name: limit for name, limit in limits.items() if limit is not None}
     return {"type": ["string", "integer"] if words_for(option) else TYPES[option.kind]}
 
 

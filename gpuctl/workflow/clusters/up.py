@@ -36,6 +36,7 @@ from gpuctl.workflow.machines.reach import (
 )
 from gpuctl.workflow.machines.setup import Setup, plan_setup, set_up, setup_hint
 from gpuctl.workflow.machines.setup_state import READY, SETTLED, SETUP, setup_steps, unprepared_note
+from gpuctl.workflow.runs.idle_nodes import refuse_to_end_busy
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
@@ -81,14 +82,20 @@ def up(
         try:
             before = _inventory(folder)
             plan = provider.plan(spec, before)
-            if before is not None and {machine.id for machine in before.machines}.intersection(plan.end):
-                runs.refuse_if_active(app.store.runs(folder.name))
+            shrinks = before is not None and {machine.id for machine in before.machines}.intersection(
+                plan.end
+            )
+            if before is not None and shrinks:
+                if for_run:
+                    runs.refuse_if_active(app.store.runs(folder.name))
+                else:
+                    refuse_to_end_busy(app.store, folder, before.machines, plan.end, app.output.say)
             setup = _setup_of(app, folder, plan)
             asks = app.output.asks and not for_run
             if not asks:
                 launch.enter_context(turn_to_launch(app, plan))
             plan = replace(plan, notes=(*plan.notes, *defaults, *refuse_over_limits(app, folder, plan)))
-            plan = plan if for_run else _ask(app, plan, setup)
+            plan = plan if for_run else _ask(app, plan, setup, before)
             if asks:  # nobody waits while a person thinks
                 launch.enter_context(turn_to_launch(app, plan))
                 refuse_over_limits(app, folder, plan)
@@ -235,8 +242,8 @@ def _setup_of(app: App, folder: ClusterFolder, plan: Plan) -> Setup:
     return plan_setup(app, folder, steps, [machine.name for machine in plan.create], plan.keep)
 
 
-def _ask(app: App, plan: Plan, setup: Setup) -> Plan:
-    """Ask for a yes to the price, which also accepts the terms of the machines' image.
+def _ask(app: App, plan: Plan, setup: Setup, before: Inventory | None) -> Plan:
+    """Ask for a yes to the price and to the end of machines, which also accepts the terms of the machines' image.
 
     Returns the plan as accepted. Raises AddressUnknown if the addresses with access to SSH are not known.
     """
@@ -249,8 +256,13 @@ def _ask(app: App, plan: Plan, setup: Setup) -> Plan:
         app.output.table(up_plan.drawn(plan, setup), aside=True)
     if plan.requests:
         app.output.detail(up_plan.requests_text(plan))
-    if plan.changes and not plan.free and not app.output.confirm(up_plan.question(plan), paid=True):
-        raise Declined("Cancelled: nothing was created.")
+    names = {machine.id: machine.name for machine in before.machines} if before is not None else {}
+    ending = [names[machine] for machine in plan.end if machine in names]
+    if (
+        ((plan.changes and not plan.free) or ending)
+        and not app.output.confirm(up_plan.question(plan, ending), paid=True)
+    ):  # fmt: skip
+        raise Declined(f"Cancelled: nothing was {'changed' if ending else 'created'}.")
     return replace(plan, spec=replace(plan.spec, accept_terms=True)) if plan.terms is not None else plan
 
 

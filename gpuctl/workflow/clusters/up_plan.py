@@ -5,7 +5,7 @@ An unknown price is shown as such, and is null in JSON.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpuctl.command_results import SetupPlan, SshAccess, UpPlan
@@ -249,18 +249,24 @@ def progress_text(plan: Plan) -> str:
     return ", ".join([*parts, *[f"ending {plural(len(plan.end), 'machine')}"] * bool(plan.end)])
 
 
-def question(plan: Plan) -> str:
-    """Return the question to the user before anything billed is made."""
+def question(plan: Plan, ending: Sequence[str] = ()) -> str:
+    """Return the question to the user before anything billed is made, or a machine ends.
+
+    `ending`: names of machines in use that a smaller count ends, with their files.
+    """
     count = len(plan.create) + len(plan.keep)
     whole = f"{count} in all: " if plan.keep else ""
     nothing = "a control plane" if plan.makes_control_plane else plural(0, "machine")
     made = plural(len(plan.create), "machine") if plan.create else nothing
     create = f"Create {made}" if plan.create or not plan.end else ""
     end = f"end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
+    if ending:
+        end = f"end {', '.join(sorted(ending))} with the files there"
     todo = " and ".join(part for part in (create, end) if part)
     open_terms = plan.terms if not plan.spec.accept_terms else None
     terms = f" and accept the terms of {open_terms.name}" if open_terms else ""
-    return f"{todo[0].upper()}{todo[1:]} ({whole}{price(plan)}){terms}?"
+    cost = "free" if plan.free else price(plan)
+    return f"{todo[0].upper()}{todo[1:]} ({whole}{cost}){terms}?"
 
 
 def requests_text(plan: Plan) -> str:

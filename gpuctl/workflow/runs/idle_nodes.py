@@ -1,9 +1,11 @@
 """Idle nodes for a run that takes a part of the cluster, while other runs are active on the others."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpuctl.errors import Usage
 from gpuctl.workflow.machines.connect import connected
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import ClusterFolder, Store
@@ -67,6 +69,30 @@ def refuse_busy(store: Store, nodes: "Mapping[str, Node]", gpus: int | None) -> 
     """Raise PreflightFailed where a run is active on a node, and leaves fewer than `gpus` of its GPUs free."""
     if busy := _busy(store, _occupancies(nodes, gpus)):
         raise refusal(busy, [name for name in nodes if name not in busy], len(nodes), gpus)
+
+
+def refuse_to_end_busy(
+    store: Store,
+    folder: ClusterFolder,
+    machines: Sequence[Machine],
+    ending: Collection[str],
+    say: Callable[[str], None],
+) -> None:
+    """Raise Usage if a run is active on a machine that is about to end. `ending`: ids of these `machines`.
+
+    Machines that do not answer are reported, and may end.
+    """
+    unknown = "note: whether a run is active is not known of a machine that is"
+    with connected(folder, machines, at_least=0, say=lambda text: say(f"{unknown} {text}")) as nodes:
+        # A shared home folder outlives the machine.
+        states = {name: replace(state, begun=()) for name, state in _occupancies(nodes, None).items()}
+    names = {machine.name for machine in machines if machine.id in ending}
+    if busy := {name: run for name, run in _busy(store, states).items() if name in names}:
+        runs = ", ".join(f"{name} has the active run {run}" for name, run in busy.items())
+        stop = "; ".join(f"gpuctl stop {run}" for run in dict.fromkeys(busy.values()))
+        raise Usage(
+            f"{runs}. No machine was ended. Run `gpuctl up` again when it is over, or after `{stop}`."
+        )
 
 
 def _occupancies(nodes: Mapping[str, "Node"], gpus: int | None) -> "Mapping[str, Occupancy]":

@@ -141,7 +141,7 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
     alive = {m.rank: m for m in machines if m.alive and m.rank is not None}
     open_ranks = {rank for launch in files.open_launches() for rank in launch.ranks}
     lives = bool(alive or open_ranks)
-    count = count_of(spec, files.name, max((*alive, *open_ranks), default=-1) + 1)
+    count = count_of(spec, max((*alive, *open_ranks), default=-1) + 1)
     cluster = requested_cluster(cloud.name, files.name, record, spec, lives=lives)
     boots_from = cluster.boots_from or boot_image(alive.values())
     cluster = replace(cluster, target=cloud.target, boots_from=boots_from)
@@ -168,7 +168,7 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
     cluster = replace(cluster, ssh_cidrs=cidrs)
     price = _price(files, cluster, offer, count)
     _refuse_over_max_cost(price, cluster)
-    keep = tuple(machine for _, machine in sorted(alive.items()))
+    keep = tuple(machine for rank, machine in sorted(alive.items()) if rank < count)
     staying = {machine.id for machine in keep}
     return _Decision(
         cluster=cluster,

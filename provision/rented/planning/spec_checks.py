@@ -75,24 +75,18 @@ def boot_image(machines: Iterable[Instance]) -> BootImage | None:
     return BootImage(id=first.image_id) if first is not None and first.image_id else None
 
 
-def count_of(spec: Spec, name: str, have: int) -> int:
-    """Return the requested number of machines. Raises RefusedPlan for fewer than the existing `have`."""
-    count = spec.count if spec.count is not None else max(have, 1)
-    if count < have:
-        raise RefusedPlan(
-            f"Cluster '{name}' has {have} machines, and `up` does not end any of them. To have {count}, "
-            f"remove it with `gpuctl down --cluster {name}`, then run `gpuctl up` with `--count {count}`."
-        )
-    return count
+def count_of(spec: Spec, have: int) -> int:
+    """Return the requested number of machines: by default as many as the cluster has."""
+    return spec.count if spec.count is not None else max(have, 1)
 
 
 def count_now(spec: Spec, cluster: CloudCluster, have: int) -> int:
     """Return the number of machines now, for a cluster whose runs start and end them: by default the minimum.
 
-    Raises RefusedPlan for more than the maximum; without limits for fewer than the existing ones.
+    Raises RefusedPlan for more than the maximum.
     """
     if cluster.max_count is None:
-        return count_of(spec, cluster.name, have)
+        return count_of(spec, have)
     count = spec.count if spec.count is not None else cluster.min_count or 0
     if count > cluster.max_count:
         raise RefusedPlan(

@@ -21,8 +21,8 @@ def command_occupancy(request: Dict[str, Any], output: BinaryIO) -> None:
     begun = [path.parent for path in records if not (path.parent / "exit.json").exists()]
     claims = run_state.claims()
     if request.get("gpus") and claims and all(claims.values()):
-        taken = sum(map(len, claims.values()))
-        if gpus.count() - taken >= request["gpus"]:
+        claimed = sum(map(len, claims.values()))
+        if gpus.count() - claimed >= request["gpus"]:
             begun = [part for part in begun if part.parent.name not in claims]
             claims = {}
     frames.write(

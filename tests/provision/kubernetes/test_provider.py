@@ -100,8 +100,10 @@ def test_workers_of_a_ray_cluster_become_machines_and_nothing_is_left(
         "gpu-1",
         "gpu-2",
     }
-    with pytest.raises(RefusedPlan, match="has 3 machines, and `up` does not end any"):
-        up(folder, replace(SPEC, count=1))
+    fewer = provider(folder).plan(replace(SPEC, count=1), folder.load())
+    assert (fewer.keep, fewer.end) == (more[:1], (more[1].id, more[2].id))
+    assert up(folder, replace(SPEC, count=1)) == more[:1]
+    assert provider(folder).find() == more[:1]
     assert provider(folder).destroy() == ()
     assert ours(api) == []
     assert provider(folder).destroy() == (), "it was gone already"

@@ -16,7 +16,7 @@ from support import alive, wait_for
 from inventories.disk.store import Store
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.specs.spec import Spec
-from provision.errors import CreateFailed, RefusedPlan
+from provision.errors import CreateFailed
 from provision.local.provider import LocalProvider
 from provision.provider import Leftover
 
@@ -129,18 +129,16 @@ class TestUp:
         assert after[:1] == before
         assert [machine.rank for machine in after] == [0, 1, 2]
 
-    def test_plan_refuses_to_shrink_and_names_the_commands(self, cluster):
-        cluster.up(2)
-        with pytest.raises(
-            RefusedPlan, match=r"`gpuctl down --cluster default`, then run `gpuctl up .*--count 1`"
-        ):
-            cluster.provider.plan(spec(1), cluster.folder.load())
+    def test_up_with_a_lower_count_ends_the_hosts_above_it(self, cluster):
+        before = cluster.up(3)
+        plan = cluster.provider.plan(spec(1), cluster.folder.load())
+        assert (plan.keep, set(plan.end)) == (before[:1], {host.id for host in before[1:]})
+        assert cluster.up(1) == before[:1]
+        assert [cluster.provider.refresh(host).state for host in before] == ["running", "gone", "gone"]
 
-    def test_plan_without_inventory_refuses_to_shrink(self, cluster):
+    def test_plan_without_inventory_keeps_the_hosts(self, cluster):
         cluster.up(2)
         cluster.folder.inventory_path.unlink()
-        with pytest.raises(RefusedPlan):
-            cluster.provider.plan(spec(1), None)
         assert not cluster.provider.plan(spec(), None).changes
 
     def test_create_and_destroy_handle_16_hosts(self, cluster):

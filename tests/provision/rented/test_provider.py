@@ -121,6 +121,15 @@ def test_unknown_address_is_in_the_plan_and_keeps_up_from_creating(
     assert scene.world.living() == []
 
 
+def test_up_with_a_smaller_count_ends_the_highest_ranks(scene: Scene) -> None:
+    machines = scene.up(3)
+    plan = scene.plan(1)
+    assert (plan.create, plan.end) == ((), tuple(sorted(machine.id for machine in machines[1:])))
+    assert plan.hourly_usd == pytest.approx((scene.plan(3).hourly_usd or 0) / 3)
+    assert [machine.id for machine in scene.up(1)] == [machines[0].id]
+    assert [machine.id for machine in scene.world.living()] == [machines[0].id]
+
+
 def test_up_and_destroy_are_idempotent(scene: Scene) -> None:
     machines = scene.up()
     assert [(m.name, m.rank, m.state) for m in machines] == [
