@@ -220,6 +220,13 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/workflow/runs/outputs/checkpoints.py",
         "remote/files/checkpoints.py",
     ),
+    "integration/test_named_runs.py": (
+        "gpuctl/run_report/",
+        "gpuctl/run_results/best.py",
+        "gpuctl/tables/comparison.py",
+        "gpuctl/workflow/runs/results.py",
+        "inventories/runs/labels.py",
+    ),
     "integration/test_new_cloud.py": (
         "provision/rented/",
         "provision/clouds.py",
