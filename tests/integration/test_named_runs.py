@@ -41,9 +41,7 @@ def test_best_of_six_runs_is_found_by_one_command_and_reported(two_hosts: Gpuctl
     again = two_hosts.ok("train", "--json", "--name", "lr-0.1", "--", "--lr", "0.15").json
     assert two_hosts.ok("results", "lr-0.1", "--json").json["runs"][0]["run"] == again["run"]
     assert "is over: succeeded" in two_hosts.ok("stop", "lr-0.9").err
-    assert two_hosts("logs", "lr-0.77").err.startswith(
-        "error: There is no run 'lr-0.77'; did you mean 'lr-"
-    )
+    assert two_hosts("logs", "lr-0.77").err.startswith("error: There is no run 'lr-0.77'; did you mean 'lr-")
 
     made = two_hosts.ok("results", "--last", "2", "--csv", "a.csv", "--plot", "a.png").err
     assert "a.png (losses)" in made
