@@ -87,10 +87,10 @@ def report_page(results: Sequence[Result], now: datetime) -> str:
 
 
 def _printable(value: Any) -> Any:  # noqa: ANN401 - any value of the template
-    """Return a text without characters that a page can't have; any other value as it is."""
+    """Return a text without logins in addresses and characters that a page can't have; other values as they are."""
     if type(value) is not str:  # markup is the template's own
         return value
-    return _UNPRINTABLE.sub("", text.clean_lines(value))
+    return _UNPRINTABLE.sub("", text.clean_lines(without_logins(value)))
 
 
 def _values(results: Sequence[Result], now: datetime) -> dict[str, Any]:
@@ -172,16 +172,16 @@ def _section(result: Result) -> Section:
 
 
 def _command(run: Run, options: RunOptions) -> str:
-    """Return the command that starts a run again. Values of variables are not known, and not in it."""
+    """Return the command that starts a run again. A variable is named, and takes its value where it is typed."""
     words = [] if run.cluster == DEFAULT_CLUSTER else ["--cluster", run.cluster]
     words += ["--mode", run.mode] if run.mode != DEFAULT else []
     for option in options_of(TrainSettings, command="train"):
         value = getattr(options, option.name, None)
         if option.resumed and option.name not in LEFT_OUT and value not in (None, option.default, (), {}):
             words += _typed(option, value)
+    words += [word for name in options.env for word in ("--env", name)]
     script = ["--"] if run.built_in else run.script_words
-    line = shlex.join(["gpuctl", "train", *words, *script, *run.args])
-    return without_logins(line)
+    return shlex.join(["gpuctl", "train", *words, *script, *run.args])
 
 
 def _typed(option: Option, value: Any) -> list[str]:  # noqa: ANN401 - an option's value is its own

@@ -1,5 +1,6 @@
 """The report of runs, as a page: its content, its validity, and what hostile texts do in a real browser."""
 
+import html
 import os
 import re
 import shutil
@@ -115,6 +116,42 @@ def test_report_shows_the_best_the_differences_and_how_to_run_again(tmp_path: Pa
     assert "<h2>Training loss (log axis)</h2>" in page
     assert "gpuctl train --name run-3 --tag sweep=lr my.py --lr 0.4" in page
     assert len(page) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("run", "options", "line"),
+    [
+        (
+            {},
+            {
+                "name": "a b",
+                "env": ("TOKEN",),
+                "pip": ("x", "git+https://me:secret@h/y"),
+                "stop_grace_s": 90.0,
+            },
+            "gpuctl train --name 'a b' --pip x --pip git+https://h/y --stop-grace 90s --env TOKEN my.py --lr 0.1",
+        ),
+        (
+            {"script": "built-in", "cluster": "work", "mode": "ray"},
+            {"nproc_per_node": 2, "device": "cpu", "root": "/srv"},
+            "gpuctl train --cluster work --mode ray --nproc-per-node 2 --device cpu -- --lr 0.1",
+        ),
+        (
+            {"script": "-m pkg.fit"},
+            {"install_project": False},
+            "gpuctl train --no-install-project -m pkg.fit --lr 0.1",
+        ),
+    ],
+)
+def test_report_has_the_command_without_secrets(
+    tmp_path: Path, run: dict[str, str], options: dict[str, object], line: str
+) -> None:
+    result = saved(tmp_path, 0, [1.0])
+    record = a_run(run=result.run, args=("--lr", "0.1"), options=RunOptions(**options), **run)  # type: ignore[arg-type]
+    RunFolder(Path(result.dir)).save_run(record)
+    page = report_page([result], NOW)
+    assert f"<pre>\n{html.escape(line)}</pre>" in page.replace("&#39;", "&#x27;")
+    assert "secret" not in page
 
 
 @pytest.mark.parametrize("count", [1, 2, 12])
