@@ -29,16 +29,20 @@ def with_defaults(
 
     Only a new cluster takes them: an existing one keeps its own.
     """
-    config, path = app.config, app.config_path
-    endless = [name for name in ("ttl_s", "idle_s") if getattr(spec, name) == NO_LIMIT_S]
-    if provider.name not in RENTED or (config == Config() and not endless):
+    if provider.name not in RENTED:
         return spec, ()
+    endless = [name for name in ("ttl_s", "idle_s") if getattr(spec, name) == NO_LIMIT_S]
     without_end: dict[str, Any] = dict.fromkeys(endless)
     unlimited = replace(spec, **without_end)
     record = CloudState(folder).load()
-    if record is not None and not (provider.name in CLOUDS and _begins_again(spec, folder, provider)):
+    # A mistake in the file keeps nobody from ending machines of an existing cluster.
+    may_begin = record is None or (provider.name in CLOUDS and spec.shape is not None)
+    if may_begin and app.config == Config() and not endless:
+        return spec, ()
+    if record is not None and not (may_begin and _is_empty(folder, provider)):
         _refuse_to_unlimit(record, endless)
         return unlimited, ()
+    config, path = app.config, app.config_path
     values: dict[str, Any] = {
         "region": None if record is not None else _region_of(config, path, provider.name),
         "ttl_s": config.ttl_s,
@@ -72,9 +76,9 @@ def _refuse_to_unlimit(record: CloudCluster, fields: Iterable[str]) -> None:
             )
 
 
-def _begins_again(spec: Spec, folder: ClusterFolder, provider: Provider) -> bool:
-    """Return whether machines are made as for a new cluster: the spec names them, and no old machine is left."""
-    return spec.shape is not None and not CloudState(folder).open_launches() and not provider.find()
+def _is_empty(folder: ClusterFolder, provider: Provider) -> bool:
+    """Return whether no machine of the cluster is left, so that new ones are made as for a new cluster."""
+    return not CloudState(folder).open_launches() and not provider.find()
 
 
 def _region_of(config: Config, path: Path, provider: str) -> str | None:

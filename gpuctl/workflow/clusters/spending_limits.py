@@ -32,7 +32,7 @@ MAX_NAMED = 3
 
 def turn_to_launch(app: App, plan: Plan) -> AbstractContextManager[None]:
     """Keep other launches of this computer off while the body checks the limits and launches, if limits are set."""
-    if not (app.config.limited and adds_cost(plan)):
+    if not (adds_cost(plan) and app.config.limited):
         return nullcontext()
     return lock.hold(
         app.store.home / "spending.lock",
@@ -63,7 +63,7 @@ def refuse_over_limits(app: App, folder: ClusterFolder, plan: Plan) -> tuple[str
 
 def unchecked_limits(app: App, plan: Plan) -> tuple[str, ...]:
     """Return a note on the limits for a plan without an account: nobody could ask what exists."""
-    if not (app.config.limited and adds_cost(plan)):
+    if not (adds_cost(plan) and app.config.limited):
         return ()
     return (f"the limits in {with_tilde(str(app.config_path))} are not checked: that needs the account",)
 
@@ -87,9 +87,9 @@ class Check:
 
 def checks(app: App, folder: ClusterFolder, plan: Plan) -> tuple[Check, ...]:
     """Ask the clouds what they have of gpuctl's, and return the check of each limit that is set."""
-    config = app.config
-    if not (config.limited and adds_cost(plan)):
+    if not (adds_cost(plan) and app.config.limited):
         return ()
+    config = app.config
     record = cloud_record(folder)
     target = record.target if record else Target(provider=plan.provider, profile=plan.spec.profile)
     accounts = scan_accounts(app, target)
