@@ -382,6 +382,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     ),
     "train/test_text_job.py": ("train/", "docs/strategies.md"),
     "train/test_torchvision_import.py": ("train/torchvision_import.py",),
+    "integration/test_queue.py": ("remote/node/queue/", "remote/runs/queue.py", "gpuctl/workflow/jobs/queue"),
     "remote/node/test_queue.py": ("remote/node/queue/", "remote/node/runs/supervisor.py"),
 }
 """File with deep tests → beginnings of the paths that it is about."""

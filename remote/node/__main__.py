@@ -41,6 +41,8 @@ ANSWERING = {
     "ray_files": "storage.outputs",
     "kuberay_ready": "ray.daemons",
     "queue_add": "queue.commands",
+    "queue_door": "queue.commands",
+    "queue_follow": "queue.follower",
     "queue_list": "queue.commands",
     "queue_change": "queue.commands",
 }

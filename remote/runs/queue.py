@@ -1,7 +1,7 @@
 """The queue on a cluster's first node: add entries, change their order, and learn how they ended."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -9,6 +9,7 @@ from inventories.codec import from_json, to_json
 from inventories.runs.queue import Queue, QueueEntry
 from inventories.runs.run import Run
 from remote.errors import BadAnswer
+from remote.fanout import fan_out, values
 from remote.sessions.answers import reading
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
@@ -20,16 +21,49 @@ Action = Literal["move", "remove", "pause", "resume"]
 _TIMES = ("added_at", "started_at", "ended_at")
 
 
-def new_entry(run: Run, launch: Mapping[str, Any], *, priority: int) -> dict[str, Any]:
-    """Return an entry as the first node gets it: with the launch of its run."""
-    tags = run.options.tags if run.options else {}
-    shown = {"run": run.run, "name": run.name, "script": run.script, "args": run.args, "tags": tags}
-    return {**shown, "nnodes": run.nnodes, "priority": priority, "launch": {**launch, "record": to_json(run)}}
+@dataclass(frozen=True, kw_only=True)
+class NewEntry:
+    """A run that is to be put into the queue."""
+
+    run: Run
+    launches: Mapping[str, Mapping[str, Any]]
+    """Node → what its supervisor is given."""
+    priority: int
+
+    def part(self, name: str) -> dict[str, Any]:
+        """Return a node's part of the run."""
+        return {"run": self.run.run, "launch": {**self.launches[name], "record": to_json(self.run)}}
+
+    def document(self, name: str, door: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the entry for the first node. `door`: by which other nodes ask that one. `None`: no others."""
+        run = self.run
+        tags = run.options.tags if run.options else {}
+        shown = {"name": run.name, "script": run.script, "args": run.args, "tags": tags, "nnodes": run.nnodes}
+        peers = [node.name for node in run.nodes if node.name != name]
+        return {**self.part(name), **shown, "priority": self.priority, "peers": peers, "door": door}
 
 
-def add(node: Node, entries: Sequence[Mapping[str, Any]], after: str | None) -> Queue:
-    """Add entries, at once; returns these. `after`: a run or entry that they follow. Raises NodeFailed, BadAnswer."""
-    return _ask(node, "queue_add", {"entries": entries, "after": after})
+def add(nodes: Sequence[Node], entries: Sequence[NewEntry], after: str | None) -> Queue:
+    """Add entries at once, and return them. The first node comes last: it starts nothing that another one lacks.
+
+    `after`: a run or entry that they follow. Raises NodeFailed, BadAnswer.
+    """
+    first, *others = nodes
+    door = None
+    if others:
+        address = first.machine.private_ip
+        door = first.call("queue_door", {"node": first.name, "address": address}).get("door")
+        waiting = [entry.run for entry in state_of(first).entries if not entry.ended]
+        keep = [*waiting, *(entry.run.run for entry in entries)]
+
+        def follow(node: Node) -> None:
+            parts = [entry.part(node.name) for entry in entries]
+            body = {"node": node.name, "door": door, "entries": parts, "keep": keep}
+            node.call("queue_follow", body)
+
+        values(fan_out(follow, {node.name: node for node in others}))
+    documents = [entry.document(first.name, door) for entry in entries]
+    return _ask(first, "queue_add", {"entries": documents, "after": after})
 
 
 def state_of(node: Node) -> Queue:

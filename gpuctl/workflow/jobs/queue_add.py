@@ -7,7 +7,7 @@ while it waits, and nothing that an active run uses changes now.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuctl.app import App
 from gpuctl.errors import Usage
@@ -31,6 +31,7 @@ from inventories.runs.queue import QueueEntry
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
+    from remote.runs.queue import NewEntry
     from remote.sessions.session import Node
 
 LOCK_S = 600.0
@@ -51,7 +52,7 @@ def add(app: App, request: TrainRequest, settings: QueueSettings) -> tuple[Queue
         inventory = load_inventory(folder)
         candidates, count = candidates_of(inventory, request)
         machines = candidates[:count]
-        _refuse_machines(machines)
+        _refuse_machines(inventory, machines)
         for note in launchable.notes(inventory):
             view.note(note)
         view.phase("connect", f"connecting to {machines[0].name}")
@@ -96,10 +97,10 @@ class _Adding:
             run_id = self._app.store.free_run_id(datetime.now(UTC), runs)
             runs.add(run_id)
             entries.append(self._entry(prepared, run_id, self._at(point, sweep_id), settings.priority))
-        first = self._nodes[self._machines[0].name]
-        added = queue.add(first, entries, settings.after)
+        nodes = [self._nodes[machine.name] for machine in self._machines]
+        added = queue.add(nodes, entries, settings.after)
         known = {entry.entry: entry for entry in (*before.entries, *added.entries)}
-        take_in(self._app, self._folder, first, replace(added, entries=tuple(known.values())))
+        take_in(self._app, self._folder, nodes[0], replace(added, entries=tuple(known.values())))
         return added.entries
 
     def _prepare(self) -> Prepared:
@@ -134,11 +135,9 @@ class _Adding:
         labelled = replace(request, tags=tags, note=request.note or name)
         return replace(launchable, request=labelled)
 
-    def _entry(
-        self, prepared: Prepared, run_id: str, launchable: Launchable, priority: int
-    ) -> dict[str, Any]:
-        """Return an entry as the first node gets it."""
-        from remote.runs import queue
+    def _entry(self, prepared: Prepared, run_id: str, launchable: Launchable, priority: int) -> "NewEntry":
+        """Return the entry of a launchable."""
+        from remote.runs.queue import NewEntry
 
         machines, request = self._machines, launchable.request
         run = plan_run(
@@ -157,7 +156,7 @@ class _Adding:
         service = launcher_of(request.mode).planned(machines, prepared.facts)
         launches = launches_of(run, launchable, prepared, service, self._app.store, self._inventory, machines)
         keep_record(self._folder, run)
-        return queue.new_entry(run, launches[machines[0].name], priority=priority)
+        return NewEntry(run=run, launches=launches, priority=priority)
 
 
 def _refuse(request: TrainRequest) -> None:
@@ -175,12 +174,14 @@ def _refuse(request: TrainRequest) -> None:
         )
 
 
-def _refuse_machines(machines: Sequence[Machine]) -> None:
+def _refuse_machines(inventory: Inventory, machines: Sequence[Machine]) -> None:
     """Raise Usage for machines that can't keep a queue."""
     if any(machine.transport == "pod" for machine in machines):
         raise Usage(
             "A pod keeps no queue, as an empty one may replace it at any time: use gpuctl train, or a queue of "
             "Kubernetes with gpuctl manifests."
         )
-    if len(machines) > 1:
-        raise Usage("A run of the queue uses one node: --nnodes 1. For several: gpuctl train")
+    if machines[0].rank != min(machine.rank for machine in inventory.machines):
+        raise Usage(
+            f"The queue's runs need {inventory.machines[0].name}, which keeps the queue: let them use it."
+        )

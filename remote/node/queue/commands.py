@@ -3,7 +3,7 @@
 from typing import Any, BinaryIO, Dict, Optional
 
 from remote.node.home_folder import NODE_HOME
-from remote.node.queue import runner, spool
+from remote.node.queue import door, runner, spool
 from remote.node.queue.spool import Spool
 from remote.node.runs import supervisor
 from remote.shared import frames
@@ -24,6 +24,13 @@ def command_queue_add(request: Dict[str, Any], output: BinaryIO) -> None:
             frames.write(output, {"t": frames.ENTRY, "entry": spool.public(added)})
     runner.begin(request["node"])
     frames.write(output, {"t": frames.DONE, "paused": queue.paused})
+
+
+def command_queue_door(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`queue_door`: answer with `address`, `port` and `key` by which other nodes ask this one for orders."""
+    queue = Spool(request["node"])
+    with queue.locked():
+        frames.write(output, {"t": frames.DONE, "door": door.settings_of(queue.folder, request["address"])})
 
 
 def command_queue_list(request: Dict[str, Any], output: BinaryIO) -> None:

@@ -10,13 +10,13 @@ import os
 import shutil
 import signal
 import time
-import traceback
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from remote.node import process, run_state
-from remote.node.queue import spool
+from remote.node import end_reasons, process, run_state
+from remote.node.queue import door, lasting, spool
+from remote.node.queue.door import Gang
 from remote.node.queue.spool import Entry, Spool
 from remote.node.runs import start, supervisor
 from remote.shared.constants import RUN_ID_VARIABLE
@@ -28,44 +28,9 @@ BEGIN_S = 10.0
 
 def begin(node: str) -> None:
     """Have a process that runs the node's queue, if it has an entry. Returns at once."""
-    if any((Spool(node).folder).glob("*.json")):
-        process.detach(lambda: keep_running(node))
-
-
-def keep_running(node: str) -> None:
-    """Run the queue until it is empty, in a child process that is started again if it dies.
-
-    Returns at once if another process does that. Child and parent share the lock: one of them is enough to hold it.
-    """
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     queue = Spool(node)
-    with queue.locked():
-        lock = open(str(spool.path_of_lock(node)), "wb")  # noqa: SIM115 - as long as the process lives
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return
-    while True:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                _write_errors_to(queue.folder / ".log")
-                Runner(queue, lock.fileno()).work()
-                status = 0
-            except Exception:  # noqa: BLE001 - the log has it, and the parent starts another child
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        if os.waitpid(child, 0)[1] == 0:
-            return
-        time.sleep(POLL_S)  # it was killed, or a full disk could not take the queue's state
-
-
-def _write_errors_to(path: Path) -> None:
-    log = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.dup2(log, 2)
-    os.close(log)
+    if any(queue.folder.glob("*.json")):
+        lasting.begin(queue.folder / ".runner", lambda lock: Runner(queue, lock).work())
 
 
 class Runner:
@@ -114,15 +79,30 @@ class Runner:
                 return
 
     def _run(self, entry: Entry) -> None:
-        """Start an entry, wait for its end, and take it out of the queue."""
+        """Start an entry on its nodes, wait for its end, and take it out of the queue."""
         launch = entry["launch"]
         run_dir = Path(launch["run_dir"])
-        error = self._start(entry, launch, run_dir)
-        state = wait_for_end(run_dir)
+        gang = Gang(entry["run"], entry["peers"])
+        with door.listening(entry["door"], gang) if entry["peers"] else contextlib.nullcontext():
+            error = self._gather(gang, run_dir)
+            if error:
+                supervisor.record_failed_start(run_dir, launch["argv"][0], error)
+            else:
+                error = self._start(entry, launch, run_dir)
+            ends = [run_state.state(run_dir)] if error else wait_for_end(run_dir, gang)
         supervisor.clean_up(run_dir)
-        status = status_of(state)
         with self._queue.locked():
-            self._queue.close(entry, status, exit_code=state.get("exit_code"), error=error)
+            self._queue.close(entry, status_of(ends), exit_code=ends[0].get("exit_code"), error=error)
+
+    def _gather(self, gang: Gang, run_dir: Path) -> Optional[str]:
+        """Wait until all other nodes are ready, unless the run has begun. Returns why it can't start."""
+        limit = time.monotonic() + door.GATHER_S
+        while gang.missing() and not run_dir.exists():
+            if time.monotonic() > limit:
+                silent = ", ".join(gang.missing())
+                return "{} did not answer the first node for {:.0f} s".format(silent, door.GATHER_S)
+            time.sleep(POLL_S)
+        return None
 
     def _start(self, entry: Entry, launch: Dict[str, Any], run_dir: Path) -> Optional[str]:
         """Start the ranks, unless they have started before. Returns why they could not start."""
@@ -162,17 +142,29 @@ def has_begun(run_dir: Path) -> bool:
     return False
 
 
-def wait_for_end(run_dir: Path) -> Dict[str, Any]:
-    """Wait until the run has ended here, and return its state."""
-    state = run_state.state(run_dir)
-    while state["running"]:
-        process.wait_for_end([state["pid"]], POLL_S)
+def wait_for_end(run_dir: Path, gang: Gang) -> List[Dict[str, Any]]:
+    """Let the other nodes start, and wait until the run has ended on all. Returns the ends, this node's first.
+
+    A failure on one node, or a lost node, stops the others.
+    """
+    gang.order("start")
+    while True:
         state = run_state.state(run_dir)
-    return state
+        lost, ends = gang.lost(), list(gang.ends().values())
+        if lost or any(end.get("exit_code") != 0 for end in [*ends, *([] if state["running"] else [state])]):
+            gang.order("stop")
+            if state["running"] and not (run_dir / "stop").exists():
+                supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
+        if not state["running"] and not set(gang.active()) - set(lost):
+            return [state, *ends, *({} for _ in lost)]
+        if state["running"]:
+            process.wait_for_end([state["pid"]], POLL_S)
+        else:
+            time.sleep(POLL_S)
 
 
-def status_of(state: Dict[str, Any]) -> str:
-    """Return the state of an entry whose run has ended."""
-    if state.get("stopped"):
+def status_of(ends: List[Dict[str, Any]]) -> str:
+    """Return the state of an entry whose run has ended so on its nodes."""
+    if any((end.get("ended") or {}).get("reason") == end_reasons.STOPPED for end in ends):
         return spool.STOPPED
-    return spool.SUCCEEDED if state.get("exit_code") == 0 else spool.FAILED
+    return spool.SUCCEEDED if all(end.get("exit_code") == 0 for end in ends) else spool.FAILED

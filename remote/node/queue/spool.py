@@ -18,7 +18,7 @@ from remote.shared.files import read_json, write_json
 WAITING, RUNNING, SUCCEEDED, FAILED, STOPPED, REMOVED = (
     "waiting", "running", "succeeded", "failed", "stopped", "removed",
 )  # fmt: skip
-PRIVATE = ("launch", "peers")
+PRIVATE = ("launch", "door")
 """Parts of an entry that may hold secrets: the first node's answers leave them out, and so do ended entries."""
 Entry = Dict[str, Any]
 
@@ -134,9 +134,9 @@ def has_entries() -> bool:
 
 def public(entry: Entry) -> Entry:
     """Return an entry as the client gets it: without its secrets."""
-    return {key: value for key, value in entry.items() if key not in (*PRIVATE, "uses")}
+    return {key: value for key, value in entry.items() if key not in (*PRIVATE, "peers", "uses")}
 
 
-def path_of_lock(node: str) -> Path:
-    """Return the file that the process of a node's queue holds locked as long as it lives."""
-    return NODE_HOME / QUEUE / node / ".runner"
+def following(node: str) -> Path:
+    """Return the folder with a node's parts of runs that another node's queue starts."""
+    return NODE_HOME / QUEUE / node / ".following"

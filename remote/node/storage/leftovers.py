@@ -256,7 +256,8 @@ def names_in_use(proc: Path = listening.PROC) -> Set[Tuple[Optional[str], str]]:
         wrote = max([modified(file) for file in (part / constants.USAGE).glob("*")] + [modified(path)])
         if time.time() - wrote < ELSEWHERE_S:
             names |= {(folder, name) for folder, name in run.get("uses", [])}
-    for path in (NODE_HOME / constants.QUEUE).glob("*/*.json"):
+    queue = NODE_HOME / constants.QUEUE
+    for path in [*queue.glob("*/*.json"), *queue.glob("*/.following/*.json")]:
         names |= {(folder, name) for folder, name in read_json(path).get("uses", [])}
     return names
 

@@ -14,6 +14,8 @@ from node_here import NodeHere
 from support import processes_with, wait_for
 
 from inventories.runs.queue import Queue
+from remote.node.queue import door
+from remote.node.queue.door import Gang
 from remote.node.queue.spool import moved, next_entry
 from remote.runs import queue
 
@@ -43,12 +45,12 @@ class QueueHere:
             "args": [],
             "tags": {},
             "nnodes": 1,
-            "priority": 0,
-        }
+            "priority": 0, "peers": [], "door": None,
+        }  # fmt: skip
         return {**usual, "launch": launch, **fields}
 
     def add(self, *entries: dict[str, Any], after: str | None = None) -> Queue:
-        return queue.add(self.node, entries, after)
+        return queue._ask(self.node, "queue_add", {"entries": entries, "after": after})
 
     def states(self) -> dict[str, str]:
         return {entry.entry: entry.state for entry in queue.state_of(self.node).entries}
@@ -234,3 +236,35 @@ def test_thousand_entries_run_once_in_order_with_kills_and_power_cuts(here: Queu
     assert len(states) == count
     assert len(cut_off) <= cuts
     assert set(range(1, count + 1)) - set(lines) <= cut_off
+
+
+def said(node: str, **about: Any) -> dict[str, Any]:
+    return {"node": node, "run": "r1", "ready": True, "ended": None, **about}
+
+
+def test_gang_is_complete_with_fresh_answers_of_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = Gang("r1", ["gpu-1", "gpu-2"])
+    assert gang.answer(said("gpu-1")) == {"run": "r1", "order": "ready"}
+    gang.answer(said("gpu-2", run="r0"))  # it has the run of before in mind
+    assert gang.missing() == ["gpu-2"]
+    gang.answer(said("gpu-2"))
+    assert gang.missing() == []
+    gang.order("start")
+    gang.answer(said("gpu-1", ended={"exit_code": 0, "ended": None}))
+    assert (gang.active(), gang.lost()) == (["gpu-2"], [])
+    later = time.monotonic() + door.LOST_S + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert gang.missing() == ["gpu-1", "gpu-2"]
+    assert gang.lost() == ["gpu-2"]
+    gang.order("stop")
+    gang.order("start")
+    assert gang.answer(said("gpu-2"))["order"] == "stop"
+
+
+def test_door_answers_signed_messages_alone(tmp_path: Path) -> None:
+    settings = door.settings_of(tmp_path, "127.0.0.1")
+    assert door.settings_of(tmp_path, "127.0.0.1") == settings
+    with door.listening(settings, Gang("r1", ["gpu-1"])):
+        assert door.ask(settings, said("gpu-1")) == {"run": "r1", "order": "ready"}
+        assert door.ask({**settings, "key": "0" * 32}, said("gpu-1")) is None
+    assert door.ask(settings, said("gpu-1")) is None

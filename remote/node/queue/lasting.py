@@ -1,0 +1,52 @@
+"""A process of the queue that outlives each connection, and is started again if it dies."""
+
+import fcntl
+import os
+import signal
+import time
+import traceback
+from pathlib import Path
+from typing import Callable
+
+from remote.node import process
+
+RESTART_S = 0.5
+
+
+def begin(lock_path: Path, work: Callable[[int], None]) -> None:
+    """Have one process that does the work, with a child that does it. Returns at once.
+
+    `work`: gets the descriptor of the lock that says that the process lives, and may release it at its end.
+    """
+    process.detach(lambda: _keep_running(lock_path, work))
+
+
+def _keep_running(lock_path: Path, work: Callable[[int], None]) -> None:
+    """Start a child until one ends well. Child and parent share the lock: one of them is enough to hold it."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    lock = os.open(str(lock_path), os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return
+    while True:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                _write_errors_to(lock_path.with_name(lock_path.name + ".log"))
+                work(lock)
+                status = 0
+            except Exception:  # noqa: BLE001 - the log has it, and the parent starts another child
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        if os.waitpid(child, 0)[1] == 0:
+            return
+        time.sleep(RESTART_S)  # it was killed, or a full disk could not take the queue's state
+
+
+def _write_errors_to(path: Path) -> None:
+    log = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(log, 2)
+    os.close(log)

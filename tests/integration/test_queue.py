@@ -1,0 +1,106 @@
+"""Test `gpuctl queue` on local hosts: runs that start without the command that added them."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from support import Gpuctl, wait_for
+
+pytestmark = pytest.mark.slow
+
+PYTHON = ("--python", sys.executable)
+GATHER = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print(sys.argv[1:], "sum", int(total.item()))
+if "fail" in sys.argv and dist.get_rank() == 1:
+    raise ValueError("label 12 is not below 10")
+dist.destroy_process_group()
+"""
+LOSS = """
+import json, os, sys
+with open(os.environ["GPUCTL_METRICS"], "a") as file:
+    file.write(json.dumps({"step": 1, "loss": float(sys.argv[2])}) + "\\n")
+"""
+
+
+@pytest.fixture
+def hosts(gpuctl: Gpuctl) -> Iterator[Gpuctl]:
+    """Yield a cluster of two fresh local hosts."""
+    gpuctl.ok("up", "--provider", "local", "--count", "2")
+    gpuctl.script("my.py", GATHER)
+    yield gpuctl
+    gpuctl.ok("down")
+
+
+def states(gpuctl: Gpuctl) -> list[str]:
+    return [entry["state"] for entry in gpuctl.ok("queue", "ls", "--json").json["entries"]]
+
+
+def wait_until_empty(gpuctl: Gpuctl) -> None:
+    """Wait, without a command, until no entry waits on the first host."""
+    folder = gpuctl.home / "clusters/default/local/default-0/home/.gpuctl-node/queue"
+    wait_for(lambda: not list(folder.glob("*/*.json")), what="the end of the queue", deadline_s=240)
+
+
+def test_queue_runs_on_all_nodes_one_after_the_other(hosts: Gpuctl) -> None:
+    entry = hosts.ok("queue", "add", "--json", *PYTHON, "my.py", "first").json
+    assert (entry["entry"], entry["state"], entry["script"], entry["nnodes"]) == ("1", "waiting", "my.py", 2)
+    hosts.ok("queue", "add", *PYTHON, "my.py", "fail")
+    hosts.script("my.py", "print('edited')")
+    hosts.ok("queue", "add", "--nnodes", "1", *PYTHON, "my.py")
+    wait_until_empty(hosts)
+    assert states(hosts) == ["succeeded", "failed", "succeeded"]
+    runs = hosts.ok("runs", "--json").json["runs"]
+    assert [run["status"] for run in runs] == ["succeeded", "failed", "succeeded"]
+    assert runs[0]["run"] == entry["run"]
+    assert "['first'] sum 2" in hosts.ok("logs", runs[0]["run"]).out
+    assert "edited" in hosts.ok("logs", runs[2]["run"]).out
+    failed = hosts.ok("results", "--json", runs[1]["run"]).json["runs"][0]
+    assert failed["first_error"]["rank"] == 1
+    assert "label 12 is not below 10" in failed["first_error"]["message"]
+
+
+def test_stop_ends_the_active_run_and_the_next_one_starts(hosts: Gpuctl) -> None:
+    hosts.script("wait.py", "import time; time.sleep(600)")
+    hosts.ok("queue", "add", *PYTHON, "wait.py")
+    hosts.ok("queue", "add", *PYTHON, "my.py", "second")
+    wait_for(lambda: states(hosts)[0] == "running", what="the first entry", deadline_s=60)
+    run = hosts.ok("runs", "--json").json["runs"][0]["run"]
+    wait_for(lambda: ran_on(hosts, "default-1", run), what="both nodes", deadline_s=60)
+    hosts.ok("stop", run)
+    wait_until_empty(hosts)
+    assert states(hosts) == ["stopped", "succeeded"]
+
+
+def ran_on(gpuctl: Gpuctl, node: str, run: str) -> bool:
+    home = gpuctl.home / "clusters/default/local" / node / "home"
+    return (home / ".gpuctl-node/runs" / run / node / "runner.json").exists()
+
+
+def test_sweep_is_a_grid_that_results_compare(gpuctl: Gpuctl) -> None:
+    gpuctl.ok("up", "--provider", "local", "--count", "1")
+    gpuctl.script("my.py", LOSS)
+    added = gpuctl.ok("queue", "add", "--json", *PYTHON, "--sweep", "loss=3,1,2", "my.py").json["entries"]
+    assert [entry["args"] for entry in added] == [["--loss", "3"], ["--loss", "1"], ["--loss", "2"]]
+    wait_until_empty(gpuctl)
+    gpuctl.ok("queue", "ls")
+    tag = f"sweep={added[0]['tags']['sweep']}"
+    results = gpuctl.ok("results", "--json", "--tag", tag).json["runs"]
+    assert [result["train"]["loss"][-1] for result in results] == [3, 1, 2]
+    gpuctl.ok("down")
+
+
+def test_two_computers_add_at_once(gpuctl: Gpuctl) -> None:
+    gpuctl.ok("up", "--provider", "local", "--count", "1")
+    gpuctl.script("my.py", "print(1)")
+    gpuctl.ok("queue", "pause")
+    adders = [gpuctl.start("queue", "add", *PYTHON, "my.py", str(number)) for number in range(3)]
+    assert [adder.wait(120) for adder in adders] == [0, 0, 0]
+    entries = gpuctl.ok("queue", "ls", "--json").json["entries"]
+    assert [entry["entry"] for entry in entries] == ["1", "2", "3"]
+    assert sorted(entry["args"][0] for entry in entries) == ["0", "1", "2"]
+    gpuctl.ok("queue", "rm", "1", "2", "3")
+    gpuctl.ok("down")
