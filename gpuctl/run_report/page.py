@@ -16,7 +16,7 @@ from gpuctl.run_report import charts
 from gpuctl.run_results.advice import advice_on, notes_on
 from gpuctl.run_results.best import best_sentence, label
 from gpuctl.run_results.failures.failures import headline
-from gpuctl.run_results.saved_results import differences, launch_of
+from gpuctl.run_results.saved_results import labels_of, launch_of
 from gpuctl.run_results.time_parts import time_lines
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.comparison import FACTS, FIGURES, compared
@@ -96,10 +96,7 @@ def _printable(value: Any) -> Any:  # noqa: ANN401 - any value of the template
 def _values(results: Sequence[Result], now: datetime) -> dict[str, Any]:
     table = compared(results)
     best = table.best.result.run if table.best is not None and len(results) > 1 else None
-    labels = [
-        f"{label(result)}{': ' * bool(shown)}{shown}"
-        for result, shown in zip(results, differences(results), strict=True)
-    ]
+    labels = labels_of(results)
     scripts = [*dict.fromkeys(result.script for result in results)]
     costs = [result.cost_usd for result in results]
     return {

@@ -16,7 +16,7 @@ from gpuctl.output_files import check_picture, new_figure, save_figure
 from gpuctl.run_results.best import best_of
 from gpuctl.run_results.curves import LOG_SCALE_FROM, jobs_of, loss_axis, loss_curve
 from gpuctl.run_results.metric_names import is_held_out
-from gpuctl.run_results.saved_results import differences, job_of
+from gpuctl.run_results.saved_results import differences, job_of, labels_of
 from inventories.runs.run import Result
 from inventories.runs.search import Search, Trial
 from inventories.text import plural
@@ -81,7 +81,7 @@ def _draw_losses(results: Sequence[Result]) -> "Figure | None":
     last = [runs[-1] for runs, _, _ in jobs]
     best = best_of(last) if len(jobs) > 1 else None
     lines = []
-    for at, (label, (runs, curve, began)) in enumerate(zip(labels(last), jobs, strict=True)):
+    for at, (label, (runs, curve, began)) in enumerate(zip(map(_plain, labels_of(last)), jobs, strict=True)):
         label += f", {len(runs)} runs" if len(runs) > 1 else ""
         is_best = best is not None and runs[-1] is best.result
         every = max(1, len(curve) // MARKS)
@@ -207,7 +207,7 @@ def _plot_share(axes: "Axes", *, results: Sequence[Result]) -> None:
 
 def _name_runs(axes: "Axes", results: Sequence[Result]) -> None:
     """Label the rows with the names of the runs, the first on top."""
-    axes.set_yticks(range(len(results)), labels(results))
+    axes.set_yticks(range(len(results)), [_plain(label) for label in labels_of(results)])
     axes.set_ylim(max(len(results), 2) - 0.4, -0.6)
 
 
@@ -247,15 +247,3 @@ def _plain(label: str) -> str:
     """Return a label in which matplotlib reads no formula, and which it shows in a legend."""
     label = text.shorten(text.clean(label), LABEL_WIDTH).replace("$", r"\$")
     return f" {label}" if label.startswith("_") else label
-
-
-def labels(results: Sequence[Result]) -> list[str]:
-    """Return a label for each run: `fast: lr 0.5`; without a name `lr 0.1, 3fa9`, or `2 ranks, 3fa9`."""
-    return [
-        _plain(
-            f"{result.name}{': ' * bool(shown)}{shown}"
-            if result.name
-            else f"{shown or plural(result.world_size, 'rank')}, {result.run.rsplit('-', 1)[-1]}"
-        )
-        for result, shown in zip(results, differences(results), strict=True)
-    ]

@@ -128,6 +128,23 @@ def _text(setting: Setting, value: str | None, values: Sequence[str | None]) -> 
     return shown if kind != "option" or name == ARGUMENTS else f"{label} {shown}".rstrip()
 
 
+def labels_of(results: Sequence[Result]) -> list[str]:
+    """Return a label for each run: `fast: lr 0.5`; without a name of its own, also the end of its id.
+
+    Runs with the same settings are labelled with their ranks.
+    """
+    names = [result.name for result in results]
+    labels = []
+    for result, settings in zip(results, differences(results), strict=True):
+        end = result.run.rsplit("-", 1)[-1]
+        if result.name is None:
+            labels.append(f"{settings or plural(result.world_size, 'rank')}, {end}")
+        else:
+            name = result.name if names.count(result.name) == 1 else f"{result.name} {end}"
+            labels.append(f"{name}: {settings}" if settings else name)
+    return labels
+
+
 def setting_text(setting: Setting, value: str | None) -> str:
     """Return the value of a setting without its name, which stands above it: `0.1`, `yes`, `2`, `-`."""
     kind, name = setting

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import a_result, a_run
 
-from gpuctl.run_results.saved_results import differences, options_of
+from gpuctl.run_results.saved_results import differences, labels_of, options_of
 from inventories.disk.store import RunFolder
 from inventories.runs.commit import Commit
 from inventories.runs.run import Result, RunOptions
@@ -85,6 +85,16 @@ def test_differences_name_python_and_packages(tmp_path: Path) -> None:
         "without --pip, without --python, --requirements /srv/base.txt",
     ]
     assert differences([runs[1], runs[1]]) == ["", ""]
+
+
+def test_labels_name_runs_their_settings_and_if_needed_their_ids(tmp_path: Path) -> None:
+    runs = [started(tmp_path / f"20261121-{at}", f"--lr {at}") for at in range(3)]
+    runs = [replace(run, run=f"20261121-{at}-000{at}") for at, run in enumerate(runs)]
+    assert labels_of([replace(runs[0], name="base"), runs[1]]) == ["base: lr 0", "lr 1, 0001"]
+    named = [replace(run, name="base") for run in runs]
+    assert labels_of(named) == ["base 0000: lr 0", "base 0001: lr 1", "base 0002: lr 2"]
+    assert labels_of([replace(named[0], name="a")]) == ["a"]
+    assert labels_of(runs[:1]) == ["2 ranks, 0000"]
 
 
 def test_options_of_separates_words_before_the_first_option() -> None:
