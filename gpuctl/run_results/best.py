@@ -75,7 +75,8 @@ def best_sentence(best: Best, results: Sequence[Result]) -> str:
     )
     if best.next is not None:
         of_best, of_next = (
-            f" ({settings})" * bool(settings) for settings in differences([best.result, best.next])
+            f" ({settings})" * bool(settings)
+            for settings in differences([best.result, best.next], terse=True)
         )
         line += f"{of_best}; next: {label(best.next)} with {shown(best.measure, best.next)}{of_next}"
     ranked = [result for result in results if math.isfinite(best.measure.key(result))]

@@ -80,13 +80,14 @@ def nothing_was_left(result: Result) -> bool:
     )
 
 
-def differences(results: Sequence[Result], *, layout: bool = True) -> list[str]:
+def differences(results: Sequence[Result], *, layout: bool = True, terse: bool = False) -> list[str]:
     """Return, for each run, the settings that not all runs have: `lr 0.1, without amp`.
 
     Empty: the settings are equal. Values of variables, changed files and packages behind the name of a file are not
-    compared. Without `layout`, the number of nodes and ranks does not count.
+    compared. Without `layout`, the number of nodes and ranks does not count. `terse`: a run that has some of these
+    settings is described by them alone.
     """
-    return _differences(settings_of(results, layout=layout))
+    return _differences(settings_of(results, layout=layout), terse=terse)
 
 
 def settings_of(results: Sequence[Result], *, layout: bool = True) -> dict[Setting, list[str | None]]:
@@ -104,14 +105,15 @@ def _by_setting(runs: Sequence[Mapping[Setting, str]]) -> dict[Setting, list[str
     return {name: [run.get(name) for run in runs] for name in names}
 
 
-def _differences(settings: Mapping[Setting, Sequence[str | None]]) -> list[str]:
+def _differences(settings: Mapping[Setting, Sequence[str | None]], *, terse: bool = False) -> list[str]:
     """Return a text for each run, of the settings that differ. `settings`: at least the script."""
-    texts = [
-        [_text(name, value, values) for value in values]
-        for name, values in settings.items()
-        if len(set(values)) > 1
-    ]
-    return [", ".join(run) for run in zip(*texts, strict=True)] or [""] * len(next(iter(settings.values())))
+    differing = {name: values for name, values in settings.items() if len(set(values)) > 1}
+    texts = []
+    for at in range(len(next(iter(settings.values())))):
+        known = {name: values for name, values in differing.items() if values[at] is not None}
+        shown = known if terse and known else differing
+        texts.append(", ".join(_text(name, values[at], values) for name, values in shown.items()))
+    return texts
 
 
 def _text(setting: Setting, value: str | None, values: Sequence[str | None]) -> str:
@@ -135,7 +137,7 @@ def labels_of(results: Sequence[Result]) -> list[str]:
     """
     names = [result.name for result in results]
     labels = []
-    for result, settings in zip(results, differences(results), strict=True):
+    for result, settings in zip(results, differences(results, terse=True), strict=True):
         end = result.run.rsplit("-", 1)[-1]
         if result.name is None:
             labels.append(f"{settings or plural(result.world_size, 'rank')}, {end}")

@@ -43,6 +43,8 @@ BEST = "*"
 MAX_SETTINGS = 5
 """With more settings that differ, one column has all of them."""
 CELL_WIDTH = 40
+FOLDED_WIDTH = 24
+"""Minimum width of a column of settings."""
 FAILURES_SHOWN, FAILURE_WIDTH = 6, 160
 COMMON_WIDTH = 400
 """Characters of the settings that all runs have."""
@@ -107,6 +109,7 @@ def comparison(results: Sequence[Result]) -> RenderableType:
             list(zip(*columns.values(), strict=True)),
             right=RIGHT,
             folded=("differs by", "commit", *(title for title in columns if title.startswith("--"))),
+            folded_width=FOLDED_WIDTH,
             optional=(*OPTIONAL, *["run"] * (len(names) == len(results))),
         ),
         *(Text(failure, "red") for failure in table.failures),
@@ -124,7 +127,7 @@ def _setting_columns(
     """Return a column for each setting that differs, or one for all of very many."""
     differing = {setting: values for setting, values in settings.items() if len(set(values)) > 1}
     if len(differing) > MAX_SETTINGS:
-        return {"differs by": differences(results)}
+        return {"differs by": differences(results, terse=True)}
     return {
         _title(name): [text.shorten(setting_text((kind, name), value), CELL_WIDTH) for value in values]
         for (kind, name), values in differing.items()

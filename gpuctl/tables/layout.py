@@ -14,7 +14,7 @@ from gpuctl.text import UNKNOWN
 from inventories.runs.run import Share
 
 FOLDED_WIDTH = 10
-"""Minimum width of a folded column; with less room, optional columns are left out."""
+"""Usual minimum width of a folded column; with less room, optional columns are left out."""
 GAP = 2
 """Blanks between two columns."""
 STEP_PARTS = (("compute", "█", "green"), ("communication", "▓", "yellow"), ("data", "░", "cyan"))
@@ -36,6 +36,7 @@ class FittedTable:
         *,
         right: Sequence[str] = (),
         folded: Sequence[str] = (),
+        folded_width: int = FOLDED_WIDTH,
         optional: Sequence[str] = (),
         gap: int = GAP,
         steady: bool = False,
@@ -44,14 +45,14 @@ class FittedTable:
         if not steady:
             self.titles, self.rows = _known(self.titles, self.rows)
         self.right, self.folded, self.optional = right, folded, optional
-        self.gap = gap
+        self.folded_width, self.gap = folded_width, gap
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = [
             (title, max(cell_len(str(cell)) for cell in (title, *column)))
             for title, *column in zip(self.titles, *self.rows, strict=True)
         ]
-        room = [(title, min(n, FOLDED_WIDTH) if title in self.folded else n) for title, n in widths]
+        room = [(title, min(n, self.folded_width) if title in self.folded else n) for title, n in widths]
         left_out = no_room_for(room, self.optional, options.max_width, self.gap)
         shown = [at for at, title in enumerate(self.titles) if title not in left_out]
         titles = [self.titles[at] for at in shown]

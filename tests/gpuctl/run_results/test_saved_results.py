@@ -87,6 +87,11 @@ def test_differences_name_python_and_packages(tmp_path: Path) -> None:
     assert differences([runs[1], runs[1]]) == ["", ""]
 
 
+def test_terse_differences_leave_out_what_a_run_lacks(tmp_path: Path) -> None:
+    runs = [started(tmp_path / str(at), words) for at, words in enumerate(("--lr 1", "--lr 2 --amp", ""))]
+    assert differences(runs, terse=True) == ["lr 1", "lr 2, amp", "lr not given, without amp"]
+
+
 def test_labels_name_runs_their_settings_and_if_needed_their_ids(tmp_path: Path) -> None:
     runs = [started(tmp_path / f"20261121-{at}", f"--lr {at}") for at in range(3)]
     runs = [replace(run, run=f"20261121-{at}-000{at}") for at, run in enumerate(runs)]

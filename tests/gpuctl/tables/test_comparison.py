@@ -74,7 +74,7 @@ def test_six_runs_show_how_they_differ_how_they_ended_and_the_best(tmp_path: Pat
     ]
     assert "odd: rank 1 on gpu-1 failed first: exit status 1: boom" in lines
     assert " ".join(lines[lines.index("", at) + 1 :]) == (
-        "* best of 4 runs: fast with loss 0.250 (lr 0.5, without commit); next: moved with loss 0.300 (lr 0.1, "
+        "* best of 4 runs: fast with loss 0.250 (lr 0.5); next: moved with loss 0.300 (lr 0.1, "
         "1a2b3c4d5e)"
     )  # fmt: skip
     assert all(len(line) <= 80 for line in lines)
