@@ -5,7 +5,7 @@ cloud's API gives it out, so the host key is pinned without trust in the network
 """
 
 import ipaddress
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from inventories import codec
@@ -31,8 +31,7 @@ def rebuild(cloud: Cloud, files: CloudState, cluster_id: str) -> CloudCluster:
             f"No machine of the cluster {files.name} is alive, so none can be taken over. `gpuctl reap {cluster_id}` "
             "removes the rest of it."
         )
-    texts = values(run_all(lambda machine: cloud.user_data(machine.id), machines))
-    boots = {machine.id: read_user_data(text) for machine, text in zip(machines, texts, strict=True)}
+    boots = _first_boots(cloud, machines)
     unknown = [machine_id for machine_id, boot in boots.items() if boot is None]
     if unknown:
         raise RefusedPlan(
@@ -46,6 +45,23 @@ def rebuild(cloud: Cloud, files: CloudState, cluster_id: str) -> CloudCluster:
     files.save(record)
     _save_launches(files, machines, known)
     return record
+
+
+def learn_launches(cloud: Cloud, files: CloudState, machines: Sequence[Instance]) -> None:
+    """Write the launches of machines that another computer made, with their host keys."""
+    known = {launch.id for launch in files.launches()}
+    new = [m for m in machines if m.rank is not None and m.tags.get(tags.LAUNCH, "") not in {"", *known}]
+    if new and isinstance(cloud, AdmitsKeys):
+        boots = {
+            machine_id: boot for machine_id, boot in _first_boots(cloud, new).items() if boot is not None
+        }
+        _save_launches(files, [machine for machine in new if machine.id in boots], boots)
+
+
+def _first_boots(cloud: AdmitsKeys, machines: Sequence[Instance]) -> dict[str, FirstBoot | None]:
+    """Return the parts of each machine's user-data. `None`: another program wrote it."""
+    texts = values(run_all(lambda machine: cloud.user_data(machine.id), machines))
+    return {machine.id: read_user_data(text) for machine, text in zip(machines, texts, strict=True)}
 
 
 def missing_ranges(needed: Collection[str], admitted: Collection[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from provision.records import (
     Target,
     Zone,
 )
-from provision.rented.adoption import missing_ranges, rebuild
+from provision.rented.adoption import learn_launches, missing_ranges, rebuild
 from provision.rented.base import RentedProvider
 from provision.rented.ends import ends_bill, guards, idle_ends, is_late, not_scheduled
 from provision.rented.interface import AdmitsKeys, Cloud, Ensure, SchedulesEnd, connect, sdk
@@ -109,6 +109,7 @@ class CloudProvider(RentedProvider[Cloud]):
             ends &= self._schedule_end(cloud, cluster, offer, instances, infrastructure_at, ensure)
         if plan.create and cluster.expires_at and ends:
             say(describe(self.name).ending_sentence(cluster, offer))
+        learn_launches(cloud, self._files, instances)
         return tuple(
             machine_of(instance, self._files, cluster, gpus=offer.gpus, python=plan.spec.python)
             for instance in instances

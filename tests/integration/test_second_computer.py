@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from clouds import COUNT, KINDS, CloudGpuctl, Kind, cloud_gpuctl
+from clouds import COUNT, KINDS, CloudGpuctl, Clouds, Kind, cloud_gpuctl
 
 pytestmark = pytest.mark.slow
 PASSPHRASE = {"GPUCTL_PASSPHRASE": "correct horse battery"}
@@ -132,3 +132,24 @@ def test_adopt_brings_runs_of_first_computer(first: CloudGpuctl, second: CloudGp
     assert begun not in [run["run"] for run in first.ok("runs", "--json").json["runs"]]
     first.ok("adopt", "--yes")
     assert begun in [run["run"] for run in first.ok("runs", "--json").json["runs"]]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_up_of_two_computers_at_once_ends_with_requested_machines(
+    kind: Kind, clouds: Clouds, tmp_path: Path
+) -> None:
+    gpuctl = clouds.as_new(kind, tmp_path)
+    gpuctl.ok(*gpuctl.up_words)
+    second = replace(gpuctl, home=tmp_path / "second")
+    assert second("adopt", "--yes").status == 4, "nobody answers at these addresses"
+    words = [word if word != str(COUNT) else str(COUNT + 1) for word in gpuctl.up_words]
+    both = [computer.fork(*words) for computer in (gpuctl, second)]
+    ends = [process.communicate(timeout=120) for process in both]
+    # The later of two launches of one rank is ended, and its command may fail.
+    assert any(process.returncode == 0 for process in both), ends
+    assert len(second.ok(*words).json["machines"]) == COUNT + 1
+    assert len(gpuctl.cloud.live_instances()) == COUNT + 1
+    assert gpuctl.ok(*words).json["machines"] == second.ok(*words).json["machines"]
+    second.ok("down", "--yes")
+    assert gpuctl.cloud.owned() == []
+    assert gpuctl.ok("down", "--yes", "--json").json["leftovers"] == []

@@ -1,6 +1,5 @@
 """`adopt`: take over a cluster of another computer, by its tags and the rights of the account."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -10,23 +9,20 @@ from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.workflow.clusters.accounts import prices_at
 from gpuctl.workflow.clusters.status import status_of
 from gpuctl.workflow.machines.inventory_files import pin_host_keys, save_inventory
+from gpuctl.workflow.machines.log_in import log_in
 from gpuctl.workflow.machines.reach import reach
 from gpuctl.workflow.machines.setup_state import READY
 from gpuctl.workflow.runs.found_runs import find_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
-from inventories.machine import Inventory, Machine
+from inventories.machine import Inventory
 from inventories.text import plural
-from provision.errors import CloudError
 from provision.owner import owner
 from provision.provider import AdoptingProvider, Provider
 from provision.records import Target
 from provision.registry import load
 from provision.rented.scan import Scope, scan
 from provision.rented.tagged_clusters import FoundCluster
-from provision.ssh_keys import ensure_key
-
-SHELL_TIMEOUT_S = 30.0
 
 
 def adopt(app: App, scope: Scope, cluster_id: str | None, *, context: str | None = None) -> ClusterStatus:
@@ -50,7 +46,9 @@ def adopt(app: App, scope: Scope, cluster_id: str | None, *, context: str | None
         folder.journal.append("up", provider=cluster.provider, create=[])
         inventory = _inventory(folder, provider, cluster)
         pin_host_keys(folder, inventory.machines)
-        failed = _log_in(folder, provider, inventory.machines)
+        outcomes = log_in(folder, provider, inventory.machines)
+        texts = {each.node: str(each.error) if each.error else each.value for each in outcomes}
+        failed = {name: text for name, text in texts.items() if text}
         machines = [machine for machine in inventory.machines if machine.name not in failed]
         if machines and machines[0].has_ssh:
             reached = {m.name: m for m in reach(app, folder, machines, boot=None).machines}
@@ -166,43 +164,6 @@ def _inventory(folder: ClusterFolder, provider: Provider, cluster: FoundCluster)
             for machine in machines
         ),
     )
-
-
-def _log_in(folder: ClusterFolder, provider: AdoptingProvider, machines: Sequence[Machine]) -> dict[str, str]:
-    """Have each machine accept the key of this computer for good. Returns machine → why it does not."""
-    from remote.errors import AuthenticationFailed, NodeFailed
-    from remote.fanout import fan_out
-    from remote.sessions.authorized_keys import command_to_add
-    from remote.sessions.connect import connect
-
-    add_key = command_to_add(ensure_key(folder.key_path))
-
-    def log_in(machine: Machine) -> str:
-        if not machine.has_ssh:
-            return ""
-        try:
-            connect(machine, folder).close()
-        except AuthenticationFailed:
-            pass
-        else:
-            return ""
-        try:
-            needs = provider.admit_key(machine)
-        except CloudError as error:
-            return f"{machine.name} has not got the new key: {error}"
-        try:
-            with connect(machine, folder) as node:
-                done = node.run(add_key, timeout_s=SHELL_TIMEOUT_S)
-        except AuthenticationFailed:
-            return f"{machine.name} does not accept the new key: it needs {needs}."
-        if done.exit_code != 0:
-            reason = done.stderr.decode(errors="replace").strip()
-            raise NodeFailed(f"{machine.name}: ~/.ssh/authorized_keys could not be changed: {reason}.")
-        return ""
-
-    outcomes = fan_out(log_in, {machine.name: machine for machine in machines})
-    texts = {outcome.node: str(outcome.error) if outcome.error else outcome.value for outcome in outcomes}
-    return {name: text for name, text in texts.items() if text}
 
 
 def _advice(folder: ClusterFolder, failed: dict[str, str]) -> str:

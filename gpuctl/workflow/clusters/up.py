@@ -24,6 +24,7 @@ from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import update_firewalls
 from gpuctl.workflow.machines.idle import idle_state
 from gpuctl.workflow.machines.inventory_files import HostKeys, pin_all, pin_host_keys, save_inventory
+from gpuctl.workflow.machines.log_in import log_in
 from gpuctl.workflow.machines.notify import command_succeeded, send_from_here, watch_machines
 from gpuctl.workflow.machines.reach import (
     BOOT_TIMEOUT_S,
@@ -46,7 +47,7 @@ from inventories.specs.spec import Spec
 from inventories.text import dollars, plural
 from provision.clouds import RENTED
 from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
-from provision.provider import Plan, Provider
+from provision.provider import AdoptingProvider, Plan, Provider
 from provision.records import EndGuard
 from provision.rented.ends import IDLE, POWER_OFF
 from provision.rented.launch.user_data import EXPIRE_UNIT
@@ -364,6 +365,11 @@ def _create(
     if boot_timeout_s is None or not inventory.machines:
         _note_postponed_setup(app, plan, setup)
         return _keep(app, folder, before, inventory, runs, ended=provider.ends_machines), [], ""
+    created = {machine.name for machine in plan.create}
+    elsewhere = [m for m in inventory.machines if m.name not in created and m.id not in known]
+    if elsewhere and isinstance(provider, AdoptingProvider):
+        for outcome in log_in(folder, provider, elsewhere):
+            _say(app, outcome.value or "")
     boot = Boot(
         timeout_s=boot_timeout_s,
         console=provider.console,
