@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from gpuctl.app import App
 from gpuctl.command_results import ClusterStatus
 from gpuctl.errors import Attention, Declined, Usage
+from gpuctl.text import for_cluster
 from gpuctl.workflow.clusters.accounts import prices_at
 from gpuctl.workflow.clusters.status import status_of
 from gpuctl.workflow.machines.inventory_files import pin_host_keys, save_inventory
@@ -54,12 +55,19 @@ def adopt(app: App, scope: Scope, cluster_id: str | None, *, context: str | None
             reached = {m.name: m for m in reach(app, folder, machines, boot=None).machines}
             inventory = replace(inventory, machines=tuple(reached.get(m.name, m) for m in inventory.machines))
         folder.journal.append(READY, machines=[machine.id for machine in machines])
-        save_inventory(folder, inventory)
+        lost = _lost_ranks(inventory)
+        if not lost:
+            save_inventory(folder, inventory)
         runs = find_runs(app, folder, machines)
     app.options = replace(app.options, cluster=folder.name)
     status = status_of(app, folder)
+    if lost:
+        failed[""] = for_cluster(
+            f"Machines of the ranks {', '.join(map(str, lost))} do not exist any more: `gpuctl up` makes others.",
+            folder.name,
+        )
     if failed:
-        raise Attention("\n".join([*failed.values(), _advice(folder, failed)]), result=status)
+        raise Attention("\n".join([*failed.values(), _advice(folder)]), result=status)
     brought = f", {plural(len(runs), 'run')} of another computer" if runs else ""
     app.output.say(
         f"the cluster {folder.name} can be used from here: {plural(len(machines), 'machine')}{brought}"
@@ -166,9 +174,15 @@ def _inventory(folder: ClusterFolder, provider: Provider, cluster: FoundCluster)
     )
 
 
-def _advice(folder: ClusterFolder, failed: dict[str, str]) -> str:
+def _lost_ranks(inventory: Inventory) -> list[int]:
+    """Return the ranks below the highest that no machine has. An inventory has no such gaps."""
+    ranks = {machine.rank for machine in inventory.machines}
+    return sorted(set(range(max(ranks, default=-1) + 1)) - ranks)
+
+
+def _advice(folder: ClusterFolder) -> str:
     return (
-        f"{plural(len(failed), 'machine')} of {folder.name} can't be reached from here. Once that is mended, `gpuctl "
-        "adopt` continues; `gpuctl key export`, on the computer that made the cluster, gives access as well; `gpuctl "
-        "down` removes the cluster from here."
+        f"So the cluster {folder.name} is not complete here. Once that is mended, `gpuctl adopt` continues; `gpuctl "
+        "key export`, on the computer that made the cluster, gives access as well; `gpuctl down` removes the cluster "
+        "from here."
     )
