@@ -8,6 +8,7 @@ Folders are 0700 and files 0600. A file is replaced whole or not at all; a torn 
 gpuctl is refused with the way to rebuild it.
 """
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -249,10 +250,12 @@ class Store:
         if run_id in ids:
             return RunFolder(self.home / "runs" / run_id)
         if not is_like_id(run_id):
-            of_name = [run for run in self._named() if run.name == run_id]
-            of_cluster = [run for run in of_name if run.cluster == cluster]
-            if of_name:
-                return RunFolder(self.home / "runs" / max(run.run for run in of_cluster or of_name))
+            of_name = (run for run in self._named() if run.name == run_id)
+            newest = next(of_name, None)
+            if newest is not None:
+                runs = itertools.chain([newest], of_name) if cluster is not None else ()
+                own = next((run for run in runs if run.cluster == cluster), newest)
+                return RunFolder(self.home / "runs" / own.run)
         ends = len(run_id) >= LEAST_OF_AN_END
         named = [
             known
