@@ -37,7 +37,7 @@ def command(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 
     gpuctl queue rm 7 8                        remove entries that wait
     gpuctl queue pause | resume                start no further entry | start entries again
 
-    The queue is on the machine: it goes on while this computer is off, and after a restart of the machine. An entry
+    The queue is on the machine: it continues while this computer is off, and after a restart of the machine. An entry
     that fails holds up no other. `gpuctl stop` ends the run that is active, and the next one starts.
     """
     context.ensure_object(App).give(**options)
@@ -136,7 +136,7 @@ def _change(app: App, action: Any, entries: tuple[str, ...] = (), place: str = "
 
 
 def _report(app: App, queue: "Queue") -> None:
-    """Print the queue."""
+    """Print the queue, as a table or as the document of --json."""
     if app.options.json:
         app.output.json(queue)
         return

@@ -1,4 +1,4 @@
-"""The options of `gpuctl queue add` beside those of `gpuctl train`."""
+"""The options of `gpuctl queue add`, in addition to the options of `gpuctl train`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ def grid(sweep: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 # fmt: off
 @dataclass(frozen=True, kw_only=True)
 class QueueSettings:
-    """The options of `gpuctl queue add` beside those of `gpuctl train`."""
+    """The options of `gpuctl queue add`, in addition to the options of `gpuctl train`."""
 
     priority: int = _add(
         "--priority", default=0, metavar="N", min=-1_000_000, max=1_000_000,

@@ -37,7 +37,7 @@ class QueueEntry:
 
     @property
     def ended(self) -> bool:
-        """Return whether nothing of it is to run any more."""
+        """Return whether the entry has left the queue."""
         return self.state not in OPEN_STATES
 
 
@@ -47,5 +47,7 @@ class Queue:
 
     entries: tuple[QueueEntry, ...] = ()
     paused: bool = False
+    restarts: bool | None = None
+    """Whether cron continues it after a restart of its node. `None`: not asked."""
     as_of: str | None = None
     """When the first node reported it; ISO 8601, UTC."""

@@ -84,6 +84,12 @@ def main(arguments: List[str]) -> int:
         from remote.node.ray import ranks
 
         return ranks.main(arguments[1:])
+    if command == "queue_continue":
+        from remote.node.queue import follower, runner
+
+        runner.begin(arguments[1])
+        follower.begin(arguments[1])
+        return 0
     if command == "ray_tune":
         from remote.node.ray import tune
 

@@ -43,10 +43,11 @@ class NewEntry:
         return {**self.part(name), **shown, "priority": self.priority, "peers": peers, "door": door}
 
 
-def add(nodes: Sequence[Node], entries: Sequence[NewEntry], after: str | None) -> Queue:
+def add(nodes: Sequence[Node], entries: Sequence[NewEntry], after: str | None, *, restarts: bool) -> Queue:
     """Add entries at once, and return them. The first node comes last: it starts nothing that another one lacks.
 
-    `after`: a run or entry that they follow. Raises NodeFailed, BadAnswer.
+    `after`: a run or entry that they follow. `restarts`: cron continues the queue after a restart of a node.
+    Raises NodeFailed, BadAnswer.
     """
     first, *others = nodes
     door = None
@@ -58,12 +59,18 @@ def add(nodes: Sequence[Node], entries: Sequence[NewEntry], after: str | None) -
 
         def follow(node: Node) -> None:
             parts = [entry.part(node.name) for entry in entries]
-            body = {"node": node.name, "door": door, "entries": parts, "keep": keep}
+            body = {"node": node.name, "door": door, "entries": parts, "keep": keep, "restarts": restarts}
             node.call("queue_follow", body)
 
         values(fan_out(follow, {node.name: node for node in others}))
     documents = [entry.document(first.name, door) for entry in entries]
-    return _ask(first, "queue_add", {"entries": documents, "after": after})
+    return _ask(first, "queue_add", {"entries": documents, "after": after, "restarts": restarts})
+
+
+def continue_on(node: Node) -> None:
+    """Have a node that is not the first follow the queue, if it has a part of a run."""
+    body: dict[str, Any] = {"node": node.name, "door": None, "entries": [], "keep": None, "restarts": False}
+    node.call("queue_follow", body)
 
 
 def state_of(node: Node) -> Queue:
@@ -88,7 +95,12 @@ def _ask(node: Node, command: str, request: Mapping[str, Any]) -> Queue:
                 entries.append(_entry(header["entry"]))
         elif header.get("t") == frames.DONE:
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            return Queue(entries=tuple(entries), paused=header.get("paused") is True, as_of=now)
+            return Queue(
+                entries=tuple(entries),
+                paused=header.get("paused") is True,
+                as_of=now,
+                restarts=header.get("restarts"),
+            )
     raise BadAnswer(f"{node.name}: its queue was not sent to the end.")
 
 

@@ -98,7 +98,12 @@ class _Adding:
             runs.add(run_id)
             entries.append(self._entry(prepared, run_id, self._at(point, sweep_id), settings.priority))
         nodes = [self._nodes[machine.name] for machine in self._machines]
-        added = queue.add(nodes, entries, settings.after)
+        restarts = self._inventory.provider != "local"  # those start with this computer, by a command
+        added = queue.add(nodes, entries, settings.after, restarts=restarts)
+        if added.restarts is False:
+            self._view.note(
+                f"{nodes[0].name} has no cron: after a restart, the next gpuctl queue command continues the queue"
+            )
         known = {entry.entry: entry for entry in (*before.entries, *added.entries)}
         take_in(self._app, self._folder, nodes[0], replace(added, entries=tuple(known.values())))
         return added.entries

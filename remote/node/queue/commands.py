@@ -3,7 +3,7 @@
 from typing import Any, BinaryIO, Dict, Optional
 
 from remote.node.home_folder import NODE_HOME
-from remote.node.queue import door, runner, spool
+from remote.node.queue import crontab, door, runner, spool
 from remote.node.queue.spool import Spool
 from remote.node.runs import supervisor
 from remote.shared import frames
@@ -12,6 +12,8 @@ from remote.shared.constants import RUNS
 
 def command_queue_add(request: Dict[str, Any], output: BinaryIO) -> None:
     """`queue_add`: put `entries` into the queue of the `node`; answer each, with its number. Idempotent.
+
+    `restarts`: also have cron continue the queue after a restart; the answer says whether it will.
 
     Raises ValueError if an entry is to follow a run or an entry that this node does not know.
     """
@@ -23,7 +25,8 @@ def command_queue_add(request: Dict[str, Any], output: BinaryIO) -> None:
             added = queue.add(dict(entry, after=after, uses=uses))
             frames.write(output, {"t": frames.ENTRY, "entry": spool.public(added)})
     runner.begin(request["node"])
-    frames.write(output, {"t": frames.DONE, "paused": queue.paused})
+    restarts = crontab.install(request["node"]) if request["restarts"] else None
+    frames.write(output, {"t": frames.DONE, "paused": queue.paused, "restarts": restarts})
 
 
 def command_queue_door(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -34,7 +37,7 @@ def command_queue_door(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def command_queue_list(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`queue_list`: send all entries of the `node`, those that have ended first."""
+    """`queue_list`: send all entries of the `node`, ended ones first."""
     _send(Spool(request["node"]), output)
     runner.begin(request["node"])
 

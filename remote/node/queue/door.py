@@ -133,7 +133,7 @@ class _Connection(socketserver.StreamRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        """Answer a node."""
+        """Answer the message of a node."""
         message = opened(self.rfile.readline(MAX_MESSAGE), self.server.key)
         if message is not None:
             self.wfile.write(sealed(self.server.gang.answer(message), self.server.key))

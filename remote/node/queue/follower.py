@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, Optional
 
 from remote.node import run_state
-from remote.node.queue import door, lasting
+from remote.node.queue import crontab, door, lasting
 from remote.node.queue.spool import following
 from remote.node.runs import start, supervisor
 from remote.shared import frames
@@ -20,7 +20,8 @@ SLOW_S = 5.0
 def command_queue_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     """`queue_follow`: keep this node's part of `entries` (run, launch) until the first node starts them.
 
-    `door`: address, port and key of the first node. `keep`: runs of the queue; other parts are removed.
+    `door`: address, port and key of the first node. `keep`: runs of the queue; other parts are removed
+    (null: none). `restarts`: have cron continue after a restart.
     """
     folder = following(request["node"])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -31,6 +32,8 @@ def command_queue_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         uses = sorted(supervisor.folders_used(entry["launch"]))
         write_json(folder / (entry["run"] + ".json"), dict(entry, door=request["door"], uses=uses))
     begin(request["node"])
+    if request["restarts"]:
+        crontab.install(request["node"])
     frames.write(output, {"t": frames.DONE})
 
 
@@ -55,6 +58,7 @@ class Follower:
         while True:
             paths = sorted(self._folder.glob("*.json"))
             if not paths:
+                crontab.remove(self._node)
                 return
             entry = read_json(self._folder / "{}.json".format(self._run)) or read_json(paths[-1])
             answer = door.ask(entry["door"], self._message())

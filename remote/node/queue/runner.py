@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from remote.node import end_reasons, process, run_state
-from remote.node.queue import door, lasting, spool
+from remote.node.queue import crontab, door, lasting, spool
 from remote.node.queue.door import Gang
 from remote.node.queue.spool import Entry, Spool
 from remote.node.runs import start, supervisor
@@ -48,6 +48,7 @@ class Runner:
             with self._queue.locked():
                 entries = self._queue.entries()
                 if not entries:
+                    crontab.remove(self._queue.folder.name)
                     fcntl.flock(self._lock, fcntl.LOCK_UN)
                     return
                 entry = self._take(entries)
@@ -107,7 +108,7 @@ class Runner:
     def _start(self, entry: Entry, launch: Dict[str, Any], run_dir: Path) -> Optional[str]:
         """Start the ranks, unless they have started before. Returns why they could not start."""
         if run_dir.exists() and not has_begun(run_dir):
-            # A killed runner was about to start them. No rank of it lives, or a rank would find itself twice.
+            # A killed runner was about to start them. Its ranks must not live when others start.
             for pid in process.with_variable(RUN_ID_VARIABLE, entry["run"]):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

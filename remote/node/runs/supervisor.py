@@ -138,7 +138,8 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
         process.signal_group(launcher.pid, signal.SIGKILL)
         os.write(answers, str(error).encode())
         return
-    os.write(answers, b"ok")
+    with contextlib.suppress(BrokenPipeError):  # the process that launched it was killed
+        os.write(answers, b"ok")
     os.close(answers)
     _end_run(run_dir, end, early)
 

@@ -1,10 +1,15 @@
 """Test the queue of a node: every entry runs once, in order, whatever is killed in between."""
 
+import io
 import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +23,7 @@ from remote.node.queue import door
 from remote.node.queue.door import Gang
 from remote.node.queue.spool import moved, next_entry
 from remote.runs import queue
+from remote.sessions import node_payload
 
 OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
 
@@ -50,7 +56,7 @@ class QueueHere:
         return {**usual, "launch": launch, **fields}
 
     def add(self, *entries: dict[str, Any], after: str | None = None) -> Queue:
-        return queue._ask(self.node, "queue_add", {"entries": entries, "after": after})
+        return queue._ask(self.node, "queue_add", {"entries": entries, "after": after, "restarts": False})
 
     def states(self) -> dict[str, str]:
         return {entry.entry: entry.state for entry in queue.state_of(self.node).entries}
@@ -220,7 +226,7 @@ def test_thousand_entries_run_once_in_order_with_kills_and_power_cuts(here: Queu
     limit = time.monotonic() + 3000
     while here.runners() or list((here.home / ".gpuctl-node" / "queue").glob("*/*.json")):
         assert time.monotonic() < limit
-        time.sleep(chance.uniform(0.5, 4))
+        time.sleep(chance.uniform(1, 10))
         if chance.random() < 0.1:
             here.power_cut()
             cuts += 1
@@ -268,3 +274,38 @@ def test_door_answers_signed_messages_alone(tmp_path: Path) -> None:
         assert door.ask(settings, said("gpu-1")) == {"run": "r1", "order": "ready"}
         assert door.ask({**settings, "key": "0" * 32}, said("gpu-1")) is None
     assert door.ask(settings, said("gpu-1")) is None
+
+
+CRONTAB = """#!/bin/sh
+[ "$1" = -l ] && exec cat "$HOME/crontab"
+exec cat > "$HOME/crontab"
+"""
+
+
+def test_cron_continues_the_queue_after_a_restart(here: QueueHere) -> None:
+    program = here.home / ".gpuctl-node" / "bin" / "part"
+    with zipfile.ZipFile(io.BytesIO(zlib.decompress(node_payload.packed()[1]))) as archive:
+        archive.extractall(program)
+    programs = here.home / "programs"
+    programs.mkdir()
+    (programs / "crontab").write_text(CRONTAB)
+    (programs / "crontab").chmod(0o755)
+    (here.home / "crontab").write_text("0 5 * * * backup --to '50%'\n")
+    env = {"HOME": str(here.home), "PATH": f"{programs}:/usr/bin:/bin"}
+    first = here.entry(f"echo 1 >> {here.log}; exec sleep 60")
+    entries = [{**first, "priority": 1}, here.entry()]
+    request = {"node": "gpu-0", "entries": entries, "after": None, "restarts": True}
+    words = [sys.executable, "-I", str(program), "queue_add"]
+    done = subprocess.run(
+        words, input=json.dumps(request) + "\n", env=env, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout.splitlines()[-1])["restarts"] is True
+    wait_for(lambda: here.lines() == ["1"], what="the first entry")
+    here.power_cut()
+    backup, line = (here.home / "crontab").read_text().splitlines()
+    command = line.removeprefix("* * * * * ").replace("\\%", "%")
+    for _ in range(2):  # each minute
+        subprocess.run(["/bin/sh", "-c", command], env=env, check=True)
+    here.wait()
+    assert here.lines() == ["1", "2"]
+    wait_for(lambda: (here.home / "crontab").read_text() == backup + "\n", what="the removal of the line")
