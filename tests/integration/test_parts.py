@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,26 @@ FOUR_GPUS = "".join(
 SCRIPT = """
 import json, os, pathlib, sys, time
 print("sees", os.environ.get("CUDA_VISIBLE_DEVICES"), "of", os.environ["WORLD_SIZE"], flush=True)
+import torch
+torch.distributed.init_process_group("gloo")
+torch.manual_seed(7)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+generator = torch.Generator().manual_seed(torch.distributed.get_rank())
 pathlib.Path("mine.txt").write_text(sys.argv[1])
-loss = 4.0
 for step in range(int(sys.argv[2])):
-    loss *= 0.9
+    samples = torch.randn(32, 16, generator=generator)
+    loss = (model(samples) - samples.sum(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
     with open(os.environ["GPUCTL_METRICS"], "a") as file:
-        file.write(json.dumps({"step": step + 1, "loss": loss}) + "\\n")
+        file.write(json.dumps({"step": step + 1, "loss": loss.item()}) + "\\n")
     time.sleep(0.1)
 assert pathlib.Path("mine.txt").read_text() == sys.argv[1]
+torch.distributed.destroy_process_group()
 """
-STEPS, LONG = "60", "3000"
+STEPS, LONG = "200", "3000"
 
 
 @pytest.fixture
@@ -56,7 +67,7 @@ def log(gpuctl: Gpuctl, run: str) -> str:
 
 def losses(gpuctl: Gpuctl, run: str) -> list[float]:
     """Return the losses that the run's first rank wrote."""
-    [path] = (gpuctl.run_folder(run) / "metrics").glob("rank-0*")
+    path = gpuctl.run_folder(run) / "metrics" / "rank-0.jsonl"
     return [json.loads(line)["loss"] for line in path.read_text().splitlines()]
 
 
@@ -65,42 +76,45 @@ def start(gpuctl: Gpuctl, *words: str) -> str:
     return str(gpuctl.ok("train", "--detach", "--json", *words).json["run"])
 
 
-def test_runs_share_the_gpus_of_one_node(one_node: Gpuctl) -> None:
-    alone = one_node.ok("train", "--gpus", "2", "--json", "run.py", "alone", STEPS).json
-    first = start(one_node, "--gpus", "2", "run.py", "first", LONG)
-    second = start(one_node, "--gpus", "1", "run.py", "second", STEPS)
-    refused = one_node("train", "--gpus", "2", "run.py", "third", STEPS)
-    assert refused.status == 1
-    assert "it needs 1 node with 2 free GPUs, and none has them." in refused.err
-    assert f"default-0: the run {first} is still active" in refused.err
-    assert "none is idle" in one_node("train", "run.py", "whole", STEPS).err
-    third = start(one_node, "--gpus", "1", "run.py", "third", LONG)
-
-    claimed = {}
-    for run in (first, second, third):
-        sees = wait_for(lambda run=run: log(one_node, run), what="the first line", deadline_s=60).split()
-        claimed[run] = sees[1].split(",")
-        assert sees[3] == str(len(claimed[run])), "a process for each GPU of the run"
-    assert sorted(gpu for gpus in claimed.values() for gpu in gpus) == [
-        "GPU-000",
-        "GPU-101",
-        "GPU-202",
-        "GPU-303",
-    ]
-
-    # A run that is killed leaves the others alone, and its GPUs are free.
-    ranks = processes_with("run.py", "third", third)
+def kill(gpuctl: Gpuctl, run: str) -> None:
+    """Kill the ranks of a run, and wait until it has failed."""
+    ranks = processes_with("run.py", run)
     assert ranks
     for pid in ranks:
-        os.kill(pid, signal.SIGKILL)
-    assert one_node("logs", "-f", third).status == 1
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert gpuctl("logs", "-f", run).status == 1
+
+
+def gpus_of(gpuctl: Gpuctl, run: str) -> set[str]:
+    """Return the GPUs that a run sees, of which each has a rank."""
+    line = wait_for(lambda: log(gpuctl, run), what="the first line", deadline_s=60).splitlines()[0].split()
+    gpus = set(line[1].split(","))
+    assert line[3] == str(len(gpus))
+    return gpus
+
+
+def test_runs_share_the_gpus_of_one_node(one_node: Gpuctl) -> None:
+    alone = one_node.ok("train", "--gpus", "2", "--json", "run.py", "alone", STEPS).json["run"]
+    first = start(one_node, "--gpus", "2", "run.py", "first", LONG)
+    second = start(one_node, "--gpus", "2", "run.py", "second", STEPS)
+    refused = one_node("train", "--gpus", "1", "run.py", "third", STEPS)
+    assert refused.status == 1
+    assert "it needs 1 node with 1 free GPU, and none has them." in refused.err
+    assert f"default-0: the run {first} is still active" in refused.err
+    halves = gpus_of(one_node, first), gpus_of(one_node, second)
+    assert sorted(halves[0] | halves[1]) == ["GPU-000", "GPU-101", "GPU-202", "GPU-303"]
+
+    # A supervisor that is killed claims no GPU, and the next run on its GPUs finds none of its ranks there.
+    [record] = one_node.home.glob(f"clusters/default/local/*/home/.gpuctl-node/runs/{first}/*/runner.json")
+    os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+    third = start(one_node, "--gpus", "2", "run.py", "third", LONG)
+    assert gpus_of(one_node, third) == halves[0]
+    assert processes_with("run.py", first) == []
+    assert "none is idle" in one_node("train", "run.py", "whole", STEPS).err
+    kill(one_node, third)
     assert one_node("logs", "-f", second).status == 0
-    assert losses(one_node, second) == losses(one_node, alone["run"])
-    [result] = one_node.ok("results", "--json", second).json["runs"]
-    assert result["status"] == "succeeded"
-    again = one_node.ok("train", "--gpus", "2", "--json", "run.py", "again", "1").json
-    assert again["status"] == "succeeded"
-    one_node.ok("stop", first)
+    assert losses(one_node, second) == losses(one_node, alone)
 
 
 def test_more_gpus_than_a_node_has_are_refused(one_node: Gpuctl) -> None:
@@ -146,12 +160,15 @@ def test_up_with_a_smaller_count_ends_idle_machines(two_hosts: Gpuctl) -> None:
 
 def test_runs_on_chosen_nodes_are_side_by_side(two_hosts: Gpuctl) -> None:
     two_hosts.script("run.py", SCRIPT)
+    alone = two_hosts.ok("train", "--nodes", "0", "--json", "run.py", "alone", STEPS).json["run"]
     first = start(two_hosts, "--nodes", "1", "run.py", "first", LONG)
     second = start(two_hosts, "--nodes", "default-0", "run.py", "second", STEPS)
     refused = two_hosts("train", "--nodes", "0,1", "run.py", "third", STEPS)
     assert refused.status == 1
     assert f"default-1: the run {first} is still active" in refused.err
-    two_hosts.ok("stop", first)
+    wait_for(lambda: log(two_hosts, first), what="the first line", deadline_s=60)
+    kill(two_hosts, first)
     assert two_hosts("logs", "-f", second).status == 0
+    assert losses(two_hosts, second) == losses(two_hosts, alone)
     ranks = {run: two_hosts.ok("results", "--json", run).json["runs"][0]["ranks"] for run in (first, second)}
     assert [ranks[first][0]["node"], ranks[second][0]["node"]] == ["default-1", "default-0"]

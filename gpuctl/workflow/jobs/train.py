@@ -72,8 +72,9 @@ if TYPE_CHECKING:
     from remote.runs.monitor import RunMonitor
     from remote.sessions.session import Node
 
-FIRST_LOCK_S, NEXT_LOCK_S = 10.0, 3600.0
-"""For another command to be done with the cluster: before a first run, and before one that follows another."""
+FIRST_LOCK_S, NEXT_LOCK_S = 60.0, 3600.0
+"""For another command to be done with the cluster: before a first run, as several may start at once, and before one
+that follows another."""
 PAUSE_S = 10.0
 """Before the second try to start an elastic job's next run; twice as long before the third."""
 

@@ -31,6 +31,7 @@ from remote.shared.constants import (
     PLACE,
     RANKS,
     RUN_RECORD,
+    RUNS,
 )
 from remote.shared.files import read_json, temporary_beside, write_json
 
@@ -59,6 +60,7 @@ def launch(spec: Dict[str, Any]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _clean_up_killed(spec["node"])
             busy_runs = [run for run in runs_in_the_way(spec.get("gpus", [])) if run != run_dir.parent.name]
             if busy_runs:
                 raise OSError("the run {} is going on here".format(busy_runs[0]))
@@ -318,6 +320,14 @@ def clean_up(run_dir: Path) -> None:
     forget_place(run_dir)
     if process.birth(supervisor["launcher"]) in (None, supervisor["launcher_birth"]):
         process.signal_group(supervisor["launcher"], signal.SIGKILL)
+
+
+def _clean_up_killed(node: str) -> None:
+    """End the ranks of runs on this node whose supervisor was killed: they still use its GPUs."""
+    for record in (NODE_HOME / RUNS).glob("*/{}/runner.json".format(node)):
+        ended = state(record.parent).get("ended") or {}
+        if ended.get("reason") == end_reasons.RUNNER_KILLED:
+            clean_up(record.parent)
 
 
 def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
