@@ -25,7 +25,9 @@ class IdleState:
     keep_s: float | None = None
     """Time in which `gpuctl keep` puts the end off. `None`: it does not."""
     signals: Mapping[str, bool | None]
-    """Signal → whether it shows use. `None`: not known, which counts as no use."""
+    """Signal → whether it shows use. `None`: not known, which counts as no use, but for `login`."""
+    problems: tuple[str, ...] = ()
+    """Reasons why use is not known. The machine does not end with one."""
 
 
 def ask(node: Node, peers: Sequence[str], keep_s: float | None = None, *, extends: bool = False) -> IdleState:
@@ -54,6 +56,7 @@ def parse(name: str, answer: Mapping[str, Any]) -> IdleState:
                 signal: None if watch["signals"].get(signal) is None else bool(watch["signals"][signal])
                 for signal in SIGNALS
             },
+            problems=tuple(map(str, watch.get("problems", ()))),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadAnswer(f"{name}: no state of its idle watch that can be read.") from error

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuctl.workflow.machines.idle import ask_machines
+from gpuctl.workflow.machines.idle import ask_machines, unknown_use
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from provision.rented.state import CloudState
@@ -54,4 +54,6 @@ def _reason_to_stay(cluster: FoundCluster, folder: ClusterFolder) -> str | None:
     states = {outcome.node: outcome.value for outcome in answers if outcome.value is not None}
     if dead := [name for name, state in states.items() if not state.running]:
         return f"the watch for use does not run on {', '.join(dead)}"
+    if unknown := [problem for outcome in answers for problem in unknown_use(outcome)]:
+        return "; ".join(unknown)
     return None if all(state.over for state in states.values()) else ""

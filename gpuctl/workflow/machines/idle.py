@@ -87,9 +87,18 @@ def with_answers(guard: EndGuard, answers: "Answers", status: IdleStatus) -> End
     silent = [f"{outcome.node} ({outcome.error})" for outcome in answers if outcome.error is not None]
     if dead:
         return replace(guard, armed=False, problem=f"the watch for use does not run on {', '.join(dead)}")
+    unknown = [problem for outcome in answers for problem in unknown_use(outcome)]
+    if unknown:
+        return replace(guard, armed=False, problem="; ".join(unknown))
     if silent or not answers:
         return replace(guard, armed=None, problem=f"no answer of {', '.join(silent) or 'a machine'}")
     return replace(guard, armed=True, at=status.ends_at)
+
+
+def unknown_use(answer: "Outcome[IdleState]") -> list[str]:
+    """Return why a machine that answered does not know its use, which keeps the cluster."""
+    problems = answer.value.problems if answer.value is not None else ()
+    return [f"{answer.node} does not end: {problem}" for problem in problems]
 
 
 def idle_state(

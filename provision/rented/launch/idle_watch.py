@@ -14,7 +14,7 @@ import stat
 import subprocess
 import sys
 import time
-from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
 BUSY_CORES = 0.5
 BUSY_GPU_PERCENT = 5
@@ -31,6 +31,10 @@ COMMAND_S = 20.0
 """Deadline of ss and nvidia-smi. A look takes at most three of these."""
 SECTOR = 512
 MAX_DOCUMENT = 65536
+LOGINS_UNKNOWN = "ss does not list the logins"
+PEERS_UNKNOWN = "another program has the watch's UDP port"
+UNAUTHENTICATED = ("[net]", "[accepted]", "-R")
+"""Last words of the titles that sshd's processes have before a client proved who it is."""
 
 DEFAULTS: Dict[str, Any] = {
     "home": "",
@@ -50,7 +54,7 @@ Sample = NamedTuple(
         ("counters", Counters),
         ("signals", Dict[str, Optional[bool]]),  # of run, queue and gpu; `None`: not known
         ("logins", Optional[FrozenSet[str]]),  # addresses of clients that are alive
-        ("peer", bool),  # whether another machine of the cluster reported use
+        ("peer", Optional[bool]),  # whether another machine of the cluster reported use; `None`: not known
         ("keep_until_s", float),  # as `gpuctl keep` wrote it
     ],
 )
@@ -62,11 +66,13 @@ State = NamedTuple(
         ("logins", FrozenSet[str]),
         ("counters", Tuple[Counters, ...]),
         ("signals", Dict[str, Optional[bool]]),
+        ("own", bool),  # whether the machine itself shows use, or its logins are not known
         ("used", bool),  # whether a look counted as use
         ("fresh", bool),  # whether something began that is no use yet: a login, work of a few seconds
         ("keep_until_s", float),
         ("ends_at_s", float),
         ("looks", int),
+        ("problems", Tuple[str, ...]),  # why use is not known, which keeps the machine
     ],
 )
 
@@ -78,11 +84,13 @@ def begin(now_s: float) -> State:
         logins=frozenset(),
         counters=(),
         signals={},
+        own=False,
         used=False,
         fresh=False,
         keep_until_s=0.0,
         ends_at_s=now_s,
         looks=0,
+        problems=(),
     )
 
 
@@ -90,7 +98,7 @@ def step(state: State, sample: Sample, idle_s: float) -> State:
     """Return the state after a look at the machine.
 
     A login counts from the second look on: so a command that only asks for this state is no use. Time without use
-    begins with the first look that finds none.
+    begins with the first look that finds none. Unknown logins and peers are no reason to end.
     """
     now_s = sample.counters.now_s
     signals = dict(sample.signals)
@@ -100,7 +108,9 @@ def step(state: State, sample: Sample, idle_s: float) -> State:
     last_use_s = min(state.last_use_s, now_s)
     if state.counters:
         last_use_s += max(0.0, now_s - state.counters[-1].now_s - MAX_GAP_S)
-    used = sample.peer or any(signals.values())
+    problems = [LOGINS_UNKNOWN] * (sample.logins is None) + [PEERS_UNKNOWN] * (sample.peer is None)
+    own = sample.logins is None or any(signals.values())
+    used = own or sample.peer is not False
     if used or state.used:
         last_use_s = now_s
     since = _rates(state.counters[-1], sample.counters) if state.counters else {}
@@ -111,11 +121,13 @@ def step(state: State, sample: Sample, idle_s: float) -> State:
         logins=sample.logins or frozenset(),
         counters=(*recent, sample.counters),
         signals=signals,
+        own=own,
         used=used,
         fresh=bool(sample.logins) or any(since.values()),
         keep_until_s=keep_until_s,
         ends_at_s=max(last_use_s + idle_s, keep_until_s),
         looks=state.looks + 1,
+        problems=tuple(problems),
     )
 
 
@@ -162,15 +174,23 @@ def network_bytes(dev: str) -> Dict[str, int]:
     return {"net " + row[0]: int(row[1]) + int(row[9]) for row in rows if len(row) > 9 and row[0] != "lo"}
 
 
-def living_logins(output: str) -> FrozenSet[str]:
-    """Return the addresses of clients that sent something lately, from the output of `ss -tinH state established`."""
+def living_logins(output: str, title: Callable[[str], str]) -> FrozenSet[str]:
+    """Return the addresses of clients that logged in and sent something lately.
+
+    Args:
+        output: Output of `ss -tinpH state established`.
+        title: Returns the command line of a process. Empty: not known, which counts as a login.
+    """
     logins = set()
     client = ""
     for line in output.splitlines():
         if line[:1].isdigit():
-            client = (line.split() + [""] * 4)[3]
+            titles = [title(pid).rstrip() for pid in re.findall(r"\bpid=(\d+)", line)]
+            scans = any(each.endswith(UNAUTHENTICATED) for each in titles)
+            client = "" if scans else (line.split() + [""] * 4)[3]
+            continue
         silence = re.search(r"\blastrcv:(\d+)", line)
-        if client and not line[:1].isdigit() and int(silence.group(1) if silence else 0) <= ALIVE_S * 1000:
+        if client and int(silence.group(1) if silence else 0) <= ALIVE_S * 1000:
             logins.add(client)
     return frozenset(logins)
 
@@ -234,14 +254,14 @@ class Machine:
         processes = self._commands.output(*smi, "--query-compute-apps=pid") if used else None
         # sshd's own port, on the left side.
         listed = self._commands.output(
-            "ss", "-tinH", "state", "established", "( sport = :{} )".format(self.settings["ssh_port"])
+            "ss", "-tinpH", "state", "established", "( sport = :{} )".format(self.settings["ssh_port"])
         )
         amounts = disk_bytes(self._text("diskstats"))
         amounts.update(network_bytes(self._text("net/dev")))
         return Sample(
             counters=Counters(now_s(), self._cpu_s(), amounts),
             signals={"run": self._has_run(), "queue": self._has_queue(), "gpu": gpu_in_use(used, processes)},
-            logins=None if listed is None else living_logins(listed),
+            logins=None if listed is None else living_logins(listed, self._title),
             peer=self._heard_peer(),
             keep_until_s=self._keep_until_s(),
         )
@@ -259,6 +279,9 @@ class Machine:
         """Return the CPU time of all cores since the boot, without that of the watch and its commands."""
         cpu_s, watch = cpu_seconds(self._text("stat")), os.times()
         return None if cpu_s is None else cpu_s - sum(watch[:4])
+
+    def _title(self, pid: str) -> str:
+        return self._text(pid + "/cmdline").replace("\0", " ")
 
     def _text(self, name: str) -> str:
         try:
@@ -308,12 +331,16 @@ class Machine:
         peers = self._document("idle-peers.json").get("peers")
         return [str(peer) for peer in peers] if isinstance(peers, list) else []
 
-    def _heard_peer(self) -> bool:
-        """Return whether another machine of the cluster reported use since the last look."""
+    def _heard_peer(self) -> Optional[bool]:
+        """Return whether another machine of the cluster reported use since the last look. `None`: not known."""
         peers, reported = self._peers(), False
         try:
+            receiver = self._open_socket()
+        except OSError:
+            return None if peers else False
+        try:
             for _ in range(10000):
-                message, sender = self._open_socket().recvfrom(256)
+                message, sender = receiver.recvfrom(256)
                 reported = reported or (sender[0] in peers and message == self._message)
         except OSError:
             pass
@@ -349,6 +376,7 @@ def report(state: State, settings: Dict[str, Any]) -> Dict[str, Any]:
         "ends_at_s": state.ends_at_s,
         "over": is_over(state),
         "signals": state.signals,
+        "problems": state.problems,
     }
 
 
@@ -386,7 +414,7 @@ def main(arguments: Iterable[str]) -> None:
             os.replace(state_path + ".new", state_path)
         except OSError as error:  # a full /run must not keep the machine
             print("the state could not be written: {}".format(error), flush=True)
-        if any(state.signals.values()):
+        if state.own:
             machine.tell_peers()
         if powers_off(state) and settings["power_off"]:
             print(

@@ -4,7 +4,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict
+from typing import Any, BinaryIO, Dict, Set
 
 from remote.node import process
 from remote.node.home_folder import NODE_HOME
@@ -45,9 +45,19 @@ def has_other_logins() -> bool:
     connection = os.environ.get("SSH_CONNECTION", "").split()
     if len(connection) != 4:
         return True
+    # Clients count as strangers if they were at both times: each of them has its row in between.
+    before = _strangers()
     try:
         listed = subprocess.run(
-            ["ss", "-tnH", "state", "established", "( sport = :{} )".format(connection[3])],
+            [
+                "ss",
+                "-tnH",
+                "state",
+                "established",
+                "state",
+                "close-wait",
+                "( sport = :{} )".format(connection[3]),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=SS_S,
@@ -56,4 +66,18 @@ def has_other_logins() -> bool:
     except (OSError, subprocess.SubprocessError):
         return True
     rows = [line.split() for line in listed.stdout.decode("utf-8", "replace").splitlines()]
-    return any(row[-1].rpartition(":")[2] != connection[1] for row in rows if row)
+    others = [row for row in rows if row and row[-1].rpartition(":")[2] != connection[1]]
+    return len(others) > len(before & _strangers())
+
+
+def _strangers() -> Set[str]:
+    """Return the processes of sshd whose client did not log in yet: each has one with such a title."""
+    strangers = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            title = path.read_bytes().replace(b"\0", b" ").rstrip()
+        except OSError:  # it ended
+            continue
+        if title.startswith(b"sshd") and title.endswith((b"[net]", b"[accepted]", b"-R")):
+            strangers.add(path.parent.name)
+    return strangers

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import openssh
 import pytest
 from support import wait_for
 
@@ -46,7 +47,7 @@ def a_look(
     logins: frozenset[str] | None = frozenset(),
     cpu_s: float | None = 0.0,
     moved: int = 0,
-    peer: bool = False,
+    peer: bool | None = False,
     keep_until_s: float = 0.0,
 ) -> Sample:
     counters = Counters(now_s, cpu_s, {"net ens3": moved})
@@ -68,7 +69,8 @@ def after(state: State, *samples: Sample, idle_s: float = IDLE_S) -> State:
         ({"gpu": True}, 90),
         ({"gpu": None}, 0),
         ({"peer": True}, 90),
-        ({"logins": None}, 0),
+        ({"logins": None}, 90),
+        ({"peer": None}, 90),
     ],
 )
 def test_each_signal_of_use_puts_the_end_off(use, last_use_s):
@@ -212,8 +214,88 @@ SS = """\
 
 
 def test_login_that_sends_nothing_for_minutes_is_not_alive():
-    assert living_logins(SS) == {"203.0.113.9:50000", "203.0.113.9:50002"}
-    assert living_logins("") == frozenset()
+    assert living_logins(SS, str) == {"203.0.113.9:50000", "203.0.113.9:50002"}
+    assert living_logins("", str) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("titles", "is_login"),
+    [
+        (["sshd: ubuntu [priv]", "sshd: ubuntu@pts/0 "], True),
+        (["sshd-session: ubuntu [priv]", "sshd-session: ubuntu@notty"], True),
+        (["sshd: ubuntu [priv]", "sshd: ubuntu "], True),
+        (["", ""], True),
+        ([], True),
+        (["sshd: [accepted]     "], False),
+        (["sshd: unknown [priv]", "sshd: unknown [net]  "], False),
+        (["/usr/lib/openssh/sshd-session -D -R"], False),
+    ],
+)
+def test_connection_counts_only_after_its_client_logged_in(titles, is_login):
+    users = ",".join(f'("sshd",pid={pid},fd=4)' for pid in range(len(titles)))
+    shown = f"0 0 10.0.0.5:22 192.0.2.1:4000 users:({users})\n\t lastrcv:20\n"
+    assert living_logins(shown, lambda pid: titles[int(pid)]) == ({"192.0.2.1:4000"} if is_login else set())
+
+
+@openssh.needs_sshd
+def test_client_of_a_real_sshd_counts_once_it_logged_in(tmp_path):
+    """Check a scanner that only connects, and a login without a terminal, as sshd and ss show both."""
+    key = openssh.new_key(tmp_path / "key")
+    with (
+        openssh.sshd(tmp_path / "sshd") as server,
+        socket.create_connection(("127.0.0.1", server.port)) as scanner,
+    ):
+        settings = {
+            **idle_watch.DEFAULTS,
+            "home": str(tmp_path),
+            "user": "u",
+            "cluster": "c",
+            "ssh_port": server.port,
+            "port": 0,
+        }
+        machine = idle_watch.Machine(settings)
+        assert scanner.recv(4) == b"SSH-"
+        assert machine.sample().logins == frozenset()
+        server.authorize(key)
+        options = (
+            "-F",
+            "none",
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            f"UserKnownHostsFile={tmp_path}/hosts",
+        )
+        login = subprocess.Popen(["ssh", *options, "-i", key, "-p", str(server.port), "-N", "127.0.0.1"])
+        try:
+            wait_for(lambda: len(machine.sample().logins or ()) == 1, what="the login")
+        finally:
+            login.kill()
+            login.wait()
+            machine._open_socket().close()
+
+
+def test_port_of_another_program_leaves_the_use_of_peers_unknown_and_is_reported(tmp_path):
+    with Watched(tmp_path, idle_s=0.5) as watched, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("", 0))
+        settings = json.loads((tmp_path / "settings.json").read_text())
+        machine = idle_watch.Machine(settings | {"port": other.getsockname()[1]})
+        assert machine._heard_peer() is False, "no peers"
+        (watched.node_home / constants.IDLE_PEERS).write_text('{"peers": ["127.0.0.1"]}')
+        assert machine._heard_peer() is None
+    state = after(begin(0), a_look(30, peer=None, logins=None))
+    assert report(state, settings)["problems"] == (idle_watch.LOGINS_UNKNOWN, idle_watch.PEERS_UNKNOWN)
+    assert state.own, "the peers get to know of logins that are not known"
+    assert not after(begin(0), a_look(30, peer=None)).own
+
+
+def test_machine_whose_ss_fails_does_not_end(tmp_path):
+    watched = Watched(tmp_path, idle_s=0.5)
+    watched.tool("ss", "exit 1")
+    began_s = idle_watch.now_s()
+    with watched:
+        wait_for(lambda: watched.state()["last_use_s"] > began_s + 2, what="four times the idle time")
+        assert not watched.ended()
+        assert watched.state()["problems"] == [idle_watch.LOGINS_UNKNOWN]
 
 
 @pytest.mark.parametrize(

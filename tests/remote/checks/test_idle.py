@@ -1,8 +1,10 @@
 """The state of the watch that ends unused machines, as a machine answers it."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
+import openssh
 import pytest
 
 from remote.checks.idle import SIGNALS, IdleState, parse
@@ -60,3 +62,14 @@ def test_other_logins_count_also_where_they_are_not_known(
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 5000 10.0.0.1 22")
     monkeypatch.setattr(idle, "SS_S", 0.5)
     assert idle.has_other_logins() is others
+
+
+@openssh.needs_sshd
+def test_client_that_did_not_log_in_is_no_other_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with openssh.sshd(tmp_path / "sshd") as server:
+        monkeypatch.setenv("SSH_CONNECTION", f"127.0.0.1 1 127.0.0.1 {server.port}")
+        with socket.create_connection(("127.0.0.1", server.port)) as scanner:
+            assert scanner.recv(4) == b"SSH-"
+            assert not idle.has_other_logins()

@@ -47,3 +47,9 @@ def test_end_is_not_known_without_every_machines_answer(second, armed, problem) 
     assert (status.ends_at, status.signals) == (None, dict.fromkeys(SIGNALS))
     guard = with_answers(GUARD, answers, status)
     assert (guard.armed, guard.problem) == (armed, problem)
+
+
+def test_end_that_waits_for_unknown_use_is_not_armed() -> None:
+    answers = [answer(0, ends_in_s=600.0, problems=("ss does not list the logins",))]
+    guard = with_answers(GUARD, answers, idle_status(1800, answers, NOW))
+    assert (guard.armed, guard.problem) == (False, "gpu-0 does not end: ss does not list the logins")
