@@ -17,7 +17,7 @@ from remote.shared import frames
 
 ANSWER_S = 60.0
 """For a node that waits for its disk."""
-Action = Literal["move", "remove", "pause", "resume"]
+Action = Literal["move", "remove", "clear", "pause", "resume"]
 _TIMES = ("added_at", "started_at", "ended_at")
 
 
@@ -57,19 +57,19 @@ def add(nodes: Sequence[Node], entries: Sequence[NewEntry], after: str | None, *
         waiting = [entry.run for entry in state_of(first).entries if not entry.ended]
         keep = [*waiting, *(entry.run.run for entry in entries)]
 
-        def follow(node: Node) -> None:
+        def send(node: Node) -> None:
             parts = [entry.part(node.name) for entry in entries]
             body = {"node": node.name, "door": door, "entries": parts, "keep": keep, "restarts": restarts}
             node.call("queue_follow", body)
 
-        values(fan_out(follow, {node.name: node for node in others}))
+        values(fan_out(send, {node.name: node for node in others}))
     documents = [entry.document(first.name, door) for entry in entries]
     return _ask(first, "queue_add", {"entries": documents, "after": after, "restarts": restarts})
 
 
-def continue_on(node: Node) -> None:
-    """Have a node that is not the first follow the queue, if it has a part of a run."""
-    body: dict[str, Any] = {"node": node.name, "door": None, "entries": [], "keep": None, "restarts": False}
+def follow(node: Node, runs: Sequence[str]) -> None:
+    """Have a node that is not the first follow the queue, which has these runs; it forgets others."""
+    body = {"node": node.name, "door": None, "entries": [], "keep": list(runs), "restarts": False}
     node.call("queue_follow", body)
 
 

@@ -12,6 +12,7 @@ from gpuctl.workflow.clusters.cost import record_removal
 from gpuctl.workflow.clusters.status import cost_so_far
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import restore_firewalls
+from gpuctl.workflow.runs.queued_runs import clear, open_entries
 from gpuctl.workflow.runs.stop import stop_run
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs, state_sentence
 from inventories.clocks import passed_s
@@ -58,6 +59,8 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
             _refuse_to_stop([run for run in runs if run.id not in may_stop], folder, machines)
         count = "machines that can't be listed" if unreadable else plural(len(machines), "machine")
         _ask(app, folder, runs, machines=count if provider.billed and (machines or unreadable) else "")
+        if not unreadable:
+            clear(app, folder)
         try:
             problems = _stop_runs(app, runs)
         except KeyboardInterrupt:
@@ -189,6 +192,8 @@ def _ask(app: App, folder: ClusterFolder, runs: Sequence[OpenRun], *, machines: 
         question = f"Remove {machines} of the cluster {folder.name}?"
     else:
         return
+    if waiting := open_entries(folder):
+        question = f"{waiting} of the queue's entries have not ended, and end with it. {question}"
     if not app.output.confirm(question):
         raise Declined("Cancelled: nothing was removed.")
 

@@ -68,7 +68,7 @@ def take_in_started(app: App, cluster: str | None) -> None:
     for folder in app.store.clusters() if cluster is None else [app.store.cluster(cluster)]:
         if folder.name in app.asked_queues or not folder.exists():
             continue
-        if all(entry.ended for entry in mirrored(folder).entries):
+        if not open_entries(folder):
             continue
         app.asked_queues.add(folder.name)
         try:
@@ -76,3 +76,46 @@ def take_in_started(app: App, cluster: str | None) -> None:
                 take_in(app, folder, node, state_of(node))
         except RemoteError as error:
             app.output.say(f"note: whether the queue has started further runs is not known: {error}")
+
+
+def tell_others(app: App, folder: ClusterFolder, queue: Queue) -> None:
+    """Have the other machines follow the queue, should their process be missing, and forget runs that left it."""
+    from remote.fanout import fan_out
+    from remote.runs.queue import follow
+    from remote.sessions.connect import connect
+
+    if all(entry.nnodes == 1 for entry in queue.entries):
+        return
+    first = first_machine(folder)
+    runs = [entry.run for entry in queue.entries if not entry.ended]
+
+    def tell(machine: Machine) -> None:
+        with connect(machine, folder, timeout_s=ASK_TIMEOUT_S) as node:
+            follow(node, runs)
+
+    machines = {machine.name: machine for machine in folder.load().machines if machine.name != first.name}
+    for outcome in fan_out(tell, machines):
+        if outcome.error is not None:
+            app.output.say(f"note: {outcome.node} does not follow the queue: {outcome.error}")
+
+
+def clear(app: App, folder: ClusterFolder) -> None:
+    """Remove all entries that wait, so that nothing starts when the active run is stopped."""
+    from remote.errors import RemoteError
+    from remote.runs.queue import change
+    from remote.sessions.connect import connect
+
+    if not open_entries(folder):
+        return
+    try:
+        with connect(first_machine(folder), folder, timeout_s=ASK_TIMEOUT_S) as node:
+            queue = change(node, "clear")
+            take_in(app, folder, node, queue)
+        tell_others(app, folder, queue)
+    except RemoteError as error:
+        app.output.say(f"note: the queue may start further runs: {error}")
+
+
+def open_entries(folder: ClusterFolder) -> int:
+    """Return the number of entries that wait or run, as the first node last reported them."""
+    return sum(not entry.ended for entry in mirrored(folder).entries)

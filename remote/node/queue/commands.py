@@ -43,9 +43,10 @@ def command_queue_list(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def command_queue_change(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`queue_change`: `move` (to a `place`), `remove`, `pause` or `resume`; then send all entries.
+    """`queue_change`: `move` (to a `place`), `remove`, `clear`, `pause` or `resume`; then send all entries.
 
-    Raises ValueError, and changes nothing, if one of the `entries` does not wait.
+    `clear` removes all entries that wait. Raises ValueError, and changes nothing, if one of the `entries` does not
+    wait.
     """
     queue, action = Spool(request["node"]), request["action"]
     with queue.locked():
@@ -90,9 +91,10 @@ def _change(queue: Spool, request: Dict[str, Any]) -> None:
             )
         if states[number] != spool.WAITING:
             raise ValueError("entry {} runs already: gpuctl stop ends its run".format(number))
-    if request["action"] == "remove":
+    if request["action"] in ("remove", "clear"):
+        doomed = states if request["action"] == "clear" else request["entries"]
         for entry in entries:
-            if entry["entry"] in request["entries"]:
+            if entry["entry"] in doomed and entry["state"] == spool.WAITING:
                 queue.close(entry, spool.REMOVED)
         return
     for number in reversed(request["entries"]) if place == "first" else request["entries"]:

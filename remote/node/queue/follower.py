@@ -13,6 +13,8 @@ from remote.shared import frames
 from remote.shared.files import read_json, write_json
 
 POLL_S = 0.5
+ADDING_S = 600.0
+"""A part may be here for this time before the first node has its entry."""
 SLOW_S = 5.0
 """Between questions to a first node that does not answer: no run on several nodes is active."""
 
@@ -21,12 +23,13 @@ def command_queue_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     """`queue_follow`: keep this node's part of `entries` (run, launch) until the first node starts them.
 
     `door`: address, port and key of the first node. `keep`: runs of the queue; other parts are removed
-    (null: none). `restarts`: have cron continue after a restart.
+    (null: no part is). `restarts`: have cron continue after a restart.
     """
     folder = following(request["node"])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for path in folder.glob("*.json"):
-        if request["keep"] is not None and path.stem not in request["keep"]:
+        old = not request["keep"] or time.time() - path.stat().st_mtime > ADDING_S
+        if request["keep"] is not None and path.stem not in request["keep"] and old:
             path.unlink()
     for entry in request["entries"]:
         uses = sorted(supervisor.folders_used(entry["launch"]))

@@ -136,7 +136,8 @@ class Runner:
 def has_begun(run_dir: Path) -> bool:
     """Return whether the run has a supervisor, has ended, or was stopped; wait if it is about to begin."""
     limit = time.monotonic() + BEGIN_S
-    while time.monotonic() < limit:
+    # The folder's age, as this process may be killed each few seconds.
+    while time.monotonic() < limit and time.time() - run_dir.stat().st_mtime < BEGIN_S:
         if any((run_dir / name).exists() for name in ("runner.json", "exit.json", "stop")):
             return True
         time.sleep(POLL_S / 10)
