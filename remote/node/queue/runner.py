@@ -136,12 +136,12 @@ class Runner:
 def has_begun(run_dir: Path) -> bool:
     """Return whether the run has a supervisor, has ended, or was stopped; wait if it is about to begin."""
     limit = time.monotonic() + BEGIN_S
-    # The folder's age, as this process may be killed each few seconds.
-    while time.monotonic() < limit and time.time() - run_dir.stat().st_mtime < BEGIN_S:
-        if any((run_dir / name).exists() for name in ("runner.json", "exit.json", "stop")):
-            return True
+    while not any((run_dir / name).exists() for name in ("runner.json", "exit.json", "stop")):
+        # The folder's age counts, too: this process may be killed each few seconds.
+        if time.monotonic() > limit or time.time() - run_dir.stat().st_mtime > BEGIN_S:
+            return False
         time.sleep(POLL_S / 10)
-    return False
+    return True
 
 
 def wait_for_end(run_dir: Path, gang: Gang) -> List[Dict[str, Any]]:

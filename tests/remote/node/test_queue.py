@@ -187,6 +187,18 @@ def test_repeated_request_adds_nothing(here: QueueHere) -> None:
     assert here.lines() == ["1"]
 
 
+def test_killed_runner_leaves_a_long_run_alone_and_another_one_follows_it(here: QueueHere) -> None:
+    here.add(here.entry(f"echo 1 >> {here.log}; sleep 3; echo 1 >> {here.log}"))
+    wait_for(lambda: here.lines() == ["1"], what="the entry")
+    here.kill(here.runners())
+    run_dir = next((here.home / ".gpuctl-node" / "runs").glob("*/gpu-0"))
+    os.utime(run_dir, (0, 0))  # it began long ago
+    here.states()
+    here.wait()
+    assert here.lines() == ["1", "1"]
+    assert here.states() == {"1": "succeeded"}
+
+
 def test_unknown_run_can_not_be_followed(here: QueueHere) -> None:
     with pytest.raises(AssertionError, match="no entry and no run here is named 7"):
         here.add(here.entry(), after="7")
