@@ -16,9 +16,10 @@ import sys
 import time
 from typing import Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
-BUSY_CORES = 0.5
 BUSY_GPU_PERCENT = 5
 BUSY_BYTES_PER_S = 1e6
+MAX_BUSY_CORES = 0.9
+"""CPU use that counts on any machine: less than the core that a busy thread takes."""
 WINDOW_S = 60.0
 """Time over which the use of CPUs, disks and networks is averaged."""
 ALIVE_S = 150.0
@@ -147,10 +148,15 @@ def _rates(before: Counters, now: Counters) -> Dict[str, Optional[bool]]:
     cpu = (
         None
         if now.cpu_s is None or before.cpu_s is None
-        else now.cpu_s - before.cpu_s >= BUSY_CORES * passed_s
+        else now.cpu_s - before.cpu_s >= busy_cores(os.cpu_count() or 1) * passed_s
     )
     moved = [count - before.bytes[name] for name, count in now.bytes.items() if name in before.bytes]
     return {"cpu": cpu, "transfer": max(moved) >= BUSY_BYTES_PER_S * passed_s if moved else None}
+
+
+def busy_cores(cores: int) -> float:
+    """Return how many cores' use counts: half a core, and more where daemons have many cores to serve."""
+    return min(MAX_BUSY_CORES, 0.5 + cores / 320)
 
 
 def cpu_seconds(stat: str) -> Optional[float]:

@@ -21,6 +21,7 @@ from provision.rented.launch.idle_watch import (
     Sample,
     State,
     begin,
+    busy_cores,
     cpu_seconds,
     disk_bytes,
     gpu_in_use,
@@ -80,9 +81,10 @@ def test_each_signal_of_use_puts_the_end_off(use, last_use_s):
 
 @pytest.mark.parametrize(
     ("kind", "each_s", "busy"),
-    [("cpu", 0.49, False), ("cpu", 0.51, True), ("transfer", 0.99e6, False), ("transfer", 1.01e6, True)],
+    [("cpu", 0.50, False), ("cpu", 0.51, True), ("transfer", 0.99e6, False), ("transfer", 1.01e6, True)],
 )
-def test_rates_are_averages_of_a_minute(kind, each_s, busy):
+def test_rates_are_averages_of_a_minute(monkeypatch, kind, each_s, busy):
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
     amounts = [int(each_s * s) if kind == "transfer" else each_s * s for s in (0, 30, 60, 90)]
     name = "moved" if kind == "transfer" else "cpu_s"
     state = after(
@@ -90,6 +92,13 @@ def test_rates_are_averages_of_a_minute(kind, each_s, busy):
     )
     assert state.signals[kind] is busy
     assert (state.last_use_s == 90) is busy
+
+
+@pytest.mark.parametrize(
+    ("cores", "daemons", "work"), [(1, 0.5, 0.6), (8, 0.52, 0.6), (128, 0.89, 1.0), (224, 0.89, 1.0)]
+)
+def test_daemons_of_many_cores_are_no_use_but_one_busy_thread_is(cores, daemons, work):
+    assert daemons < busy_cores(cores) < work
 
 
 def test_short_burst_below_the_minute_is_no_use():
