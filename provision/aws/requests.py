@@ -26,7 +26,9 @@ def name_of(cluster: CloudCluster) -> str:
 def cluster_tags(cluster: CloudCluster) -> dict[str, str]:
     """Return the tags of the cluster's resources."""
     private = is_private(cluster)
-    of = tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at, private=private)
+    of = tags.of_cluster(
+        cluster.name, cluster.id, cluster.owner, cluster.expires_at, idle_s=cluster.idle_s, private=private
+    )
     provider = cluster.target.provider
     return of if provider == "aws" else of | {tags.PROVIDER: provider}
 

@@ -336,7 +336,7 @@ def _machine(cluster: CloudCluster, offer: Offer, ids: Mapping[str, str], of: Ma
 
 def cluster_tags(cluster: CloudCluster) -> dict[str, str]:
     """Return the tags of the cluster's resources."""
-    of = tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at)
+    of = tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at, idle_s=cluster.idle_s)
     provider = cluster.target.provider
     return of if provider == "oci" else of | {tags.PROVIDER: provider}
 

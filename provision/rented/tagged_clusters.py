@@ -38,6 +38,10 @@ class FoundCluster:
     """Launch of its oldest machine, ISO 8601, UTC."""
     expires_at: str | None
     """`None`: no time limit, or an unreadable one."""
+    off: tuple[str, ...] = ()
+    """Ids of machines that are stopped, or being ended."""
+    idle: bool = False
+    """Whether it ends after a time without use, by the tags of a machine."""
     hourly_usd: float | None
     """List price of its machines together. `None`: not known, as that of spot machines."""
     most_hourly_usd: float | None = None
@@ -139,6 +143,8 @@ def _cluster(
         resources=tuple(f"{resource.kind} {resource.id}" for resource in resources),
         since=min((machine.launched_at for machine in machines), default=None),
         expires_at=_expires_at(every),
+        off=tuple(machine.id for machine in machines if machine.state in ("stopped", "ending")),
+        idle=any(tags.IDLE in machine.tags for machine in machines),
         hourly_usd=_sum(prices),
         most_hourly_usd=_sum([*on_demand, fixed_usd]),
         shapes=tuple(dict.fromkeys(machine.shape for machine in machines)),

@@ -23,6 +23,8 @@ RANKS = "gpuctl-ranks"
 """Node ranks of the machines of one request, as `ranks_text` writes them."""
 EXPIRES = "gpuctl-expires"
 """End of the cluster's time, ISO 8601, UTC."""
+IDLE = "gpuctl-idle"
+"""Time without use after which the cluster ends, in seconds."""
 IMAGE = "gpuctl-image"
 """The requested image."""
 TIER = "gpuctl-tier"
@@ -38,11 +40,17 @@ MEMBER = "member"
 
 
 def of_cluster(
-    name: str, cluster_id: str, owner: str, expires_at: str | None = None, *, private: bool = False
+    name: str,
+    cluster_id: str,
+    owner: str,
+    expires_at: str | None = None,
+    *,
+    idle_s: float | None = None,
+    private: bool = False,
 ) -> dict[str, str]:
     """Return the tags of a cluster's resources. `private`: it needs the network's private parts."""
-    expires = {EXPIRES: expires_at} if expires_at else {}
-    return {CLUSTER: name, CLUSTER_ID: cluster_id, OWNER: owner} | expires | _tier(private)
+    ends = ({EXPIRES: expires_at} if expires_at else {}) | ({IDLE: f"{idle_s:g}"} if idle_s else {})
+    return {CLUSTER: name, CLUSTER_ID: cluster_id, OWNER: owner} | ends | _tier(private)
 
 
 def of_network(owner: str, *, private: bool = False) -> dict[str, str]:

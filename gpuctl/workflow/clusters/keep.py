@@ -6,7 +6,7 @@ from gpuctl.app import App
 from gpuctl.command_results import IdleStatus
 from gpuctl.errors import Usage
 from gpuctl.workflow.machines.connect import load_inventory
-from gpuctl.workflow.machines.idle import ask_machines, idle_s_of, idle_status
+from gpuctl.workflow.machines.idle import ask_machines, idle_s_of, idle_status, running
 
 
 def keep(app: App, keep_s: float) -> tuple[IdleStatus, tuple[str, ...]]:
@@ -19,7 +19,7 @@ def keep(app: App, keep_s: float) -> tuple[IdleStatus, tuple[str, ...]]:
     after_s = idle_s_of(folder, inventory.provider)
     if after_s is None:
         raise Usage(f"The cluster {folder.name} does not end when it is unused: it was made without --idle.")
-    answers = ask_machines(folder, inventory.machines, keep_s)
+    answers = ask_machines(folder, running(inventory.machines), keep_s)
     problems = [str(outcome.error) for outcome in answers if outcome.error is not None]
     problems += [
         f"{outcome.node}: the watch for use does not run, so nothing ends the machine."

@@ -22,12 +22,18 @@ class Unused:
 def find_unused(clusters: Iterable[FoundCluster], folders: Mapping[str, ClusterFolder]) -> Unused:
     """Ask the machines of clusters with `--idle`. `folders`: on this computer, by id of the cluster.
 
-    A cluster is unused if all its machines answer that their time is over.
+    A cluster is unused if all its machines that are on answer that their time is over.
     """
     ids, problems = set(), {}
     for cluster in clusters:
         folder = folders.get(cluster.id)
-        if folder is None or not cluster.machines:
+        if not cluster.machines:
+            continue
+        if folder is None:
+            if cluster.idle:
+                problems[cluster.id] = (
+                    f"this computer has no files of it; `gpuctl adopt {cluster.id}` gets them"
+                )
             continue
         try:
             reason = _reason_to_stay(cluster, folder)
@@ -45,10 +51,13 @@ def _reason_to_stay(cluster: FoundCluster, folder: ClusterFolder) -> str | None:
     record = CloudState(folder).load()
     if record is None or record.idle_s is None:
         return ""
+    running = [machine for machine in cluster.machines if machine not in cluster.off]
+    if not running:
+        return f"its machines are stopped; `gpuctl down --cluster {folder.name}` removes them"
     machines = {machine.id: machine for machine in folder.load().machines}
-    if missing := [machine for machine in cluster.machines if machine not in machines]:
+    if missing := [machine for machine in running if machine not in machines]:
         return f"{', '.join(missing)}: no `gpuctl up` has reached it"
-    answers = ask_machines(folder, [machines[machine] for machine in cluster.machines])
+    answers = ask_machines(folder, [machines[machine] for machine in running])
     if errors := [str(outcome.error) for outcome in answers if outcome.error is not None]:
         return " ".join(errors)
     states = {outcome.node: outcome.value for outcome in answers if outcome.value is not None}

@@ -95,6 +95,11 @@ def with_answers(guard: EndGuard, answers: "Answers", status: IdleStatus) -> End
     return replace(guard, armed=True, at=status.ends_at)
 
 
+def running(machines: Sequence[Machine]) -> list[Machine]:
+    """Return the machines that can be asked: a stopped one neither shows use nor ends."""
+    return [machine for machine in machines if machine.state not in ("gone", "stopped") and machine.host]
+
+
 def unknown_use(answer: "Outcome[IdleState]") -> list[str]:
     """Return why a machine that answered does not know its use, which keeps the cluster."""
     problems = answer.value.problems if answer.value is not None else ()
@@ -106,7 +111,7 @@ def idle_state(
 ) -> tuple[IdleStatus | None, tuple[EndGuard, ...] | None]:
     """Return the cluster's idle state, and the guards with it. `None`: the cluster has no `--idle`."""
     after_s = idle_s_of(folder, provider)
-    alive = [machine for machine in machines if machine.state not in ("gone", "stopped") and machine.host]
+    alive = running(machines)
     if after_s is None or not alive:
         return None, guards
     answers = ask_machines(folder, alive)

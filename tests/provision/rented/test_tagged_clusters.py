@@ -186,6 +186,13 @@ def test_survey_reports_expiry_by_the_latest_valid_tag(
     assert result.expired(NOW) is over
 
 
+def test_machines_that_are_off_and_the_time_without_use_are_in_the_survey() -> None:
+    of = tags.of_cluster("default", "0a1b", "ada@desk", idle_s=1800.0)
+    states = enumerate(("running", "stopped", "stopping", "ending", "ended"))
+    (result,) = clusters_in(machines=tuple(an_instance(of, n, state=state) for n, state in states))
+    assert (result.off, result.idle) == (("i-1", "i-3"), True)
+
+
 def test_reap_reports_bad_credentials_and_continues_elsewhere() -> None:
     world = World()
     world.add("aws", "iad", machines=(an_instance(OURS),))

@@ -37,6 +37,7 @@ def test_tags_mark_cluster_and_shared_network_resources() -> None:
         "gpuctl-owner": "ada@desk",
         "gpuctl-expires": "2026-11-21T16:00:00+00:00",
     }
+    assert tags.of_cluster("default", "0a1b", "ada@desk", idle_s=1800.0).get("gpuctl-idle") == "1800"
     network = tags.of_network("ada@desk")
     assert tags.is_ours(cluster)
     assert tags.is_ours(network)
