@@ -1,5 +1,6 @@
 """The text that cloud-init gets: as YAML, as systemd's units, and as commands that are run here."""
 
+import ast
 import base64
 import gzip
 import json
@@ -67,7 +68,13 @@ def test_user_data_with_idle_writes_the_watch_its_settings_and_its_service(key):
     files = {file["path"]: file for file in document["write_files"]}
     watch = files["/usr/local/lib/gpuctl/idle_watch.py"]
     assert watch["encoding"] == "gz+b64"
-    assert gzip.decompress(base64.b64decode(watch["content"])) == Path(idle_watch.__file__).read_bytes()
+    program = gzip.decompress(base64.b64decode(watch["content"])).decode()
+    ast.parse(program, feature_version=(3, 6))
+    assert '"""' not in program
+    written, source = {}, vars(idle_watch)
+    exec(compile(program, "watch", "exec"), written)
+    assert written.keys() >= {name for name in source if not name.startswith("__")}
+    assert written["step"].__code__.co_names == idle_watch.step.__code__.co_names
     settings = json.loads(files["/etc/gpuctl-idle.json"]["content"])
     assert settings == IDLE | {"user": "ubuntu", "ssh_port": 22}
     service = files["/etc/systemd/system/gpuctl-idle.service"]["content"]
