@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from support import Gpuctl, processes_with, wait_for
+from vm_support import up
 
 from tests.fakes import nvidia_smi
+from tests.fakes.vms import Host, lacking, vms
 
 pytestmark = pytest.mark.slow
 
@@ -172,3 +174,35 @@ def test_runs_on_chosen_nodes_are_side_by_side(two_hosts: Gpuctl) -> None:
     assert losses(two_hosts, second) == losses(two_hosts, alone)
     ranks = {run: two_hosts.ok("results", "--json", run).json["runs"][0]["ranks"] for run in (first, second)}
     assert [ranks[first][0]["node"], ranks[second][0]["node"]] == ["default-1", "default-0"]
+
+
+def two_gpus(host: Host) -> None:
+    """Install an nvidia-smi on a host that reports two GPUs of its own."""
+    rows = FOUR_GPUS.replace("GPU-", f"GPU-{host.name}-").splitlines(keepends=True)[:2]
+    program = nvidia_smi.PROGRAM.format(folder="/usr/local/share")
+    for path, text in {"share/rows.csv": "".join(rows), "bin/nvidia-smi": program}.items():
+        host.root(f"cat > /usr/local/{path} <<'END'\n{text}END\nchmod 755 /usr/local/{path}")
+
+
+@pytest.mark.skipif(lacking() is not None, reason=lacking() or "")
+def test_runs_across_machines_share_one_of_them(gpuctl: Gpuctl, tmp_path: Path) -> None:
+    gpuctl.script("run.py", SCRIPT)
+    with vms(tmp_path, count=3, firewall="oci") as net:
+        for host in net.hosts:
+            two_gpus(host)
+        up(gpuctl, net)
+        words = ("--gpus", "1", "--json", "run.py")
+        alone = gpuctl.ok("train", "--nodes", "1,2", *words, "alone", STEPS).json["run"]
+        first = start(gpuctl, "--nodes", "0,1", *words, "first", LONG)
+        second = start(gpuctl, "--nodes", "1,2", *words, "second", STEPS)
+        shared = [
+            node["gpus"]
+            for run in (first, second)
+            for node in json.loads((gpuctl.run_folder(run) / "run.json").read_text())["nodes"]
+            if node["name"] == "gpu-1"
+        ]
+        assert shared == [["GPU-gpu-1-000"], ["GPU-gpu-1-101"]]
+        wait_for(lambda: log(gpuctl, first), what="the first line", deadline_s=60)
+        kill(gpuctl, first)
+        assert gpuctl("logs", "-f", second).status == 0
+        assert losses(gpuctl, second) == losses(gpuctl, alone)
