@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -156,7 +157,9 @@ def history(random_: random.Random) -> list[Use]:
         lasts_s = random_.choice([random_.uniform(150, 1200), random_.uniform(150, 20000)])
         uses.append(
             Use(
-                random_.choice(["run", "queue", "gpu", "login", "cpu", "transfer", "peer"]),
+                random_.choice(
+                    ["run", "queue", "gpu", "login", "cpu", "transfer", "peer", "no ss", "no port"]
+                ),
                 at_s,
                 at_s + lasts_s,
             )
@@ -181,10 +184,12 @@ def sample_of(uses: list[Use], now_s: float, questioned: bool) -> Sample:
         run="run" in kinds,
         queue="queue" in kinds,
         gpu="gpu" in kinds,
-        logins=frozenset(logins | ({f"10.0.0.9:{int(now_s)}"} if questioned else set())),
+        logins=None
+        if "no ss" in kinds
+        else frozenset(logins | ({f"10.0.0.9:{int(now_s)}"} if questioned else set())),
         cpu_s=spent_s["cpu"] + 0.1 * now_s,
         moved=int(2e6 * spent_s["transfer"] + 1e4 * now_s),
-        peer="peer" in kinds,
+        peer=None if "no port" in kinds else "peer" in kinds,
     )
 
 
@@ -203,7 +208,7 @@ def test_no_history_of_a_day_ends_in_use_or_outlives_its_time(seeds):
                 use for use in uses if use.begin_s <= now_s - (60 if use.kind in ("cpu", "transfer") else 0)
             ]
             last_s = max((min(now_s, use.end_s) for use in seen), default=0.0)
-            if is_over(state):
+            if powers_off(state):
                 early += now_s - last_s < idle_s
                 ended += 1
                 break
@@ -410,8 +415,10 @@ class Watched:
         return calls.exists() and "--no-block poweroff" in calls.read_text()
 
 
-def test_watch_powers_an_unused_machine_off(tmp_path):
-    with Watched(tmp_path) as watched:
+def test_watch_powers_an_unused_machine_off_whose_setup_failed(tmp_path):
+    watched = Watched(tmp_path)
+    watched.node_home.rmdir()
+    with watched:
         wait_for(watched.ended, what="the watch")
         signals = watched.state()["signals"]
     assert signals == {
@@ -470,6 +477,63 @@ def test_machine_lives_while_a_run_a_queue_a_login_or_a_peer_use_it(tmp_path):
                 peer.sendto(b"gpuctl busy other-cluster", ("127.0.0.1", watched.port))
                 time.sleep(0.1)
         assert watched.ended(), "another cluster's use is none"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "path", "text"),
+    [
+        ("cpu", "stat", "cpu  900000 0 10 1000 0 0 0 0 0 0\n"),
+        ("transfer", "diskstats", " 259 0 nvme0n1 5 0 16 9 3 0 9000000 1 0 1 1\n"),
+        ("transfer", "net/dev", "a\nb\n  ens3:9900000000 0 0 0 0 0 0 0 23 0\n"),
+    ],
+)
+def test_machine_with_idle_gpus_lives_while_its_cpu_or_a_transfer_is_busy(tmp_path, kind, path, text):
+    with Watched(tmp_path, idle_s=2.0) as watched:
+        (tmp_path / "gpus").write_text("0, 0\n")
+        wait_for(lambda: watched.state()["signals"].get("gpu") is False, what="the GPUs")
+        (watched.proc / path).write_text(text)
+        wait_for(lambda: watched.state()["signals"].get(kind), what=kind)
+        time.sleep(4)
+        assert watched.state()["signals"][kind]
+        assert not watched.ended()
+
+
+@pytest.mark.slow
+@openssh.needs_sshd
+def test_open_terminal_without_input_counts_until_its_client_hangs(tmp_path, monkeypatch):
+    """Check a terminal that nobody types in, and the same with its client stopped, as a computer that hangs."""
+    monkeypatch.setattr(idle_watch, "ALIVE_S", 4.0)
+    key = openssh.new_key(tmp_path / "key")
+    with openssh.sshd(tmp_path / "sshd", "ClientAliveInterval 1", "ClientAliveCountMax 1000") as server:
+        server.authorize(key)
+
+        def logins() -> frozenset[str]:
+            filter_ = f"( sport = :{server.port} )"
+            listed = idle_watch.Commands().output("ss", "-tinpH", "state", "established", filter_)
+            return living_logins(listed, lambda pid: Path(f"/proc/{pid}/cmdline").read_text())
+
+        options = (
+            "-F",
+            "none",
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            f"UserKnownHostsFile={tmp_path}/hosts",
+        )
+        ssh = ("ssh", *options, "-tt", "-i", key, "-p", str(server.port), "127.0.0.1", "sleep 600")
+        client = subprocess.Popen(ssh, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        try:
+            wait_for(logins, what="the login")
+            time.sleep(9)
+            assert logins(), "a terminal that is only open counts"
+            client.send_signal(signal.SIGSTOP)
+            wait_for(lambda: not logins(), what="the end of a login that hung")
+            client.send_signal(signal.SIGCONT)
+            wait_for(logins, what="the client")
+        finally:
+            client.kill()
+            client.communicate()
 
 
 def test_watch_reports_use_to_its_peers_alone(tmp_path):
