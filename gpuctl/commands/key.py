@@ -60,5 +60,7 @@ def _passphrase(app: App, file: Path | None, *, twice: bool) -> str:
 
     if file is not None:
         return check_passphrase(file.read_text().partition("\n")[0].rstrip("\r"))
-    given = os.environ.get(VARIABLE)
-    return check_passphrase(app.output.ask_secret("Passphrase", twice=twice) if given is None else given)
+    passphrase = os.environ.get(VARIABLE)
+    return check_passphrase(
+        app.output.ask_secret("Passphrase", twice=twice) if passphrase is None else passphrase
+    )

@@ -216,11 +216,11 @@ class Store:
         """Make the folder of a new run, with an id that no other run has. `now` has a time zone."""
         return self.make_run(self.free_run_id(now))
 
-    def free_run_id(self, now: datetime, taken: Iterable[str] = ()) -> str:
-        """Return an id that no run has, and none of the `taken` ones."""
+    def free_run_id(self, now: datetime, reserved: Iterable[str] = ()) -> str:
+        """Return an id that no run has, and that is not reserved."""
         stamps = {
             run[: len("20261121-054625")]
-            for run in (*taken, *(path.name for path in _folders(self.home / "runs")))
+            for run in (*reserved, *(path.name for path in _folders(self.home / "runs")))
         }
         moment = now.astimezone(UTC)
         # Ids sort by time: the second run of a second gets the next one.
@@ -254,8 +254,8 @@ class Store:
             newest = next(of_name, None)
             if newest is not None:
                 runs = itertools.chain([newest], of_name) if cluster is not None else ()
-                own = next((run for run in runs if run.cluster == cluster), newest)
-                return RunFolder(self.home / "runs" / own.run)
+                run = next((run for run in runs if run.cluster == cluster), newest)
+                return RunFolder(self.home / "runs" / run.run)
         ends = len(run_id) >= LEAST_OF_AN_END
         named = [
             known

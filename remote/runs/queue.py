@@ -49,9 +49,9 @@ def add(nodes: Sequence[Node], entries: Sequence[NewEntry], after: str | None, *
     `after`: a run or entry that they follow. `restarts`: cron continues the queue after a restart of a node.
     Raises NodeFailed, BadAnswer.
     """
-    first, *others = nodes
+    first, *followers = nodes
     door = None
-    if others:
+    if followers:
         address = first.machine.private_ip
         door = first.call("queue_door", {"node": first.name, "address": address}).get("door")
         waiting = [entry.run for entry in state_of(first).entries if not entry.ended]
@@ -62,13 +62,13 @@ def add(nodes: Sequence[Node], entries: Sequence[NewEntry], after: str | None, *
             body = {"node": node.name, "door": door, "entries": parts, "keep": keep, "restarts": restarts}
             node.call("queue_follow", body)
 
-        values(fan_out(send, {node.name: node for node in others}))
+        values(fan_out(send, {node.name: node for node in followers}))
     documents = [entry.document(first.name, door) for entry in entries]
     return _ask(first, "queue_add", {"entries": documents, "after": after, "restarts": restarts})
 
 
 def follow(node: Node, runs: Sequence[str]) -> None:
-    """Have a node that is not the first follow the queue, which has these runs; it forgets others."""
+    """Have a node that is not the first follow the queue, which has these runs; it forgets followers."""
     body = {"node": node.name, "door": None, "entries": [], "keep": list(runs), "restarts": False}
     node.call("queue_follow", body)
 

@@ -16,16 +16,16 @@ TIMEOUT_S = 60.0
 
 
 def unknown_runs(
-    node: Node, cluster: str, known: Collection[str], wanted: Collection[str] | None = None
+    node: Node, cluster: str, known: Collection[str], requested: Collection[str] | None = None
 ) -> list[Run]:
     """Return the cluster's runs that the node has a record of, without the `known` ids. Raises BadAnswer.
 
-    `wanted`: only these runs. `None`: all. Paths of the other computer are left out of the options: here they mean
+    `requested`: only these runs. `None`: all. Paths of the other computer are left out of the options: here they mean
     other files.
     """
     bounds = Bounds(total_s=TIMEOUT_S, max_bytes=ANSWER_BYTES)
     runs, ended = [], False
-    request = {"known": sorted(known), "runs": None if wanted is None else sorted(wanted)}
+    request = {"known": sorted(known), "runs": None if requested is None else sorted(requested)}
     with node.stream("runs", request, timeout_s=TIMEOUT_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
             ended = header.get("t") == frames.END

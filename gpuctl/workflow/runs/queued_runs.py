@@ -47,10 +47,10 @@ def take_in(app: App, folder: ClusterFolder, node: "Node", queue: Queue) -> None
 
     started = {entry.run: entry.started_at for entry in queue.entries if entry.started_at}
     new = {run for run in started if not app.store.run_folder(run).run_path.exists()}
-    own = {run for run in new if files.exists(_record_path(folder, run))}
-    records = [codec.load(Run, _record_path(folder, run).read_bytes(), run) for run in sorted(own)]
-    others = unknown_runs(node, folder.name, (), new - own) if new - own else []
-    for record in (*records, *others):
+    recorded = {run for run in new if files.exists(_record_path(folder, run))}
+    records = [codec.load(Run, _record_path(folder, run).read_bytes(), run) for run in sorted(recorded)]
+    from_node = unknown_runs(node, folder.name, (), new - recorded) if new - recorded else []
+    for record in (*records, *from_node):
         run = replace(record, started_at=started[record.run] or record.started_at)
         app.store.make_run(run.run).save_run(run)
     for entry in queue.entries:

@@ -62,7 +62,7 @@ class Gang:
         self._lock = Lock()
         self._began = time.monotonic()
         self._messages: Dict[str, Dict[str, Any]] = {node: {} for node in nodes}
-        self._heard: Dict[str, float] = {}
+        self._last_message_at: Dict[str, float] = {}
 
     def answer(self, message: Mapping[str, Any]) -> Dict[str, Any]:
         """Take a node's message and return the order to it: `ready`, `start` or `stop`, and the run."""
@@ -70,7 +70,7 @@ class Gang:
             node = message.get("node")
             if node in self._messages:
                 self._messages[node] = dict(message) if message.get("run") == self.run else {}
-                self._heard[node] = time.monotonic()
+                self._last_message_at[node] = time.monotonic()
             return {"run": self.run, "order": self._order}
 
     def order(self, order: str) -> None:
@@ -86,7 +86,7 @@ class Gang:
             return [
                 node
                 for node, message in self._messages.items()
-                if not message.get("ready") or now - self._heard[node] > FRESH_S
+                if not message.get("ready") or now - self._last_message_at[node] > FRESH_S
             ]
 
     def lost(self) -> List[str]:
@@ -94,7 +94,7 @@ class Gang:
         now = time.monotonic()
         with self._lock:
             active = [node for node, message in self._messages.items() if not message.get("ended")]
-            return [node for node in active if now - self._heard.get(node, self._began) > LOST_S]
+            return [node for node in active if now - self._last_message_at.get(node, self._began) > LOST_S]
 
     def ends(self) -> Dict[str, Dict[str, Any]]:
         """Return the end of the run on each node where it has ended: `exit_code`, and `ended` with its reason."""

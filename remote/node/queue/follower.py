@@ -70,14 +70,14 @@ class Follower:
             time.sleep(POLL_S if answer is not None else SLOW_S)
 
     def _message(self) -> Dict[str, Any]:
-        """Return what the first node has to know of the run of its last order."""
+        """Return the report to the first node on the run of its last order."""
         entry = read_json(self._folder / "{}.json".format(self._run))
         message: Dict[str, Any] = {"node": self._node, "run": self._run, "ready": False, "ended": None}
         if not entry:
             return message
         run_dir = Path(entry["launch"]["run_dir"])
-        others = set(run_state.active_runs()) - {self._run}
-        message["ready"] = not others
+        other_runs = set(run_state.active_runs()) - {self._run}
+        message["ready"] = not other_runs
         if run_dir.exists():
             state = run_state.state(run_dir)
             if not state["running"]:

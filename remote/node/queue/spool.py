@@ -114,15 +114,15 @@ def moved(entries: Sequence[Entry], number: str, place: str) -> Entry:
 
     It gets the priority of its new place.
     """
-    others = [each for each in entries if each["state"] == WAITING and each["entry"] != number]
+    waiting = [each for each in entries if each["state"] == WAITING and each["entry"] != number]
     entry = next(each for each in entries if each["entry"] == number)
-    if not others:
+    if not waiting:
         return entry
     if place == "last":
-        return dict(entry, priority=others[-1]["priority"], position=others[-1]["position"] + 1.0)
-    at = 0 if place == "first" else [each["entry"] for each in others].index(place)
-    following = others[at]
-    before = [each["position"] for each in others[:at] if each["priority"] == following["priority"]]
+        return dict(entry, priority=waiting[-1]["priority"], position=waiting[-1]["position"] + 1.0)
+    at = 0 if place == "first" else [each["entry"] for each in waiting].index(place)
+    following = waiting[at]
+    before = [each["position"] for each in waiting[:at] if each["priority"] == following["priority"]]
     position = (before[-1] + following["position"]) / 2 if before else following["position"] - 1.0
     return dict(entry, priority=following["priority"], position=position)
 

@@ -152,7 +152,7 @@ class GpuWatch:
             with contextlib.suppress(OSError, ValueError, TypeError):  # the first node has ended, too
                 self._ask(None)
 
-    def look(self, sample: Mapping[str, Any]) -> None:
+    def add(self, sample: Mapping[str, Any]) -> None:
         """Take a sample; report, and at the run's end wait for its time and tell the supervisor."""
         self._below.add(sample)
         now = time.monotonic()

@@ -13,10 +13,10 @@ def command_runs(request: Dict[str, Any], output: BinaryIO) -> None:
 
     Request: `known`, ids to omit; `runs`, the ids to send (null: all).
     """
-    known, wanted = set(request["known"]), request.get("runs")
+    known, requested = set(request["known"]), request.get("runs")
     for path in sorted((NODE_HOME / RUNS).glob("*/*/" + RUN_RECORD)):
         run_id = path.parent.parent.name
-        if run_id not in known and (wanted is None or run_id in wanted) and read_json(path):
+        if run_id not in known and (requested is None or run_id in requested) and read_json(path):
             known.add(run_id)
             frames.write(output, {"t": frames.RECORD, "run": read_json(path)})
     frames.write(output, {"t": frames.END})

@@ -71,16 +71,16 @@ class ScriptFiles:
 
     def _largest(self) -> List[Tuple[str, str]]:
         """Return the path and the place of the largest new files of each kind."""
-        root, found = self._code["root"], []
+        root, files = self._code["root"], []
         began_ns = os.lstat(str(self._run_dir / CODE_RECORD)).st_ctime_ns
         folders = [("", root), *other_outputs(self._run_dir, root, self._code.get("home_folders", []))]
         for prefix, folder in folders:
             changes = find_changes(
                 folder, self._sent if folder == root else {}, began_ns, _Named(), look_s=LOOK_S
             )
-            found += [(-size, prefix + path, os.path.join(folder, path)) for path, size, _ in changes.listed]
-        found.sort()
-        kinds = [[file for file in found if name.search(file[1])][:FILES] for name in NAMES.values()]
+            files += [(-size, prefix + path, os.path.join(folder, path)) for path, size, _ in changes.listed]
+        files.sort()
+        kinds = [[file for file in files if name.search(file[1])][:FILES] for name in NAMES.values()]
         return [(path, place) for kind in kinds for _, path, place in kind]
 
 

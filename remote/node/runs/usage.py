@@ -263,7 +263,7 @@ def _keep_log(
             running = process.lives_on(supervisor["pid"], supervisor["birth"], min(line_s(written), TICK_S))
             samples.append(sampler.sample())
             if watch is not None and running:
-                watch.look(samples[-1])
+                watch.add(samples[-1])
             if not running or sum(sample["seconds"] for sample in samples) >= line_s(written):
                 try:
                     os.write(handle, json.dumps(merge_samples(samples)).encode() + b"\n")

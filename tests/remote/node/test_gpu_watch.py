@@ -80,7 +80,7 @@ def test_nodes_end_a_run_together_when_the_last_gpu_is_below(
 
     def look(use_of_other: float | None) -> bool:
         for watch, use in ((first, 0.0), (other, use_of_other)):
-            watch.look(sample(use, seconds=0.2))
+            watch.add(sample(use, seconds=0.2))
         return (tmp_path / "a" / "stop").exists()
 
     for use in (0.9, None, 0.9):
@@ -100,5 +100,5 @@ def test_nodes_end_a_run_together_when_the_last_gpu_is_below(
 def test_node_whose_first_one_does_not_answer_ends_nothing(tmp_path: Path, settings: dict[str, Any]) -> None:
     watch = GpuWatch(tmp_path / "b", "b", settings)
     for _ in range(3):
-        watch.look(sample(0.0))
+        watch.add(sample(0.0))
     assert not (tmp_path / "b").exists()
