@@ -67,7 +67,7 @@ State = NamedTuple(
         ("logins", FrozenSet[str]),
         ("counters", Tuple[Counters, ...]),
         ("signals", Dict[str, Optional[bool]]),
-        ("own", bool),  # whether the machine itself shows use, or its logins are not known
+        ("shows_use", bool),  # whether the machine itself shows use, or its logins are not known
         ("used", bool),  # whether a look counted as use
         ("fresh", bool),  # whether something began that is no use yet: a login, work of a few seconds
         ("keep_until_s", float),
@@ -85,7 +85,7 @@ def begin(now_s: float) -> State:
         logins=frozenset(),
         counters=(),
         signals={},
-        own=False,
+        shows_use=False,
         used=False,
         fresh=False,
         keep_until_s=0.0,
@@ -110,8 +110,8 @@ def step(state: State, sample: Sample, idle_s: float) -> State:
     if state.counters:
         last_use_s += max(0.0, now_s - state.counters[-1].now_s - MAX_GAP_S)
     problems = [LOGINS_UNKNOWN] * (sample.logins is None) + [PEERS_UNKNOWN] * (sample.peer is None)
-    own = sample.logins is None or any(signals.values())
-    used = own or sample.peer is not False
+    shows_use = sample.logins is None or any(signals.values())
+    used = shows_use or sample.peer is not False
     if used or state.used:
         last_use_s = now_s
     since = _rates(state.counters[-1], sample.counters) if state.counters else {}
@@ -122,7 +122,7 @@ def step(state: State, sample: Sample, idle_s: float) -> State:
         logins=sample.logins or frozenset(),
         counters=(*recent, sample.counters),
         signals=signals,
-        own=own,
+        shows_use=shows_use,
         used=used,
         fresh=bool(sample.logins) or any(since.values()),
         keep_until_s=keep_until_s,
@@ -420,7 +420,7 @@ def main(arguments: Iterable[str]) -> None:
             os.replace(state_path + ".new", state_path)
         except OSError as error:  # a full /run must not keep the machine
             print("the state could not be written: {}".format(error), flush=True)
-        if state.own:
+        if state.shows_use:
             machine.tell_peers()
         if powers_off(state) and settings["power_off"]:
             print(

@@ -66,8 +66,8 @@ def has_other_logins() -> bool:
     except (OSError, subprocess.SubprocessError):
         return True
     rows = [line.split() for line in listed.stdout.decode("utf-8", "replace").splitlines()]
-    others = [row for row in rows if row and row[-1].rpartition(":")[2] != connection[1]]
-    return len(others) > len(before & _strangers())
+    other_clients = [row for row in rows if row and row[-1].rpartition(":")[2] != connection[1]]
+    return len(other_clients) > len(before & _strangers())
 
 
 def _strangers() -> Set[str]:

@@ -298,8 +298,8 @@ def test_port_of_another_program_leaves_the_use_of_peers_unknown_and_is_reported
         assert machine._heard_peer() is None
     state = after(begin(0), a_look(30, peer=None, logins=None))
     assert report(state, settings)["problems"] == (idle_watch.LOGINS_UNKNOWN, idle_watch.PEERS_UNKNOWN)
-    assert state.own, "the peers get to know of logins that are not known"
-    assert not after(begin(0), a_look(30, peer=None)).own
+    assert state.shows_use, "the peers get to know of logins that are not known"
+    assert not after(begin(0), a_look(30, peer=None)).shows_use
 
 
 def test_machine_whose_ss_fails_does_not_end(tmp_path):
