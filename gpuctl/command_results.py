@@ -192,7 +192,7 @@ class ClusterCost:
     from_: str
     """ISO 8601, UTC: begin of its machines, or of the asked time."""
     to: str | None
-    """End of its bill. `None`: it runs."""
+    """End of its bill. `None`: it exists, or may."""
     unknown: str | None
     """Gaps in the knowledge of its cost, in sentences. `None`: no gap."""
     runs: tuple[RunCost, ...]

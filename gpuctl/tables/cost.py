@@ -22,7 +22,7 @@ def cost_table(result: CostResult) -> RenderableType:
         "cluster": lambda cost: Text(text.clean(cost.cluster), "bold"),
         "where": lambda cost: f"{cost.provider} {cost.region or ''}".rstrip(),
         "from": lambda cost: _time(cost.from_),
-        "to": lambda cost: "runs" if cost.to is None else _time(cost.to),
+        "to": lambda cost: "now" if cost.to is None else _time(cost.to),
         "runs": lambda cost: str(len(cost.runs)) if cost.runs else text.UNKNOWN,
         "in runs": lambda cost: text.dollars(_in_runs(cost)) if cost.runs else text.UNKNOWN,
         "cost": lambda cost: text.spent(cost.usd),

@@ -86,9 +86,10 @@ def rates(home: Path) -> dict[str, list[Rate]]:
     for number, entry in enumerate(journal(home).read(), start=1):
         try:
             rate = Rate(**{name: value for name, value in entry.items() if name in known})
-        except TypeError as error:
+            begin_of(rate)
+        except (TypeError, ValueError) as error:
             raise CorruptFile(
-                f"'{home / FILE_NAME}' can't be used: line {number} lacks a value. Remove that line."
+                f"'{home / FILE_NAME}' can't be used: line {number} has no value, or a wrong one. Remove that line."
             ) from error
         by_cluster.setdefault(rate.id, []).append(rate)
     return {cluster: sorted(each, key=lambda rate: rate.since) for cluster, each in by_cluster.items()}
@@ -111,8 +112,8 @@ def spans(rates: Sequence[Rate], until: datetime) -> list[Span]:
     """Return the times of a cluster with their prices. `until`: end of the last rate, if the cluster exists then."""
     result: list[Span] = []
     for rate, following in zip(rates, [*rates[1:], None], strict=True):
-        begin = _time(rate.since)
-        end = until if following is None else _time(following.since)
+        begin = begin_of(rate)
+        end = until if following is None else begin_of(following)
         if following is not None and following.machines < rate.machines:
             end = max(end, begin + timedelta(seconds=rate.least_s))
         ends = read_time(rate.ends_at) or end
@@ -149,7 +150,9 @@ def month_of(now: datetime) -> tuple[datetime, datetime]:
     return begin, (begin + timedelta(days=32)).replace(day=1)
 
 
-def _time(text: str) -> datetime:
-    time = read_time(text)
-    assert time is not None, f"{text!r} is a time: gpuctl wrote it"
+def begin_of(rate: Rate) -> datetime:
+    """Return the time from which a rate holds. Raises ValueError for a text that is no time."""
+    time = read_time(rate.since)
+    if time is None:
+        raise ValueError(f"{rate.since!r} is no time")
     return time.astimezone(UTC)

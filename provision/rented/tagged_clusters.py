@@ -51,6 +51,11 @@ class FoundCluster:
     launched: tuple[tuple[float | None, str], ...] = ()
     """Price an hour and time of the launch of each machine."""
 
+    @property
+    def ends_at(self) -> str | None:
+        """Return the time at which the machines and their bill end for sure. `None`: no such time."""
+        return self.expires_at if describe(self.provider).power_off_ends_bill else None
+
     def expired(self, now: datetime) -> bool:
         """Return whether the cluster's time is over."""
         end = read_time(self.expires_at)

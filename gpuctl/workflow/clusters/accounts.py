@@ -1,13 +1,12 @@
 """Everything of gpuctl that is billed in the cloud accounts, found by its tags in every region."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuctl.app import App
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from provision.clouds import KUBERNETES, base_of
-from provision.errors import BadCredentials
 from provision.pricing import prices
 from provision.pricing.prices import Prices
 from provision.records import CloudCluster, Target
@@ -24,34 +23,37 @@ class Accounts:
     clusters: tuple[FoundCluster, ...]
     problems: tuple[Failed, ...]
     """Places that did not answer, and may have more."""
+    passed_over: tuple[Failed, ...] = ()
+    """Places without a right to list: the user could not make machines there now."""
 
 
 def scan_accounts(app: App, *more: Target) -> Accounts:
-    """Scan every region of the accounts that are set up here, and of the accounts of clusters here.
+    """Scan every region of each cloud's default account, and of the accounts of clusters here.
 
     `more`: the accounts of further profiles.
     """
     profiles = {
         (base_of(target.provider), target.profile) for target in (*_targets(app), *more) if target.profile
     }
-    result = scan_all(Scope(all_regions=True, billed=True), prices_at(app))
-    regions = list(result.scanned)
-    problems = [
-        failure
-        for failure in result.problems
-        if not isinstance(failure.error, BadCredentials)
-        or base_of(failure.target.provider) not in {cloud for cloud, _ in profiles}
-    ]
+    results = [scan_all(Scope(all_regions=True, billed=True), prices_at(app))]
     for cloud, profile in sorted(profiles, key=str):
         services = tuple(name for name in KUBERNETES if base_of(name) == cloud)
         scope = Scope(providers=(cloud, *services), profile=profile, all_regions=True, billed=True)
-        result = scan_all(scope, prices_at(app))
-        regions += result.scanned
-        problems += result.problems
-    clusters: dict[str, FoundCluster] = {}
-    for cluster in (cluster for region in regions for cluster in region.contents.clusters):
-        clusters.setdefault(cluster.id, cluster)
-    return Accounts(regions=tuple(regions), clusters=tuple(clusters.values()), problems=tuple(problems))
+        results.append(scan_all(scope, prices_at(app)))
+    # Two profiles of one account see the same places.
+    regions = {_place(region.cloud.target): region for result in results for region in result.scanned}
+    failed = [failure for result in results for failure in result.passed_over]
+    clusters = {cluster.id: cluster for region in regions.values() for cluster in region.contents.clusters}
+    return Accounts(
+        regions=tuple(regions.values()),
+        clusters=tuple(clusters.values()),
+        problems=tuple(failure for result in results for failure in result.problems),
+        passed_over=tuple(failure for failure in failed if _place(failure.target) not in regions),
+    )
+
+
+def _place(target: Target) -> Target:
+    return replace(target, profile=None)
 
 
 def _targets(app: App) -> list[Target]:

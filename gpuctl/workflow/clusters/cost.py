@@ -1,8 +1,8 @@
 """`cost`: the money of clusters, by cluster, run and day, from the ledger here and from the tags in the accounts."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Concatenate, ParamSpec
@@ -21,7 +21,7 @@ from provision.clouds import describe as describe_cloud
 from provision.pricing import ledger
 from provision.pricing.ledger import Rate, Span
 from provision.pricing.plan_price import PlanPrice
-from provision.records import CloudCluster, read_time
+from provision.records import CloudCluster, Target, read_time
 from provision.rented.tagged_clusters import FoundCluster
 
 P = ParamSpec("P")
@@ -139,6 +139,7 @@ class ClusterSpans:
     last: Rate
     spans: tuple[Span, ...]
     running: bool
+    """Whether it exists, or may: its account did not answer in full."""
     unknown: str = ""
     """Sentences on gaps in which the cluster cost at most as much as the spans. Empty: no such gap."""
     open: str = ""
@@ -147,8 +148,9 @@ class ClusterSpans:
 
 def cost_of_clusters(app: App, since: datetime) -> CostResult:
     """Return the costs of clusters and runs since a time, with the gaps. Asks the clouds."""
+    rates = ledger.rates(app.store.home)  # before the scan: a cluster made during it is no missing one
     accounts = scan_accounts(app)
-    costs = spans_of_clusters(app, accounts, since, datetime.now(UTC))
+    costs = spans_of_clusters(rates, accounts, since, datetime.now(UTC))
     runs = _runs(app, since)
     clusters = tuple(_document(cost, runs) for cost in costs)
     days = ledger.by_day(span for cost in costs for span in cost.spans)
@@ -178,30 +180,31 @@ def _document(cost: ClusterSpans, runs: Sequence[tuple[RunCost, datetime]]) -> C
 
 
 def spans_of_clusters(
-    app: App, accounts: Accounts, since: datetime, now: datetime
+    rates: Mapping[str, Sequence[Rate]], accounts: Accounts, since: datetime, now: datetime
 ) -> tuple[ClusterSpans, ...]:
     """Return the times of every cluster between two times, the oldest first.
 
-    A cluster that its account does not have any more ends in the ledger now: its real end is not known.
+    `rates`: the ledger before the scan. A cluster that its account does not have any more counts until now.
     """
     existing = {cluster.id: cluster for cluster in accounts.clusters}
-    scanned = {region.cloud.target.account for region in accounts.regions}
-    rates = ledger.rates(app.store.home)
-    for cluster_id, cluster in existing.items():
-        if cluster_id not in rates and (rate := _rate_of(cluster)) is not None:
-            rates[cluster_id] = [rate]
+    answered = {_place(region.cloud.target) for region in accounts.regions}
+    answered -= {_place(failure.target) for failure in accounts.passed_over}
     results = []
-    for cluster_id, known in rates.items():
-        last, open_ = known[-1], []
-        ends = read_time(last.ends_at)
-        bills = ends is None or ends > now or last.rest_hourly_usd
-        if not last.ended and cluster_id not in existing and bills:
-            if accounts.problems or last.account not in scanned:
+    for cluster_id in dict.fromkeys((*rates, *existing)):
+        known, open_, missing = list(rates.get(cluster_id, ())), [], ""
+        cluster = existing.get(cluster_id)
+        unanswered = False
+        if cluster is not None:
+            known = _with_tags(known, cluster, now)
+        elif _is_billed(known[-1], now):
+            place = (known[-1].provider, known[-1].region, known[-1].account)
+            unanswered = bool(accounts.problems) or place not in answered
+            if unanswered:
                 open_.append("Its account was not asked, or did not answer in full: it counts until now.")
             else:
-                missing = "It ended before this time without this computer, so it cost less than it counts."
-                known = [*known, ledger.end_of(last, now, missing)]
-                ledger.record(app.store.home, known[-1])
+                missing = "It ended at an unknown time, and counts until now: `gpuctl down` here ends that."
+        if not known:
+            continue
         spans = tuple(part for span in ledger.spans(known, now) if (part := span.within(since, now)))
         if not ledger.total_usd(spans)[1]:
             open_.append("The price of its machines is not known for all of the time.")
@@ -210,12 +213,49 @@ def spans_of_clusters(
                 ClusterSpans(
                     last=known[-1],
                     spans=spans,
-                    running=cluster_id in existing,
-                    unknown=" ".join(rate.unknown for rate in known if rate.unknown),
+                    running=cluster is not None or unanswered,
+                    unknown=" ".join(filter(None, [*(rate.unknown for rate in known), missing])),
                     open=" ".join(open_),
                 )
             )
     return tuple(sorted(results, key=lambda cost: cost.spans[0].begin))
+
+
+def _place(target: Target) -> tuple[str, str | None, str | None]:
+    return target.provider, target.region, target.account
+
+
+def _is_billed(last: Rate, now: datetime) -> bool:
+    """Return whether a cluster costs money by its last rate."""
+    ends = read_time(last.ends_at)
+    return not last.ended and (ends is None or ends > now or last.rest_hourly_usd > 0)
+
+
+def _with_tags(known: Sequence[Rate], cluster: FoundCluster, now: datetime) -> list[Rate]:
+    """Return the rates of an existing cluster, corrected by its tags: it counts with no less than it costs."""
+    tagged = _rate_of(cluster)
+    if tagged is None:  # a control plane alone, or the rest of a removal
+        return [
+            *known,
+            *(replace(rate, hourly_usd=cluster.most_hourly_usd) for rate in known[-1:] if rate.ended),
+        ]
+    launched = read_time(tagged.since) or now
+    rates = [rate for rate in known if not (rate.ended and ledger.begin_of(rate) > launched)]
+    if not rates or rates[-1].ended:
+        rates.append(replace(tagged, ends_at=cluster.ends_at))
+    last, on = rates[-1], len(cluster.machines) - len(cluster.off)
+    if on > last.machines:
+        begin = ledger.begin_of(last)
+        launches = [at for _, text in cluster.launched if (at := read_time(text)) and at > begin]
+        more = replace(last, since=_text(min(launches, default=begin)), machines=on)
+        note = "It has more machines than the ledger, which count with their highest price."
+        rates.append(replace(more, hourly_usd=cluster.most_hourly_usd, unknown=note))
+    elif len(cluster.machines) < last.machines:
+        rates[-1] = replace(last, unknown="It has fewer machines than the ledger, and counts with all.")
+    ends = read_time(rates[-1].ends_at)
+    if ends is not None and ends <= now:  # it outlived its end
+        rates[-1] = replace(rates[-1], ends_at=None)
+    return rates
 
 
 def _runs(app: App, since: datetime) -> list[tuple[RunCost, datetime]]:

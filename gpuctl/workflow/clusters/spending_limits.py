@@ -17,7 +17,7 @@ from gpuctl.workflow.clusters.limits import limits_of
 from inventories.disk import lock
 from inventories.disk.store import ClusterFolder
 from inventories.text import dollars, first_of, plural
-from provision.clouds import describe, refresh_command
+from provision.clouds import refresh_command
 from provision.errors import RefusedPlan
 from provision.pricing import ledger
 from provision.provider import Plan
@@ -92,6 +92,7 @@ def checks(app: App, folder: ClusterFolder, plan: Plan) -> tuple[Check, ...]:
     config = app.config
     record = cloud_record(folder)
     target = record.target if record else Target(provider=plan.provider, profile=plan.spec.profile)
+    rates = ledger.rates(app.store.home) if config.max_usd_per_month is not None else {}
     accounts = scan_accounts(app, target)
     existing = existing_costs(accounts, plan, record.id if record else None)
     elastic = plan.spec.max_count is not None or limits_of(folder) is not None
@@ -103,7 +104,7 @@ def checks(app: App, folder: ClusterFolder, plan: Plan) -> tuple[Check, ...]:
     if config.max_usd_per_month is not None:
         now = datetime.now(UTC)
         begin, end = ledger.month_of(now)
-        spent = spans_of_clusters(app, accounts, begin, now)
+        spent = spans_of_clusters(rates, accounts, begin, now)
         results.append(
             check_month(config.max_usd_per_month, usd, plan, existing, spent, source, now=now, end=end)
         )
@@ -205,7 +206,7 @@ def check_month(
     ends_at = {cost.last.id: cost.last.ends_at for cost in spent}
     spent_usd = sum(ledger.total_usd(cost.spans)[0] for cost in spent)
     going_usd = existing.network_hourly_usd * _hours(end - now) + sum(
-        (cluster.most_hourly_usd or 0.0) * _hours(min(_end_of(cluster, ends_at, end), end) - now)
+        (cluster.most_hourly_usd or 0.0) * _hours(min(_end_of(cluster, ends_at, now, end), end) - now)
         for cluster in existing.clusters
     )
     coming_usd = _until_usd(plan, plan_usd, end - now)
@@ -229,10 +230,14 @@ def _until_usd(plan: Plan, plan_usd: float, left: timedelta) -> float:
     return (plan_usd * max(lives_s, plan.least_billed_s) + rest_usd * (left_s - lives_s)) / 3600
 
 
-def _end_of(cluster: FoundCluster, ends_at: dict[str, str | None], month_end: datetime) -> datetime:
-    """Return when the bill of a cluster ends for sure, or else the end of the month."""
-    trusted = cluster.expires_at if describe(cluster.provider).power_off_ends_bill else None
-    return read_time(ends_at.get(cluster.id, trusted)) or month_end
+def _end_of(
+    cluster: FoundCluster, ends_at: dict[str, str | None], now: datetime, month_end: datetime
+) -> datetime:
+    """Return when the bill of an existing cluster ends for sure, or else the end of the month."""
+    ends = read_time(ends_at.get(cluster.id, cluster.ends_at))
+    if ends is None or ends <= now:  # it outlived its end
+        return month_end
+    return max(ends, read_time(cluster.expires_at) or ends)
 
 
 def _hours(time: timedelta) -> float:

@@ -1,11 +1,12 @@
 """The prices of clusters over time, and the money that follows from them."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from inventories.errors import CorruptFile
 from provision.pricing import ledger
 from provision.pricing.ledger import Rate, by_day, end_of, month_of, spans, total_usd
 
@@ -63,6 +64,14 @@ def test_days_and_months_are_utc() -> None:
     assert part is not None
     assert part.usd == pytest.approx(6.0)
     assert span.within(after(5), after(9)) is None
+
+
+@pytest.mark.parametrize("since", ["yesterday", 5])
+def test_a_line_with_a_wrong_time_is_named(tmp_path: Path, since: object) -> None:
+    ledger.record(tmp_path, RATE)
+    ledger.journal(tmp_path).append("price", **asdict(RATE) | {"since": since})
+    with pytest.raises(CorruptFile, match="line 2 has no value, or a wrong one"):
+        ledger.rates(tmp_path)
 
 
 def test_the_file_keeps_a_rate_once(tmp_path: Path) -> None:

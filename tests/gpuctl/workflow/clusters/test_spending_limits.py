@@ -91,6 +91,11 @@ def test_the_months_limit_adds_what_is_spent_and_what_will_be() -> None:
         EXISTING, clusters=(replace(FOUND, expires_at="2026-11-21T02:00:00+00:00"),), network_hourly_usd=0.0
     )
     assert "at most $36.00" in check_month(100.0, 5.0, timed, ends, (spent,), **sure).note
+    past = replace(EXISTING, clusters=(replace(FOUND, expires_at="2026-11-20T12:00:00+00:00"),))
+    assert "at most $762.00" in check_month(762.0, 5.0, timed, past, (spent,), **sure).note
+    theirs = replace(spent, last=replace(rate, id="2c3d", ends_at="2026-11-21T01:00:00+00:00"))
+    # $10 until now, $3 an hour for two hours by the later end, $20 by the plan.
+    assert "at most $36.00" in check_month(100.0, 5.0, timed, ends, (theirs,), **sure).note
     open_price = replace(spent, open="The price is not known.")
     assert (
         "mine: The price is not known."
