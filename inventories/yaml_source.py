@@ -84,7 +84,11 @@ def read(path: Path, *, foreign_tags: bool = False) -> Source:
 
     With `foreign_tags`, a value with an unknown tag becomes `Foreign`, else it is refused.
     """
-    text = _text(path)
+    return parse(_text(path), path, foreign_tags=foreign_tags)
+
+
+def parse(text: str, path: Path, *, foreign_tags: bool = False) -> Source:
+    """Return the document in the text of a file, as `read` does."""
     loader_class = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         ended = _scan(path, text, loader_class)

@@ -12,7 +12,7 @@ from inventories.errors import InvalidInput
 from inventories.option import Option, option, options_of
 from inventories.specs.checks import check_cidr, check_idle_s, check_max_cost_usd, check_text, check_ttl_s
 from inventories.text import did_you_mean, shown
-from inventories.yaml_source import Problems, Source, read
+from inventories.yaml_source import Problems, Source, parse, read
 
 NAME = "config.yaml"
 
@@ -80,7 +80,8 @@ def with_value(text: str, key: str, value: object) -> str:
     """
     line = "" if value is None else f"{key}: {_inline(value)}\n"
     lines = text.splitlines(keepends=True)
-    at = next((at for at, each in enumerate(lines) if re.match(rf"{re.escape(key)}\s*:", each)), None)
+    key_at_begin = re.compile(rf"(['\"]?){re.escape(key)}\1\s*:")
+    at = next((at for at, each in enumerate(lines) if key_at_begin.match(each)), None)
     if at is not None:
         lines[at] = line
     elif line:
@@ -98,8 +99,8 @@ def _inline(value: object) -> str:
 
 def _values_in(text: str) -> dict[str, Any]:
     try:
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError:
+        return parse(text, Path(NAME)).data or {}
+    except InvalidInput:
         return {"": None}  # no file's values are equal to that
 
 

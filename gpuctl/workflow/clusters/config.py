@@ -43,6 +43,8 @@ def change(app: App, key: str, words: Sequence[str]) -> None:
     if key not in keys:
         raise Usage(f"There is no key {key!r}{did_you_mean(key, keys) or '.'} Keys: {', '.join(keys)}.")
     values = [_typed(word) if keys[key].kind is float else word for word in words]
+    if None in values:
+        raise Usage(f"{key}: a value is empty. `gpuctl config unset {key}` removes the key.")
     value = (values[0] if len(values) == 1 else values) if values else None
     _ = app.config  # raises for a file with a mistake, which the change would keep
     if value is not None:

@@ -49,5 +49,9 @@ def test_a_change_leaves_the_other_lines_as_they_are() -> None:
     assert with_value(changed, "ttl", None) == TEXT.replace("ttl: 8h\n", "")
     assert with_value("ttl: 8h", "idle", "30m") == "ttl: 8h\nidle: 30m\n"
     assert with_value("", "region", ["a-1", "b-1"]) == "region: [a-1, b-1]\n"
+    assert with_value('"ttl" : 8h\n', "ttl", "9h") == "ttl: 9h\n"
+    for text in ("? ttl\n: 8h\n", "{ttl: 8h}\n"):
+        with pytest.raises(InvalidInput, match="not in one line"):
+            with_value(text, "ttl", "9h")
     with pytest.raises(InvalidInput, match="not in one line"):
         with_value("region:\n  - a\n  - b\n", "region", "c")

@@ -41,6 +41,7 @@ def test_config_sets_shows_and_unsets_values(path: Path, capsys: pytest.CaptureF
     [
         ("set max_hourly 4", "There is no key 'max_hourly'; did you mean 'max_hourly_usd'?"),
         ("set max_hourly_usd lots", "max_hourly_usd: Cost 'lots' can't be used"),
+        ("set max_hourly_usd null", "max_hourly_usd: a value is empty. `gpuctl config unset max_hourly_usd`"),
         ("set ttl 8", "ttl: --ttl '8' can't be used"),
         ("set ttl", "Write gpuctl config set KEY VALUE."),
         ("unset ttl 8h", "Write gpuctl config unset KEY."),
@@ -54,6 +55,12 @@ def test_config_refuses_what_a_later_command_would(
     assert cli.main(["config", *words.split()]) == 2
     assert message in capsys.readouterr().err
     assert not path.exists()
+
+
+def test_an_empty_variable_removes_no_limit(path: Path) -> None:
+    assert cli.main(["config", "set", "max_hourly_usd", "40"]) == 0
+    assert cli.main(["config", "set", "max_hourly_usd", ""]) == 2
+    assert App().config.max_hourly_usd == 40.0
 
 
 def test_targets_of_notifications_are_secrets(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
