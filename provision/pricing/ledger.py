@@ -3,9 +3,10 @@
 A line is a cluster's price from a time on. The arithmetic is pure.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 from inventories.disk.journal import Journal
@@ -110,18 +111,28 @@ def end_of(rate: Rate, now: datetime, unknown: str = "") -> Rate:
 
 def spans(rates: Sequence[Rate], until: datetime) -> list[Span]:
     """Return the times of a cluster with their prices. `until`: end of the last rate, if the cluster exists then."""
-    result: list[Span] = []
+    result = list(_rests_of_least_times(rates))
     for rate, following in zip(rates, [*rates[1:], None], strict=True):
         begin = begin_of(rate)
         end = until if following is None else begin_of(following)
-        if following is not None and following.machines < rate.machines:
-            end = max(end, begin + timedelta(seconds=rate.least_s))
         ends = read_time(rate.ends_at) or end
         result += [
             Span(begin=begin, end=min(end, ends), hourly_usd=rate.hourly_usd),
             Span(begin=max(begin, ends), end=end, hourly_usd=rate.rest_hourly_usd),
         ]
-    return [span for span in result if span.begin < span.end and span.hourly_usd != 0]
+    billed = [span for span in result if span.begin < span.end and span.hourly_usd != 0]
+    return sorted(billed, key=lambda span: span.begin)
+
+
+def _rests_of_least_times(rates: Sequence[Rate]) -> Iterator[Span]:
+    """Yield what is billed of each machine after its end, up to its shortest billed time. The newest end first."""
+    launches: list[datetime] = []
+    for last, rate in pairwise(rates):
+        launches += [begin_of(last)] * (last.machines - len(launches))
+        each_usd = last.hourly_usd and last.hourly_usd / last.machines if last.machines else 0.0
+        while len(launches) > rate.machines:
+            least_end = launches.pop() + timedelta(seconds=last.least_s)
+            yield Span(begin=begin_of(rate), end=least_end, hourly_usd=each_usd)
 
 
 def total_usd(spans: Iterable[Span]) -> tuple[float, bool]:

@@ -165,7 +165,7 @@ def cost_of_clusters(app: App, since: datetime) -> CostResult:
 
 def _document(cost: ClusterSpans, runs: Sequence[tuple[RunCost, datetime]]) -> ClusterCost:
     usd, complete = ledger.total_usd(cost.spans)
-    begin, end = cost.spans[0].begin, cost.spans[-1].end
+    begin, end = cost.spans[0].begin, max(span.end for span in cost.spans)
     return ClusterCost(
         cluster=cost.last.cluster,
         id=cost.last.id,

@@ -53,6 +53,17 @@ def test_the_shortest_billed_time_is_paid_and_an_unknown_price_is_no_zero() -> N
     assert usd(RATE, replace(unknown, since=after(1).isoformat()), until=after(2)) == (6.0, False)
 
 
+def test_the_shortest_billed_time_is_paid_once_a_machine() -> None:
+    metal = replace(RATE, hourly_usd=20.0, least_s=3600.0)
+    shrunk = replace(metal, since=after(1 / 6).isoformat(), machines=1, hourly_usd=10.0)
+    assert usd(metal, shrunk, end_of(shrunk, after(1 / 3)), until=after(5)) == (20.0, True)
+    grown = replace(metal, since=after(5).isoformat(), machines=3, hourly_usd=30.0)
+    # Two machines for 5 h 10 min, and an hour of the third.
+    assert usd(metal, grown, end_of(grown, after(31 / 6)), until=after(9))[0] == pytest.approx(
+        113.33, abs=0.01
+    )
+
+
 def test_days_and_months_are_utc() -> None:
     assert by_day(spans([RATE], after(4))) == {"2026-11-20": 12.0, "2026-11-21": 12.0}
     assert month_of(datetime(2026, 12, 31, 23, tzinfo=UTC)) == (
