@@ -14,7 +14,9 @@ class MailServer:
     url: str
     mails: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
-    """Empty: `250 ok`."""
+    """Without one: `250 ok`. An empty one: the connection ends."""
+    quit: str = "221 bye"
+    """Answer to QUIT."""
 
 
 @contextmanager
@@ -31,9 +33,12 @@ def mail_server() -> Iterator[MailServer]:
                     while (text := self.rfile.readline().decode()) not in (".\r\n", ""):
                         lines.append(text)
                     state.mails.append("".join(lines))
-                    self._answer(state.answers.pop(0) if state.answers else "250 ok")
+                    answer = state.answers.pop(0) if state.answers else "250 ok"
+                    if not answer:
+                        return
+                    self._answer(answer)
                 elif line == "QUIT":
-                    self._answer("221 bye")
+                    self._answer(state.quit)
                     return
                 else:
                     self._answer("250 ok")

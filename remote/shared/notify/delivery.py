@@ -4,6 +4,7 @@ A redirect is never followed: the URL, the signature and the text are for the ho
 """
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import http.client
@@ -50,9 +51,14 @@ def attempt(
     """Try to deliver a notice once. `settings`: `secret` for signatures, `smtp` as URL of the mail server."""
     results: List[Attempt] = []
     deliver = {"mail": _mail, "command": _command}.get(target.kind, _post)
-    thread = threading.Thread(
-        target=lambda: results.append(deliver(target, notice, settings, answer_s)), daemon=True
-    )
+
+    def work() -> None:
+        try:
+            results.append(deliver(target, notice, settings, answer_s))
+        except Exception as error:  # noqa: BLE001 - its words and its traceback may show the secret
+            results.append(Attempt(delivered=False, detail=type(error).__name__))
+
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(answer_s)  # a server that sends a byte now and then never runs into a socket's timeout
     return results[0] if results else _silent(target, answer_s)
@@ -88,9 +94,13 @@ def signature(notice_id: str, at: int, body: bytes, secret: str) -> str:
 
 
 def _silent(target: Target, answer_s: float) -> Attempt:
+    """Return the result without an answer in time."""
+    return _unsure(target, "no answer within {:.0f} s".format(answer_s))
+
+
+def _unsure(target: Target, why: str) -> Attempt:
     """Return the result without an answer. Only a URL gets another attempt: its receiver knows the id again."""
-    detail = "no answer within {:.0f} s, so it may have arrived".format(answer_s)
-    return Attempt(delivered=False, detail=detail, again=target.kind == "url")
+    return Attempt(delivered=False, detail=why + ", so it may have arrived", again=target.kind == "url")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -126,7 +136,7 @@ def _post(target: Target, notice: Notice, settings: Mapping[str, Any], answer_s:
     except (TimeoutError, socket.timeout):
         return _silent(target, answer_s)
     except (OSError, http.client.HTTPException) as error:
-        return Attempt(delivered=False, detail="the connection broke: {}".format(_why(error)), again=True)
+        return _unsure(target, "the connection broke ({})".format(_why(error)))
 
 
 def _authorization(user: Optional[str], password: Optional[str]) -> Dict[str, str]:
@@ -157,28 +167,34 @@ def _mail(target: Target, notice: Notice, settings: Mapping[str, Any], answer_s:
     sender = user if "@" in user else target.address
     tls = ssl.create_default_context()
     client: smtplib.SMTP
+    begun = False
     try:
         if server.scheme == "smtps":
             client = smtplib.SMTP_SSL(host, server.port or 465, timeout=answer_s, context=tls)
         else:
             client = smtplib.SMTP(host, server.port or 587, timeout=answer_s)
-        with client:
+        with contextlib.closing(client):
             if server.scheme == "smtp" and not is_private(host):
                 client.starttls(context=tls)
             if user:
                 client.login(user, unquote(server.password or ""))
+            begun = True
             client.send_message(message.mail_of(notice, sender, target.address))
+            with contextlib.suppress(OSError):  # the mail is accepted, whatever follows
+                client.putcmd("quit")
         return Attempt(delivered=True)
     except smtplib.SMTPResponseException as error:
         detail = "the mail server answered {}".format(error.smtp_code)
         return Attempt(delivered=False, detail=detail, again=400 <= error.smtp_code < 500)
     except smtplib.SMTPServerDisconnected:
-        return Attempt(delivered=False, detail="the mail server broke the connection", again=True)
+        detail = "the mail server broke the connection"
+        return _unsure(target, detail) if begun else Attempt(delivered=False, detail=detail, again=True)
     except smtplib.SMTPException as error:
         detail = "the mail server refused it ({})".format(type(error).__name__)
         return Attempt(delivered=False, detail=detail)
     except OSError as error:
-        return Attempt(delivered=False, detail="the mail server: {}".format(_why(error)), again=True)
+        detail = "the mail server: {}".format(_why(error))
+        return _unsure(target, detail) if begun else Attempt(delivered=False, detail=detail, again=True)
 
 
 def _command(target: Target, notice: Notice, _settings: Mapping[str, Any], answer_s: float) -> Attempt:
@@ -210,5 +226,5 @@ def _command(target: Target, notice: Notice, _settings: Mapping[str, Any], answe
         return _silent(target, answer_s)
     if process.returncode:
         detail = "the command ended with exit status {}".format(process.returncode)
-        return Attempt(delivered=False, detail=detail, again=True)
+        return Attempt(delivered=False, detail=detail)
     return Attempt(delivered=True)

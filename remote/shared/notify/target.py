@@ -7,7 +7,7 @@ import base64
 import ipaddress
 import re
 from typing import NamedTuple, Sequence
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 NTFY = "https://ntfy.sh/"
 KINDS = ("ntfy", "slack", "mail", "command")
@@ -58,6 +58,9 @@ def _checked_url(url: str, subject: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "http" and not is_private(parts.hostname or ""):
         raise ValueError("{} needs https:// for a server that is not on a private address".format(subject))
+    login = [unquote(text) for text in (parts.username, parts.password) if text]
+    if len(login) == 1 and _UNSAFE.search(login[0]):
+        raise ValueError("{} needs a token of letters, digits and signs of ASCII".format(subject))
     return url
 
 
@@ -65,6 +68,7 @@ def _names_server(url: str, schemes: Sequence[str]) -> bool:
     try:
         parts = urlsplit(url)
         has_port = parts.port is None or parts.port > 0
+        (parts.hostname or "").encode("idna")  # as each connection does: a label has 1 to 63 characters
     except ValueError:
         return False
     return parts.scheme in schemes and bool(parts.hostname) and has_port and not _UNSAFE.search(url)

@@ -11,7 +11,7 @@ import pytest
 
 from remote.shared.notify.delivery import Attempt, attempt, deliver, signature
 from remote.shared.notify.message import document, notice
-from remote.shared.notify.target import parse
+from remote.shared.notify.target import Target, parse
 from tests.fakes.smtp import mail_server
 from tests.fakes.webhooks import Receiver, after, broken, receiver, redirect
 
@@ -93,6 +93,10 @@ def test_server_that_is_gone_is_tried_again(server: Receiver) -> None:
     server.answers += [broken]
     result = sent(f"{server.url}/s3cret")
     assert (result.delivered, result.again) == (False, True)
+    for kind in ("slack:", "ntfy:"):
+        server.answers += [broken]
+        result = sent(f"{kind}{server.url}/s3cret")
+        assert (result.delivered, result.again) == (False, False)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         result = sent(f"http://127.0.0.1:{unused.getsockname()[1]}/s3cret")
@@ -129,6 +133,23 @@ def test_mail_is_sent_through_the_server(server: Receiver) -> None:
         )
 
 
+def test_mail_is_not_repeated_once_it_may_have_arrived() -> None:
+    with mail_server() as mails:
+        mails.quit = "421 busy"
+        assert sent("mail:you@example.org", smtp=mails.url) == Attempt(delivered=True)
+        mails.answers += [""]
+        assert sent("mail:you@example.org", smtp=mails.url) == Attempt(
+            delivered=False, detail="the mail server broke the connection, so it may have arrived"
+        )
+        assert len(mails.mails) == 2
+
+
+def test_error_of_a_library_is_a_result_without_its_words(capfd: pytest.CaptureFixture[str]) -> None:
+    url = "http://localhost:1/s3cret"
+    result = attempt(Target("url", url.replace("localhost", "a..s3cret")), NOTICE, SETTINGS)
+    assert (result.delivered, "s3cret" in result.detail, capfd.readouterr().err) == (False, False, "")
+
+
 def test_command_gets_the_document_and_shows_no_secret(tmp_path: Path) -> None:
     out = tmp_path / "out"
     line = f"cat > {out}; cat /proc/$$/cmdline > {out}.argv; printenv GPUCTL_NOTIFY_TITLE >> {out}; : s3cret"
@@ -136,7 +157,7 @@ def test_command_gets_the_document_and_shows_no_secret(tmp_path: Path) -> None:
     body, title = out.read_text().rsplit("}", 1)
     assert (json.loads(body + "}"), title) == (document(NOTICE), "my.py failed\n")
     assert "s3cret" not in (tmp_path / "out.argv").read_text()
-    failed = Attempt(delivered=False, detail="the command ended with exit status 3", again=True)
+    failed = Attempt(delivered=False, detail="the command ended with exit status 3", again=False)
     assert sent("command:exit 3") == failed
 
 
