@@ -125,7 +125,7 @@ def spans(rates: Sequence[Rate], until: datetime) -> list[Span]:
 
 
 def _rests_of_least_times(rates: Sequence[Rate]) -> Iterator[Span]:
-    """Yield what is billed of each machine after its end, up to its shortest billed time. The newest end first."""
+    """Yield the time from each machine's end to its shortest billed time. The newest machines end first."""
     launches: list[datetime] = []
     for last, rate in pairwise(rates):
         launches += [begin_of(last)] * (last.machines - len(launches))
