@@ -16,7 +16,7 @@ RESULT = {
     "run", "cluster", "mode", "script", "status", "exit_code", "nnodes", "nproc_per_node", "world_size",
     "started_at", "ended_at", "seconds", "train", "ranks", "first_error", "cost_usd", "dir",
     "usage", "resumed_from", "reason", "checkpoints", "hang", "files", "outputs", "output_totals", "search",
-    "commit", "endings", "logged_error", "joined", "outside",
+    "commit", "name", "note", "tags", "endings", "logged_error", "joined", "outside",
 }  # fmt: skip
 SECONDS = {"total", "connect", "prepare", "preflight", "launch", "train", "collect"}
 TRAIN = {

@@ -114,7 +114,8 @@ def test_policy_that_an_error_names_grants_a_right_of_the_operation() -> None:
 def test_page_lists_the_policies() -> None:
     at = {"compartment": "COMPARTMENT", "subnet": "SUBNET-COMPARTMENT", "vcn": "VCN-COMPARTMENT"}
     listed = re.findall(r"^Allow group GROUP to (.*)$", PAGE.read_text(), re.M)
-    needed = (*checks.SHARED_NETWORK, *checks.GIVEN_SUBNET, *checks.TIME_LIMIT, *checks.HINTS)
+    adopt = "manage instance-agent-command-family in compartment id {compartment}"
+    needed = (*checks.SHARED_NETWORK, *checks.GIVEN_SUBNET, *checks.TIME_LIMIT, adopt, *checks.HINTS)
     assert listed == list(dict.fromkeys(policy.format(**at) for policy in needed))
     kubernetes = PAGE.with_name("kubernetes.md").read_text()
     more = checks.KUBERNETES[len(checks.SHARED_NETWORK) :]
