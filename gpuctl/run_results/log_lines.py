@@ -12,7 +12,7 @@ LINE_LENGTH = 1000
 HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 """In names of losses on other data than the training's."""
 _OF_HELD_OUT = re.compile(r"(?:^|[:\])])\s*(?:val|eval|test)", re.IGNORECASE)
-"""In what comes before the loss: the line is about held-out data."""
+"""In what comes before the loss or the step: the line is about held-out data."""
 
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf)(?![\w%])"
 _LOSS = re.compile(
@@ -61,8 +61,10 @@ class LogLine:
 
 
 def _step_in(text: str) -> tuple[int | None, int | None]:
-    """Return the step and the total next to it. A bar with another name, such as `Map`, counts no steps."""
+    """Return the training's step, and the total next to it. A bar with another name, such as `Map`, has none."""
     if match := _STEP.search(text) or _IN_EPOCH.search(text):
+        if _OF_HELD_OUT.search(text[: match.start()]):
+            return None, None
         return int(match[1]), _number(match[2])
     bar = _BAR.match(text)
     if bar is None or (bar[1].strip() and not _OF_TRAINING.search(bar[1])) or HELD_OUT.match(bar[1].strip()):

@@ -11,7 +11,7 @@ from inventories.runs.run import LossSource
 from remote.shared.script_files import NAMES
 
 MAX_FILES = 64
-"""Files of libraries that are read; a run has a few."""
+"""Files of libraries that are kept; a run has a few, and a Trainer's state for each checkpoint."""
 
 
 @dataclass(kw_only=True)
@@ -38,8 +38,11 @@ class LogProgress:
 
     def update(self, line: LogLine, now_s: float) -> bool:
         """Take a line. Returns whether it has progress."""
-        if line.step is not None and line.steps is not None and self._is_side_bar(line):
-            return False
+        if line.step is not None and line.steps is not None:
+            if self._is_of_other_work(line):
+                self._begin_again()
+            if self._is_side_bar(line):
+                return False
         if line.epoch is None and line.step is None:
             return False
         next_epoch = self.epoch is not None and line.epoch not in (None, self.epoch)
@@ -69,6 +72,17 @@ class LogProgress:
     def _is_side_bar(self, line: LogLine) -> bool:
         """Return whether a count is that of an evaluation, which is shorter than that of the training."""
         return line.epoch is None and (line.steps or 0) < (self.steps or 0)
+
+    def _is_of_other_work(self, line: LogLine) -> bool:
+        """Return whether the count so far has ended without a loss, as of data that were prepared before training."""
+        is_over = self.step is not None and self.step == self.steps and self.epoch is None
+        return is_over and self.loss is None and line.steps != self.steps
+
+    def _begin_again(self) -> None:
+        self.step = self.steps = self.fraction = None
+        self._before = 0
+        self.done.clear()
+        self._fractions.clear()
 
     def _fraction(self, line: LogLine) -> float | None:
         of_steps = min(self.step / self.steps, 1.0) if self.step is not None and self.steps else None
@@ -115,12 +129,17 @@ class FileProgress:
 
     def update(self, path: str, body: bytes, now_s: float, *, begins: bool) -> bool:
         """Take the next part of a file; `begins`: its first one. Returns whether the file has a training loss."""
-        if begins or path not in self._files:
-            reader = reader_of(path)
-            if reader is None or len(self._files) >= MAX_FILES:
+        file = reader_of(path) if begins else self._files.get(path)
+        if file is None:
+            return False
+        if path not in self._files and len(self._files) >= MAX_FILES:
+            same = (other for other, its in self._files.items() if its.source == file.source)
+            if (oldest := next(same, None)) is None:
                 return False
-            self._files[path] = reader
-        file = self._files[path]
+            del self._files[oldest]
+            self._last.pop(oldest, None)
+        self._files.pop(path, None)
+        self._files[path] = file  # as the newest
         file.feed(body)
         if isinstance(file, StateFile):
             self.steps = file.steps or self.steps

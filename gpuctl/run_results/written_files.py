@@ -8,7 +8,7 @@ import csv
 import json
 import math
 import struct
-from typing import Any
+from typing import Any, TypeGuard
 
 from gpuctl.run_results.log_lines import HELD_OUT
 from inventories.runs.run import LossSource
@@ -18,7 +18,10 @@ Curve = dict[int, float]
 """Step → loss."""
 
 MAX_POINTS = 200_000
-"""Of one file: events, rows."""
+"""Of one file: with more, every second one is dropped."""
+MAX_STEP = 10**12
+MAX_RECORD_BYTES = 16 * 1000**2
+"""Of a record or a row: a longer one is none, but the length in a torn file."""
 SCALARS = "scalars"
 """TensorBoard's plugin for numbers."""
 
@@ -69,9 +72,33 @@ class _Curves(WrittenFile):
         if not self._is_over:
             try:
                 self._rest = self._read(self._rest + body)
-            except (ImportError, ValueError, TypeError, IndexError, csv.Error):  # a torn or foreign file
+                self._is_over = len(self._rest) > MAX_RECORD_BYTES
+            except (
+                ImportError,
+                AttributeError,
+                ValueError,
+                TypeError,
+                IndexError,
+                OverflowError,
+                MemoryError,
+                csv.Error,
+            ):  # a torn or foreign file, or another version of TensorBoard's package
                 self._is_over = True
-            self._is_over = self._is_over or self._points >= MAX_POINTS
+            if self._is_over:
+                self._rest = b""
+
+    def _keep(self, name: str, step: int, point: float) -> None:
+        """Keep a point of a curve. Of very many, the first is kept, and from the last every second."""
+        if abs(step) > MAX_STEP:
+            raise ValueError(f"{step} is no step")
+        self._curves.setdefault(name, {})[step] = point
+        self._points += 1
+        if self._points >= MAX_POINTS:
+            curves = {name: [*curve.items()] for name, curve in self._curves.items()}
+            self._curves = {name: dict([*curve[:1], *curve[::-2][::-1]]) for name, curve in curves.items()}
+            self._points = sum(map(len, self._curves.values()))
+            if self._points > MAX_POINTS * 3 // 4:
+                raise ValueError("too many curves")
 
     def _read(self, data: bytes) -> bytes:
         """Read the whole points of the data, and return the rest."""
@@ -92,7 +119,10 @@ class EventFile(_Curves):
         at = 0
         while len(data) - at >= RECORD_HEAD:
             begin = at + RECORD_HEAD
-            end = begin + struct.unpack("<Q", data[at : at + 8])[0]
+            length = struct.unpack("<Q", data[at : at + 8])[0]
+            if length > MAX_RECORD_BYTES:
+                raise ValueError(f"{length} bytes are no record")
+            end = begin + length
             if end + RECORD_TAIL > len(data):
                 break
             self._add(data[begin:end])
@@ -107,18 +137,19 @@ class EventFile(_Curves):
             event = Event.FromString(record)
         except DecodeError as error:
             raise ValueError(str(error)) from error
-        self._points += 1
         for value in event.summary.value:
             if value.HasField("simple_value"):
                 point = value.simple_value
             # Some writers state the plugin at a curve's first point only.
             elif value.tag in self._curves or value.metadata.plugin_data.plugin_name == SCALARS:
+                if math.prod(dim.size for dim in value.tensor.tensor_shape.dim) != 1:
+                    continue  # not one number, and perhaps as large as its shape says
                 from tensorboard.util.tensor_util import make_ndarray
 
                 point = float(make_ndarray(value.tensor).reshape(-1)[0])
             else:
                 continue
-            self._curves.setdefault(value.tag, {})[event.step] = point
+            self._keep(value.tag, event.step, point)
 
 
 class TableFile(_Curves):
@@ -139,12 +170,11 @@ class TableFile(_Curves):
         if texts and not self._names:
             self._names = next(csv.reader([texts.pop(0)]))
         for row in csv.reader(texts):
-            self._points += 1
             cells = dict(zip(self._names, row, strict=False))
             if len(row) <= len(self._names) and "step" in cells:
                 step = int(cells["step"])
                 for name in (name for name, text in cells.items() if text):
-                    self._curves.setdefault(name, {})[step] = float(cells[name])
+                    self._keep(name, step, float(cells[name]))
         return rest
 
     def end(self) -> None:
@@ -182,7 +212,7 @@ class StateFile(WrittenFile):
     def steps(self) -> int | None:
         """Return the number of steps of the whole run."""
         steps = self.state.get("max_steps")
-        return steps if isinstance(steps, int) and steps > 0 else None
+        return steps if _is_whole(steps) and steps > 0 else None
 
     @property
     def losses(self) -> Curve:
@@ -192,6 +222,11 @@ class StateFile(WrittenFile):
             entry["step"]: float(entry["loss"])
             for entry in (history if isinstance(history, list) else ())
             if isinstance(entry, dict)
-            and isinstance(entry.get("step"), int)
-            and isinstance(entry.get("loss"), int | float)
+            and _is_whole(entry.get("step"))
+            and (isinstance(entry.get("loss"), float) or _is_whole(entry.get("loss")))
         }
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    """Return whether a value is a whole number that a step can be."""
+    return isinstance(value, int) and abs(value) <= MAX_STEP

@@ -150,6 +150,7 @@ class RunMonitor:
         """Of `_nodes`, `_given` and `_closed`; never held for long, so that `close` waits for no connection."""
         self._heard_s: dict[str, float] = {}
         """Nodes that are followed → when they last said something, or else when that began, as `awake_s`."""
+        self._shows_script_files = True
         self.records: dict[str, NodeRecord] = {}
         self.started_s: dict[str, float] = {}
         """Nodes whose launcher is under way → when, as `passed_s`."""
@@ -463,6 +464,15 @@ class RunMonitor:
                 self._heard_s[name] = awake_s()
             self._keep(name, node)
 
+    def _show_script_file(self, path: str, body: bytes, *, begins: bool) -> None:
+        """Pass a part of a library's file on to the view. Its content is any program's, and ends no run."""
+        if self._shows_script_files:
+            try:
+                self._observer.script_file(path, body, begins=begins)
+            except Exception as error:  # noqa: BLE001 - told once
+                self._shows_script_files = False
+                self._observer.note(f"{path} can't be shown while the run goes on: {error!r}.")
+
     def _follow_once(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
         files, mirror, node = self._files[name], self._mirrors.get(name), self._node(name)
         files.intake.begin_again()
@@ -509,7 +519,7 @@ class RunMonitor:
                         continue  # what ranks write that are being ended is no progress
                     self._events.put(_Event(kind="hangs", node=name, report=files.hang_report(body)))
                 elif kind == frames.SCRIPT_FILE:
-                    self._observer.script_file(header["path"], body, begins=bool(header["begins"]))
+                    self._show_script_file(header["path"], body, begins=bool(header["begins"]))
                 elif kind == frames.CHECKPOINT and mirror is not None:
                     mirror.offer(node, checkpoints.checkpoints_of(header))
                 elif kind == frames.END:

@@ -1,10 +1,14 @@
 """Test a script's progress, from lines of its log and files of its libraries."""
 
 import json
+import struct
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from gpuctl.run_results import script_progress, written_files
 from gpuctl.run_results.log_lines import LogLine
 from gpuctl.run_results.progress import Progress, State
 from train.reporting.tensorboard import Writer
@@ -33,6 +37,8 @@ def after(*lines: str, every_s: float = 10.0) -> State:
         ("global_step=500 train/loss=0.41", LogLine(step=500, loss=0.41)),
         ("[epoch 3] batch 10/50 loss 0.41", LogLine(epoch=3, step=10, steps=50, loss=0.41)),
         ("max_step=500, total steps: 900, 12ms/step", LogLine()),
+        ("val step 3 loss 0.6", LogLine()),
+        ("epoch 3: val step 3 loss 0.6", LogLine(epoch=3)),
         ("hello", LogLine()),
     ],
 )  # fmt: skip
@@ -76,6 +82,18 @@ def test_bar_that_begins_again_leaves_the_end_of_the_run_unknown() -> None:
 def test_shorter_bar_of_an_evaluation_is_no_progress() -> None:
     state = after("5%|█| 25/500 [00:04<01:20, 5.9it/s]", "50%|█| 5/10 [00:01<00:01, 5.9it/s]")
     assert state.where() == ["step 25/500"]
+
+
+def test_bar_of_data_before_training_is_no_part_of_it() -> None:
+    bar = " 5%|5  | {}/{} [00:04<01:20,  5.91it/s]"
+    for total in (50000, 100):
+        data = (bar.format(n, total) for n in (total // 2, total))
+        state = after(*data, *(bar.format(n, 500) for n in (5, 10, 15, 20)))
+        assert (state.where(), state.fraction, state.steps_per_s) == (
+            ["step 20/500", "16 min 0 s left"],
+            0.04,
+            0.5,
+        )
 
 
 def test_slow_first_step_does_not_count() -> None:
@@ -167,3 +185,92 @@ def test_events_of_tensorboard_come_first_and_show_the_speed(tmp_path: Path) -> 
     assert state.steps_per_s is not None
     progress.update(0, {"step": 5}, 1.0)
     assert progress.state().figures() == ["loss 1.000 (TensorBoard)"]
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("trainer_state.json", f'{{"max_steps": 9, "log_history": [{{"step": 1, "loss": {HUGE}}}]}}'),
+        ("trainer_state.json", f'{{"log_history": [{{"step": {HUGE}, "loss": 1}}]}}'),
+        ("trainer_state.json", "[" * 100_000),
+        ("metrics.csv", f"step,loss\n{HUGE},0.5\n"),
+        ("metrics.csv", "step,loss\n\0,0.5\n"),
+        ("events.out.tfevents.1", "\x7f" * 100),
+    ],
+)
+def test_hostile_file_has_no_loss(path: str, body: str) -> None:
+    progress = Progress()
+    for at_s in range(3):
+        assert not progress.script_file(path, body.encode(), float(at_s), begins=True)
+    assert progress.state().figures() == []
+
+
+def test_impossible_end_of_a_run_is_unknown() -> None:
+    progress = Progress()
+    for step in range(1, 6):
+        state = f'{{"max_steps": {HUGE}, "log_history": [{{"step": {step}, "loss": 0.5}}]}}'
+        assert progress.script_file("trainer_state.json", state.encode(), float(step), begins=True)
+    assert progress.state().where() == ["step 5"]
+
+
+def test_tensor_of_tensorboard_that_is_no_single_number_is_passed_over() -> None:
+    proto = pytest.importorskip("tensorboard.compat.proto.event_pb2", reason="tensorboard is not installed")
+    event = proto.Event(step=7)
+    for tag, size in (("loss/huge", 10**13), ("loss/train", 1)):
+        value = event.summary.value.add(tag=tag)
+        value.metadata.plugin_data.plugin_name = "scalars"
+        value.tensor.dtype = 1
+        value.tensor.tensor_shape.dim.add(size=size)
+        value.tensor.float_val.append(0.5)
+    body = event.SerializeToString()
+    file = written_files.EventFile()
+    file.feed(struct.pack("<Q", len(body)) + bytes(4) + body + bytes(4))
+    assert file.losses == {7: 0.5}
+
+
+def test_package_of_tensorboard_that_fails_at_its_import_leaves_no_losses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Old(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError("`np.string_` was removed in the NumPy 2.0 release")
+
+    monkeypatch.setitem(sys.modules, "google.protobuf.message", SimpleNamespace(DecodeError=ValueError))
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", SimpleNamespace(Event=Old("old")))
+    file = written_files.EventFile()
+    file.feed(struct.pack("<Q", 1) + bytes(9))
+    assert file.losses == {}
+
+
+def test_length_that_no_record_has_ends_the_file() -> None:
+    file = written_files.EventFile()
+    file.feed(struct.pack("<Q", 2**39) + bytes(100))
+    assert file._rest == b""
+
+
+def test_each_checkpoints_state_is_read_and_the_oldest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script_progress, "MAX_FILES", 3)
+    progress = Progress()
+    progress.script_file("metrics.csv", b"step,val\n1,0.1\n", 0.0, begins=True)
+    for last in range(1, 9):
+        history = [{"step": step, "loss": 1 / step} for step in range(1, last + 1)]
+        path, body = f"checkpoint-{last}/trainer_state.json", json.dumps({"log_history": history}).encode()
+        assert progress.script_file(path, body, float(last), begins=True)
+    assert (progress.state().where(), progress.state().figures()) == (
+        ["step 8"],
+        ["loss 0.125 (Trainer)", "1 steps/s"],
+    )
+    assert not progress.script_file("checkpoint-1/trainer_state.json", b"}", 9.0, begins=False), "dropped"
+
+
+def test_long_curve_keeps_its_beginning_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(written_files, "MAX_POINTS", 100)
+    file = written_files.TableFile()
+    file.feed(b"step,loss,val\n" + b"".join(b"%d,0.5,\n" % step for step in range(1000)))
+    file.feed(b"1000,0.1,\n")
+    assert file.losses[1000] == 0.1
+    assert len(file.losses) < 100
+    assert min(file.losses) == 0

@@ -259,6 +259,29 @@ def test_interrupt_of_a_run_that_has_ended_leaves_its_files_to_results(
     assert not [path for path in watch.incoming.parent.rglob("*") if path.is_file()]
 
 
+def test_file_that_the_view_cannot_show_ends_no_run(
+    ways: Ways, monitor: Callable[..., RunMonitor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script_file(_: Nobody, path: str, body: bytes, *, begins: bool) -> None:
+        raise OverflowError(f"{path} {begins} {len(body)}")
+
+    monkeypatch.setattr(Nobody, "script_file", script_file)
+    ways.let_in.set()
+    part = frames.encode({"t": frames.SCRIPT_FILE, "path": "metrics.csv", "begins": True}, b"9")
+    ways.says = [part, part, frames.encode({"t": frames.FILE, "path": "logs/rank-0.log", "offset": 0}, b"on")]
+    watch = monitor()
+    left, running = followed(watch)
+    log = watch.incoming.parent / "logs" / "rank-0.log"
+    wait_for(log.exists, what="the log", deadline_s=30)
+    assert running.is_alive()
+    assert not watch.records
+    left.set()
+    running.join(30)
+    watch.close()
+    (note,) = notes(watch)
+    assert note.startswith("metrics.csv can't be shown while the run goes on: OverflowError(")
+
+
 @pytest.mark.parametrize("stopped", [True, False])
 def test_report_of_a_hang_is_withdrawn_unless_the_ranks_are_being_ended(
     ways: Ways, monitor: Callable[..., RunMonitor], stopped: bool
