@@ -69,25 +69,31 @@ class MachineEnd:
 
     def _of_spot(self, now: float) -> Optional[Notice]:
         """Return the notice of a spot machine that AWS takes back, two minutes ahead."""
-        action = self._spot_action() if self._machine["spot"] == "aws" else None
-        if action is None:
+        ends_at = self._spot_end() if self._machine["spot"] == "aws" else None
+        if ends_at is None:
             return None
-        ends_at = datetime.fromisoformat(action["time"].replace("Z", "+00:00")).timestamp()
         node, cluster = self._machine["node"], self._machine["cluster"]
         left = span(max(0.0, ends_at - now))
         title = "{} of {} ends in {}: AWS takes the spot machine".format(node, cluster, left)
-        event = "{} {} spot {}".format(cluster, node, action["time"])
+        event = "{} {} spot {}".format(cluster, node, round(ends_at))
         return self._notice(event, now, ends_at, title, ["gpuctl status --cluster {}".format(cluster)])
 
-    def _spot_action(self) -> Optional[Dict[str, Any]]:
-        """Return what happens to the spot machine, and when. `None`: it stays, as far as its metadata says."""
+    def _spot_end(self) -> Optional[float]:
+        """Return when the spot machine ends, Unix seconds. `None`: it stays, as far as its metadata says."""
         try:
             seconds = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
             token = self._request("/latest/api/token", "PUT", seconds).decode()
             headers = {"X-aws-ec2-metadata-token": token}
             action = json.loads(self._request("/latest/meta-data/spot/instance-action", "GET", headers))
-            return action if isinstance(action.get("time"), str) else None
-        except (OSError, ValueError, AttributeError):  # HTTP status 404: no interruption is planned
+            return datetime.fromisoformat(action["time"].replace("Z", "+00:00")).timestamp()
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+        ):  # HTTP status 404: no interruption is planned
             return None
 
     def _request(self, path: str, method: str, headers: Dict[str, str]) -> bytes:

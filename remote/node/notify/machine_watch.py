@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import Any, BinaryIO, Dict, Mapping
+from typing import Any, BinaryIO, Dict, List, Mapping
 
 from remote.node import process
 from remote.node.home_folder import NODE_HOME
@@ -44,10 +44,14 @@ def command_notify(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def watch(request: Mapping[str, Any]) -> None:
-    """Send a notice of each end that is near, until this process is ended."""
+    """Send a notice of each end that is near, until SIGTERM; then finish the deliveries that have begun."""
+    ended: List[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: ended.append(number))
     end = MachineEnd(request["machine"])
     outbox = Outbox(request["targets"], request["settings"], request["machine"]["cluster"])
-    while True:
+    while not ended:
         for notice in end.poll(time.time()):
             outbox.send_aside(notice)
         time.sleep(TICK_S)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    outbox.join()

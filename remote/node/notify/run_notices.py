@@ -24,7 +24,6 @@ REASONS = {
     end_reasons.DISK_FULL: "the disk of the node is full",
     end_reasons.RAY_ENDED: "Ray ended",
     end_reasons.RAY_LATE: "Ray did not start a rank in time",
-    end_reasons.GPUS_IDLE: "its GPUs were below the limit of --end-if-gpu-below",
     "peer_failed": "another node failed",
 }
 """Reason for the failure of the node's part → a clause."""
@@ -72,6 +71,16 @@ def ended(run_dir: Path, run: Mapping[str, Any], state: Mapping[str, Any], now: 
     title = "{} {} after {}".format(title_of(run), phrase, span(seconds))
     event = END.format(run["run"])
     return notice(event, type="run." + status, at=at, tone=tone, title=title, lines=lines, data=data)
+
+
+def ended_somehow(run: Mapping[str, Any], now: float) -> Notice:
+    """Return the notice of the end of a run whose files can't be read."""
+    seconds, command = now - run["started"], "gpuctl results {}".format(run["run"])
+    title = "{} ended after {}: its files can't be read".format(title_of(run), span(seconds))
+    data = dict(document(run, seconds), status="ended", next=command)
+    lines = [about_line(run, seconds), command]
+    event = END.format(run["run"])
+    return notice(event, type="run.ended", at=now, tone="warning", title=title, lines=lines, data=data)
 
 
 def continues(state: Mapping[str, Any]) -> bool:
@@ -153,10 +162,10 @@ def last_losses(path: Path) -> List[float]:
     for line in _tail(path, METRICS_BYTES).split("\n"):
         try:
             loss = json.loads(line).get("loss")
-        except (ValueError, AttributeError, RecursionError):
+            if isinstance(loss, (int, float)) and not isinstance(loss, bool) and math.isfinite(loss):
+                losses.append(float(loss))
+        except (ValueError, AttributeError, RecursionError, OverflowError):
             continue
-        if isinstance(loss, (int, float)) and not isinstance(loss, bool) and math.isfinite(loss):
-            losses.append(float(loss))
     return losses[-LOSSES:]
 
 

@@ -1,5 +1,6 @@
 """Watches a run from its first node, and sends its notices: a process of its own, which outlives the run."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -24,6 +25,8 @@ LOST_S = 60.0
 """A node that answered before and is silent for this time is lost."""
 CONNECT_S = 4.0
 AT_ONCE = 32
+UNREADABLE = (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
+"""Errors for files that a script has damaged: its run is watched, and its end is sent, without them."""
 FIRST_ATTEMPT_S = 5.0
 """Time for which whoever follows a run waits for the first attempts to send its end."""
 
@@ -37,11 +40,15 @@ def begin(run_dir: Path, notify: Dict[str, Any]) -> None:
     supervisor = read_json(run_dir / "runner.json")
     if not supervisor and not (run_dir / "exit.json").exists():
         return
+    claim = str(run_dir / NOTIFIED)
     try:
-        os.close(os.open(str(run_dir / NOTIFIED), os.O_CREAT | os.O_EXCL, 0o600))
-        process.detach(lambda: RunWatch(run_dir, notify).keep_on(supervisor))
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL, 0o600))
     except OSError:
         return
+    try:
+        process.detach(lambda: RunWatch(run_dir, notify).keep_on(supervisor))
+    except OSError:
+        os.unlink(claim)
 
 
 def undelivered(run_dir: Path) -> List[Dict[str, Any]]:
@@ -50,10 +57,6 @@ def undelivered(run_dir: Path) -> List[Dict[str, Any]]:
     if not run_notices.continues(state(run_dir)):
         spool.wait_for_first_attempts(event_id(run_notices.END.format(run)), FIRST_ATTEMPT_S)
     return spool.undelivered(run)
-
-
-class _Terminated(Exception):
-    """The machine, or a person on it, ends this process."""
 
 
 class RunWatch:
@@ -69,24 +72,27 @@ class RunWatch:
         self._end = MachineEnd(notify["machine"])
 
     def keep_on(self, supervisor: Mapping[str, Any]) -> None:
-        """Watch until the supervisor has ended, and send how the run ended. `supervisor`: empty if none started."""
+        """Watch until the supervisor has ended, and send how the run ended. `supervisor`: empty if none started.
+
+        Also after SIGTERM: a run on a machine that goes down may save for minutes before it ends.
+        """
+        pauses_s: Tuple[float, ...] = PAUSES_S
 
         def terminated(_number: int, _frame: object) -> None:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            raise _Terminated
+            nonlocal pauses_s
+            pauses_s = ()  # a machine that goes down has no time for further attempts
 
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        pauses_s: Tuple[float, ...] = PAUSES_S
-        try:
-            signal.signal(signal.SIGTERM, terminated)
-            while supervisor and process.lives_on(supervisor["pid"], supervisor["birth"], TICK_S):
+        signal.signal(signal.SIGTERM, terminated)
+        while supervisor and process.lives_on(supervisor["pid"], supervisor["birth"], TICK_S):
+            with contextlib.suppress(*UNREADABLE):
                 self.poll(time.time())
-        except _Terminated:
-            # A machine that goes down has no time for further attempts.
-            process.lives_on(supervisor["pid"], supervisor["birth"], TICK_S)
-            pauses_s = ()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        notice = run_notices.ended(self._run_dir, self._run, state(self._run_dir), time.time())
+        now = time.time()
+        try:
+            notice = run_notices.ended(self._run_dir, self._run, state(self._run_dir), now)
+        except UNREADABLE:
+            notice = run_notices.ended_somehow(self._run, now)
         if notice is not None:
             self._outbox.send(notice, pauses_s)
         self._outbox.join()
@@ -94,10 +100,10 @@ class RunWatch:
     def poll(self, now: float) -> None:
         """Send a notice of each new event."""
         report = read_json(self._run_dir / HANG_REPORT)
-        if report and not self._hung:
+        hangs_newly, self._hung = bool(report) and not self._hung, bool(report)
+        if hangs_newly:
             self._hangs += 1
             self._outbox.send_aside(run_notices.hung(self._run, report, self._hangs, now))
-        self._hung = bool(report)
         for name, silent_s in self._peers.newly_lost():
             self._outbox.send_aside(run_notices.node_lost(self._run, name, silent_s, now))
         for notice in self._end.poll(now):

@@ -126,13 +126,29 @@ def undelivered(about: Optional[str] = None) -> List[Dict[str, Any]]:
     records = []
     for path in (NODE_HOME / NOTICES).glob("evt_*.json"):
         record = read_json(path)
+        if not record and about is None:
+            records.append(_unwritten(path))
         if not record or record["state"] == DELIVERED or about not in (None, record["about"]):
             continue
         if record["state"] != FAILED and not process.alive(record["pid"], record["birth"]):
-            detail = record["detail"] or "the node was restarted"
+            detail = record["detail"] or "its process ended"
             record.update(state=FAILED, next_at=None, detail=detail)
         records.append(record)
     return sorted(records, key=lambda record: float(record["at"]))
+
+
+def _unwritten(path: Path) -> Dict[str, Any]:
+    """Return a record in place of one that could not be written, on a full disk."""
+    return {
+        "id": path.name.partition("-")[0],
+        "type": "of an event",
+        "about": "this node",
+        "target": "a target",
+        "at": path.stat().st_mtime,
+        "state": FAILED,
+        "detail": "its record could not be written, so it is not known whether it arrived",
+        "next_at": None,
+    }
 
 
 def wait_for_first_attempts(notice_id: str, timeout_s: float) -> None:

@@ -1,8 +1,12 @@
 """Test a node's notices: their text by the run's files, single delivery, lost nodes, ends that are near."""
 
 import json
+import os
+import re
+import signal
 import socket
 import stat
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +16,8 @@ from typing import Any
 import pytest
 from support import wait_for
 
-from remote.node.notify import run_notices, run_watch, spool
+from remote.node import process
+from remote.node.notify import machine_watch, run_notices, run_watch, spool
 from remote.node.notify.machine_end import MachineEnd
 from remote.node.notify.run_watch import Peers, is_alive
 from remote.node.runs import supervisor
@@ -67,7 +72,15 @@ def test_failure_names_the_rank_that_failed_first(tmp_path: Path) -> None:
         tmp_path, 1, 1, 4595.0, "step 1\nTraceback …\ntorch.OutOfMemoryError: CUDA out of memory\n[W] bye\n"
     )
     (tmp_path / "metrics").mkdir()
-    lines = ['{"loss": 2.0}', "no json", '{"loss": NaN}', '{"loss": "x"}', "[]", '{"loss": 1.0}']
+    lines = [
+        '{"loss": 2.0}',
+        "no json",
+        '{"loss": NaN}',
+        '{"loss": "x"}',
+        "[]",
+        '{"loss": 1' + "0" * 400 + "}",
+        '{"loss": 1.0}',
+    ]
     (tmp_path / "metrics" / "rank-0.jsonl").write_text("\n".join(lines))
     made = ended(tmp_path, {"exit_code": 1, "ended": None}, continues=True)
     assert (made.type, made.tone, made.title) == ("run.failed", "bad", "train.py failed after 60 min")
@@ -176,7 +189,15 @@ def test_delivery_that_a_restart_cut_off_is_reported(home: Path) -> None:
     }
     (home / "notices" / "evt_1-2.json").write_text(json.dumps({**record, "next_at": 2.0}))
     (found,) = spool.undelivered()
-    assert (found["state"], found["detail"], found["next_at"]) == ("failed", "the node was restarted", None)
+    assert (found["state"], found["detail"], found["next_at"]) == ("failed", "its process ended", None)
+
+
+def test_record_that_a_full_disk_left_empty_is_reported(home: Path) -> None:
+    (home / "notices").mkdir()
+    (home / "notices" / "evt_1-2.json").touch()
+    (record,) = spool.undelivered()
+    assert record["detail"].endswith("so it is not known whether it arrived")
+    assert spool.undelivered("run") == []
 
 
 def test_notice_is_sent_if_its_file_can_not_be_made(home: Path, server: Receiver) -> None:
@@ -188,17 +209,91 @@ def test_notice_is_sent_if_its_file_can_not_be_made(home: Path, server: Receiver
 def test_run_that_did_not_start_is_sent(home: Path, server: Receiver) -> None:
     run_dir = home / "runs" / str(RUN["run"]) / "gpu-0"
     supervisor.record_failed_start(run_dir, "python", "there is no Python")
-    notify = {
+    for _ in range(2):
+        run_watch.begin(run_dir, notify_of(server))
+    wait_for(lambda: server.requests, what="the notice")
+    assert server.types() == ["run.failed"]
+    assert server.requests[0].json["data"]["text"].startswith("there is no Python\n")
+
+
+def notify_of(server: Receiver) -> dict[str, Any]:
+    return {
         "targets": [server.url],
         "settings": SETTINGS,
         "run": RUN,
         "machine": {**MACHINE, "ends_at": None},
     }
-    for _ in range(2):
-        run_watch.begin(run_dir, notify)
+
+
+def test_run_that_saves_after_sigterm_is_sent_when_it_has_ended(home: Path, server: Receiver) -> None:
+    run_dir = home / "runs" / str(RUN["run"]) / "gpu-0"
+    run_dir.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "600"]) as supervisor_process:
+        pid = supervisor_process.pid
+        supervisor_record = {"pid": pid, "birth": process.birth(pid), "boot_id": process.boot_id()}
+        watch = os.fork()
+        if watch == 0:
+            try:
+                run_watch.TICK_S = 0.05
+                run_watch.RunWatch(run_dir, notify_of(server)).keep_on(supervisor_record)
+            finally:
+                os._exit(0)
+        wait_for(lambda: catches_sigterm(watch), what="the watch")
+        os.kill(watch, signal.SIGTERM)
+        assert process.lives_on(watch, str(process.birth(watch)), 0.5)
+        assert server.requests == []
+        (run_dir / "exit.json").write_text('{"exit_code": 0, "ended": null}')
+        supervisor_process.kill()
+    os.waitpid(watch, 0)
+    assert server.types() == ["run.succeeded"]
+
+
+def catches_sigterm(pid: int) -> bool:
+    caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def test_damaged_files_do_not_stop_the_notice_of_the_end(home: Path, server: Receiver) -> None:
+    run_dir = home / "runs" / str(RUN["run"]) / "gpu-0"
+    run_dir.mkdir(parents=True)
+    (run_dir / "exit.json").write_text('{"exit_code": 0, "ended": null, "ended_at": "soon"}')
+    run_watch.begin(run_dir, notify_of(server))
     wait_for(lambda: server.requests, what="the notice")
-    assert server.types() == ["run.failed"]
-    assert server.requests[0].json["data"]["text"].startswith("there is no Python\n")
+    assert server.types() == ["run.ended"]
+    assert "its files can't be read" in server.requests[0].json["data"]["title"]
+
+
+def test_claim_is_released_if_no_process_can_be_started(
+    home: Path, server: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = home / "runs" / str(RUN["run"]) / "gpu-0"
+    run_dir.mkdir(parents=True)
+    (run_dir / "exit.json").write_text('{"exit_code": 0, "ended": null}')
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fork", lambda: (_ for _ in ()).throw(BlockingIOError()))
+        run_watch.begin(run_dir, notify_of(server))
+    run_watch.begin(run_dir, notify_of(server))
+    wait_for(lambda: server.requests, what="the notice")
+
+
+def test_machine_watch_finishes_its_notices_when_it_is_ended(home: Path, server: Receiver) -> None:
+    server.answers += [500]
+    request = {
+        "targets": [server.url],
+        "settings": SETTINGS,
+        "machine": {**MACHINE, "ends_at": time.time() + 60},
+    }
+    watch = os.fork()
+    if watch == 0:
+        try:
+            machine_watch.TICK_S = 0.05
+            machine_watch.watch(request)
+        finally:
+            os._exit(0)
+    wait_for(lambda: server.requests, what="the first attempt")
+    os.kill(watch, signal.SIGTERM)
+    os.waitpid(watch, 0)
+    assert server.types() == ["machines.ending"] * 2
 
 
 def test_node_is_lost_after_a_minute_without_an_answer() -> None:
