@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
-from gpuctl.errors import GpuctlError, Usage
+from gpuctl.errors import Attention, Declined, GpuctlError, Usage
 from gpuctl.option_table.values import notify_targets
 from inventories.disk import files
 from inventories.disk.store import ClusterFolder, Store
@@ -42,10 +44,21 @@ def settings(store: Store) -> dict[str, str]:
     path = store.home / "notify.secret"
     if not (secret := os.environ.get(SECRET_VARIABLE, "")):
         if not files.exists(path):
-            files.private_dir(store.home)
-            files.write_atomic(path, b"whsec_" + base64.b64encode(secrets.token_bytes(32)) + b"\n")
+            _make_secret(path)
         secret = path.read_text().strip()
     return {"secret": secret, "smtp": os.environ.get(SMTP_VARIABLE, "")}
+
+
+def _make_secret(path: Path) -> None:
+    """Make the secret, unless another command makes it at the same time: all have to sign with the same."""
+    files.private_dir(path.parent)
+    with files.sentence("write", path), NamedTemporaryFile(dir=path.parent, prefix=".notify.") as file:
+        file.write(b"whsec_" + base64.b64encode(secrets.token_bytes(32)) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            path.hardlink_to(file.name)
+        files.sync_folder(path.parent)
 
 
 def for_run(
@@ -118,8 +131,10 @@ def send_from_here(app: App, targets: Sequence[str], notice: Notice) -> None:
     with suppress(KeyboardInterrupt):  # the result of the command is not to be lost
         for thread in threads:
             thread.join()
-    for target, result in dict(results).items():
-        if not result.delivered:
+    for target in map(parse, targets):
+        if (result := results.get(target)) is None:
+            app.output.say(f"it is not known whether the notification {notice.type} reached {shown(target)}")
+        elif not result.delivered:
             app.output.say(f"the notification {notice.type} did not reach {shown(target)}: {result.detail}")
 
 
@@ -175,18 +190,25 @@ def _note_targets(folder: ClusterFolder, targets: Sequence[str]) -> None:
 
 @contextmanager
 def failure_sent(app: App, targets: Sequence[str], command: str, cluster: str) -> Iterator[None]:
-    """Send a notice if the body fails; not for wrong options, which its caller sees at once."""
+    """Send a notice if the body fails; not for wrong options and a no, which the caller sees at once.
+
+    `targets`: empty: those of the user's configuration.
+    """
     try:
         yield
     except GpuctlError as error:
-        if error.exit_status != WRONG_INPUT:
-            send_from_here(app, targets, command_failed(command, cluster, str(error)))
+        if error.exit_status != WRONG_INPUT and not isinstance(error, Declined):
+            try:
+                send_from_here(app, targets or default_targets(app), command_failed(command, cluster, error))
+            except GpuctlError as problem:
+                app.output.say(f"the failure is not sent: {problem}")
         raise
 
 
-def command_failed(command: str, cluster: str, error: str) -> Notice:
-    """Return the notice of a command that failed. `command`: `train my.py`."""
-    return _notice("command.failed", "bad", f"gpuctl {command} failed", [error], cluster)
+def command_failed(command: str, cluster: str, error: GpuctlError | str) -> Notice:
+    """Return the notice of a command that failed, or that is done in part. `command`: `train my.py`."""
+    ending = "is done in part" if isinstance(error, Attention) else "failed"
+    return _notice("command.failed", "bad", f"gpuctl {command} {ending}", [str(error)], cluster)
 
 
 def command_succeeded(command: str, cluster: str, lines: Sequence[str]) -> Notice:
