@@ -52,9 +52,9 @@ def for_cluster(message: str, cluster: str) -> str:
     return _DOCTOR.sub(rf"\g<0> {cluster}", _COMMAND.sub(rf"gpuctl \1 --cluster {cluster}", message))
 
 
-def clean_lines(text: str) -> str:
+def clean_lines(text: str, limit: int = 10_000) -> str:
     """Every line of a text, cleaned."""
-    return "\n".join(clean(line, 10_000) for line in text.split("\n"))
+    return "\n".join(clean(line, limit) for line in text.split("\n"))
 
 
 EXPONENT_FROM = 1e15

@@ -38,10 +38,10 @@ def command(app: App, runs: tuple[str, ...], last: int | None, tag: tuple[str, .
     """
     from gpuctl.run_report.page import check_report, write_report
     from gpuctl.workflow.runs.results import results_of
-    from inventories.runs.labels import check_tags
+    from inventories.runs.labels import tags_of_run
 
     check_report(output)
-    results = results_of(app, runs, last=last, tags=check_tags(tag))
+    results = results_of(app, runs, last=last, tags=tags_of_run(tag))
     app.output.say(write_report(results, output))
     if app.options.json:
         app.output.json({"file": output, "runs": [result.run for result in results]})

@@ -57,13 +57,13 @@ def command(
     from gpuctl.tables.comparison import comparison
     from gpuctl.tables.run import run_table
     from gpuctl.workflow.runs.results import results_of
-    from inventories.runs.labels import check_tags
+    from inventories.runs.labels import tags_of_run
 
     if csv is not None:
         check_table(csv)
     if plot is not None:
         check_picture(plot)
-    results = results_of(app, runs, last=last, tags=check_tags(tag))
+    results = results_of(app, runs, last=last, tags=tags_of_run(tag))
     if csv is not None:
         app.output.say(write_csv(results, csv))
     if plot is not None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpuctl import text
-from gpuctl.run_results.curves import jobs_of, loss_axis, loss_curve
+from gpuctl.run_results.curves import drawable, jobs_of, loss_axis, loss_curve
 from inventories.runs.run import Result
 
 WIDTH, HEIGHT = 760, 340
@@ -110,8 +110,8 @@ def loss_chart(results: Sequence[Result], labels: Sequence[str], best: str | Non
 
 def speed_chart(results: Sequence[Result], labels: Sequence[str]) -> list[Bar]:
     """Return a bar for each run with a speed, from zero; the fastest is the best."""
-    speeds = [result.train.samples_per_s or 0.0 for result in results]
-    fastest = max(speeds, default=0.0)
+    speeds = [drawable(result.train.samples_per_s or 0.0) for result in results]
+    fastest = max((speed for speed in speeds if speed > 0), default=0.0)
     return [
         Bar(
             label=label,
@@ -120,7 +120,7 @@ def speed_chart(results: Sequence[Result], labels: Sequence[str]) -> list[Bar]:
             best=speed == fastest,
         )
         for label, speed in zip(labels, speeds, strict=True)
-        if speed
+        if speed > 0
     ]
 
 
@@ -150,7 +150,8 @@ def ticks(low: float, high: float, max_count: int, *, whole: bool = False) -> li
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
     step = max(step, 1.0) if whole else step
     first = math.ceil(low / step - 1e-9)
-    return [round(at * step, 12) for at in range(first, math.floor(high / step + 1e-9) + 1)]
+    digits = 6 - math.floor(math.log10(step))
+    return [round(at * step, digits) for at in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,6 +31,8 @@ from remote.launchers import DEFAULT
 from remote.shared.addresses import without_logins
 
 TEMPLATE = "page.html"
+LINE_LENGTH = 10_000
+"""Characters of a line of text; points and commands are whole."""
 LEFT_OUT = ("root", "hang_after", "on_hang")
 """Options of the record that say more than was typed, or depend on another."""
 _UNPRINTABLE = re.compile("[\ufdd0-\ufdef\ufffe\uffff]|[\U0001fffe-\U0010ffff](?<=[\ufffe\uffff])")
@@ -60,7 +63,7 @@ def write_report(results: Sequence[Result], path: Path) -> str:
     """Write the report of runs in place of an earlier file, and return a sentence on it. Raises Usage, and Failed."""
     check_report(path)
     page = report_page(results, datetime.now(UTC))
-    write_file(path, page.encode())
+    write_file(path, page.encode(errors="backslashreplace"))
     return f"wrote {path}: a report of {plural(len(results), 'run')}; open it in a browser"
 
 
@@ -74,6 +77,7 @@ def check_report(path: Path) -> None:
 def report_page(results: Sequence[Result], now: datetime) -> str:
     """Return the page. Each text in it is escaped, and it loads nothing."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import escape
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -83,6 +87,7 @@ def report_page(results: Sequence[Result], now: datetime) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["whole"] = lambda value: escape(_clean(value, sys.maxsize))
     return environment.get_template(TEMPLATE).render(_values(results, now))
 
 
@@ -90,7 +95,11 @@ def _printable(value: Any) -> Any:  # noqa: ANN401 - any value of the template
     """Return a text without logins in addresses and characters that a page can't have; other values as they are."""
     if type(value) is not str:  # markup is the template's own
         return value
-    return _UNPRINTABLE.sub("", text.clean_lines(without_logins(value)))
+    return _clean(value, LINE_LENGTH)
+
+
+def _clean(value: str, limit: int) -> str:
+    return _UNPRINTABLE.sub("", text.clean_lines(without_logins(value), limit))
 
 
 def _values(results: Sequence[Result], now: datetime) -> dict[str, Any]:

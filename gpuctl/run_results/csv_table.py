@@ -34,7 +34,7 @@ def write_csv(results: Sequence[Result], path: Path) -> str:
     file, and returns a sentence on it. Raises Usage for `-`, Failed if the file can't be written.
     """
     check_table(path)
-    write_file(path, csv_text(results).encode())
+    write_file(path, csv_text(results).encode(errors="backslashreplace"))
     return f"wrote {path}: {plural(len(results), 'run')}, a row for each epoch or step"
 
 
@@ -65,8 +65,19 @@ def csv_text(results: Sequence[Result]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _inert(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
+
+
+def _inert(value: Any) -> Any:  # noqa: ANN401 - any value of a cell
+    """Return a cell that no program of tables reads as a formula: a text like one begins with an apostrophe."""
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def _rows(result: Result) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,8 @@ FIRST_STEPS = 5
 MIN_HEIGHT = 0.4
 """Minimum part of an axis for all later steps: with less, the axis is cut."""
 MARGIN = 0.15
+LARGEST, SMALLEST = 1e39, 1e-39
+"""Sizes of numbers in charts, about those of 32 bits: beyond them ratios overflow, and labels have no place."""
 UNMEASURED = frozenset({"time", "rank", "local_rank", "world_size"})
 """Names of a line that are no measured values."""
 
@@ -30,6 +32,13 @@ def jobs_of(results: Sequence[Result]) -> list[list[Result]]:
     jobs = [[*earlier_of(result), result] for result in results]
     earlier = {run.run for runs in jobs for run in runs[:-1]}
     return list({runs[-1].run: runs for runs in jobs if runs[-1].run not in earlier}.values())
+
+
+def drawable(value: float) -> float:
+    """Return a number as charts can have it: NaN for one beyond their size, zero for one that is almost zero."""
+    if not abs(value) <= LARGEST:
+        return math.nan
+    return value if abs(value) >= SMALLEST else 0.0
 
 
 def loss_curve(runs: Sequence[Result]) -> tuple[dict[float, float], list[float]]:
@@ -46,7 +55,7 @@ def loss_curve(runs: Sequence[Result]) -> tuple[dict[float, float], list[float]]
         if curve:
             began.append(places[0])
         curve = {place: loss for place, loss in curve.items() if place < places[0]}
-        curve |= zip(places, train.loss, strict=False)
+        curve |= zip(places, map(drawable, train.loss), strict=False)
     return curve, began
 
 

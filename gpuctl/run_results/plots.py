@@ -14,7 +14,7 @@ from gpuctl import text
 from gpuctl.errors import Failed
 from gpuctl.output_files import check_picture, new_figure, save_figure
 from gpuctl.run_results.best import best_of
-from gpuctl.run_results.curves import LOG_SCALE_FROM, jobs_of, loss_axis, loss_curve
+from gpuctl.run_results.curves import LOG_SCALE_FROM, drawable, jobs_of, loss_axis, loss_curve
 from gpuctl.run_results.metric_names import is_held_out
 from gpuctl.run_results.saved_results import differences, job_of, labels_of
 from inventories.runs.run import Result
@@ -119,7 +119,7 @@ def _height_at_end(curve: dict[float, float]) -> float:
 
 def _draw_speeds(results: Sequence[Result]) -> "Figure | None":
     """Draw samples/s, and the parts of a step's time of the runs that have them."""
-    timed = [result for result in results if result.train.samples_per_s]
+    timed = [result for result in results if drawable(result.train.samples_per_s or 0.0) > 0]
     with_parts = [result for result in results if any(vars(result.train.share).values())]
     panels: list[Draw] = []
     if timed:

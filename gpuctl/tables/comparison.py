@@ -3,7 +3,8 @@
 Imports rich: import this module where you print.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -128,16 +129,20 @@ def _setting_columns(
     differing = {setting: values for setting, values in settings.items() if len(set(values)) > 1}
     if len(differing) > MAX_SETTINGS:
         return {"differs by": differences(results, terse=True)}
-    return {
-        _title(name): [text.shorten(setting_text((kind, name), value), CELL_WIDTH) for value in values]
-        for (kind, name), values in differing.items()
-    }
+    titles = _titles([name for _, name in differing])
+    taken = {"run", "name", "status", *dict(FIGURES), *(name for kind, name in settings if kind == "run")}
+    columns: dict[str, Sequence[str]] = {}
+    for (kind, name), values in differing.items():
+        title = f"--{titles[name]}" if kind == "option" and titles[name] in taken else titles[name]
+        columns[title] = [text.shorten(setting_text((kind, name), value), CELL_WIDTH) for value in values]
+    return columns
 
 
-def _title(name: str) -> str:
-    """Return the title of a setting's column, which no other column has: `lr`, `--loss`."""
-    title = text.shorten(text.clean(name), METRIC_NAME_WIDTH)
-    return f"--{title}" if title in {"run", "name", "status", *dict(FIGURES)} else title
+def _titles(names: Iterable[str]) -> dict[str, str]:
+    """Return a short title for each name; names that would have the same keep their whole length."""
+    short = {name: text.shorten(text.clean(name), METRIC_NAME_WIDTH) for name in names}
+    times = Counter(short.values())
+    return {name: text.clean(name) if times[title] > 1 else title for name, title in short.items()}
 
 
 def _common(settings: Mapping[Setting, Sequence[str | None]], facts: Sequence[str]) -> str:
@@ -155,8 +160,8 @@ def _figures(results: Sequence[Result]) -> Iterator[tuple[str, Column]]:
     for name, cell in FIGURES:
         yield name, cell
         if name == "accuracy":
-            for metric in dict.fromkeys(name for result in results for name in metric_names(result)):
-                yield text.shorten(text.clean(metric), METRIC_NAME_WIDTH), partial(_metric, metric)
+            for metric, title in _titles(name for result in results for name in metric_names(result)).items():
+                yield title, partial(_metric, metric)
 
 
 def speed_up(result: Result, base: Result) -> float | None:

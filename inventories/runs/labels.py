@@ -61,3 +61,15 @@ def check_tags(tags: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """Return the tags of a run: of several with one name, the last."""
     words = [f"{name}={value}" for name, value in tags.items()] if isinstance(tags, Mapping) else tags
     return dict(check_tag(word) for word in words)
+
+
+def tags_of_run(words: Sequence[str]) -> dict[str, str]:
+    """Return the tags by which runs are chosen. Raises InvalidInput for two values of one tag, which no run has."""
+    tags = check_tags(words)
+    for name, value in map(check_tag, words):
+        if tags[name] != value:
+            raise InvalidInput(
+                f"No run has the tag {name} with two values, {shown(value)} and {shown(tags[name])}. Leave one of "
+                "them out."
+            )
+    return tags

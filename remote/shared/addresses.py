@@ -2,8 +2,8 @@
 
 import re
 
-_LOGIN = re.compile(r"(\w://)[^/\s]+@")
-"""A name or a password in an address."""
+_LOGIN = re.compile(r"(\w://)(?:[^/\s]+|[^/\s:@\[]*:(?!\d{1,5}/)[^\s@]+)@")
+"""A name or a password in an address. A slash before the `@` is of a password only if a colon without a port is first."""
 
 
 def without_logins(text: str) -> str:

@@ -13,6 +13,7 @@ from inventories.disk.store import RunFolder
 from remote.sessions import node_payload
 from remote.sessions.node_payload import SENT
 from remote.shared import constants
+from remote.shared.addresses import without_logins
 from train import constants as job
 
 REMOTE = Path(__file__).parents[2] / "remote"
@@ -53,3 +54,16 @@ def test_what_is_sent_imports_only_the_standard_library_and_itself(source: Path)
                 or name.partition(".")[0] in sys.stdlib_module_names
                 or f"{name}.".startswith(tuple(f"{part}." for part in local))
             )
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("git+https://me:secret@h/y@v1", "git+https://h/y@v1"),
+        ("https://me:sec/ret@h/y and https://token@h", "https://h/y and https://h"),
+        ("https://h/y@v1", "https://h/y@v1"),
+        ("https://h:8080/y@v1 https://[::1]:80/y@v1", "https://h:8080/y@v1 https://[::1]:80/y@v1"),
+    ],
+)
+def test_addresses_are_shown_without_their_logins(address: str, shown: str) -> None:
+    assert without_logins(address) == shown

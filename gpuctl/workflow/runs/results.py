@@ -23,7 +23,7 @@ def results_of(
 
     `named`: names or ids of runs, `latest` and `best`. Empty: the `last` of the cluster's runs that have all of
     `tags`; without either, the latest. `best` is the best of these runs; without either, of the latest run's script.
-    Raises Usage, and NotFound without such a run.
+    A run that is named twice counts once. Raises Usage, and NotFound without such a run.
     """
     results = []
     for folder in _chosen(app, named, last, tags or {}):
@@ -41,7 +41,8 @@ def _chosen(app: App, named: Sequence[str], last: int | None, tags: Mapping[str,
     if selects and (runs := [word for word in named if word != BEST]):
         raise Usage(f"--last and --tag choose among all runs: leave them out, or leave out {' '.join(runs)}.")
     if named or not selects:
-        return [_best(app, last, tags) if word == BEST else latest(app, word) for word in named or (None,)]
+        folders = [_best(app, last, tags) if word == BEST else latest(app, word) for word in named or (None,)]
+        return list({folder.id: folder for folder in folders}.values())
     return _selected(app, last, tags)
 
 

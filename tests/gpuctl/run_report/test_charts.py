@@ -1,6 +1,9 @@
 """Charts of a report."""
 
+import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support import a_result
@@ -16,6 +19,7 @@ from gpuctl.run_report.charts import (
     speed_chart,
     ticks,
 )
+from gpuctl.run_results.plots import write_plot
 from inventories.runs.run import Share, TrainSummary
 
 
@@ -71,3 +75,35 @@ def test_bars_are_fractions_of_the_fastest_and_of_a_step() -> None:
         ("b", (1.0,), True),
     ]
     assert [bar.shown for bar in share_chart(runs, ["a", "b", "c"])] == ["50 %, 25 %, 25 %"] * 2
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        (1e308, -1e308),
+        (1e308, 1e-300),
+        (5e-324, 1.0),
+        (1e38, 1e-38, 2e-38, 1.5e-38, 1e-38, 1e-38),
+        (-1e38, 1e38),
+        (0.0, 1e-320),
+        (math.inf, 1e301),
+    ],
+)
+def test_extreme_losses_and_speeds_are_drawn_or_left_out(losses: tuple[float, ...], tmp_path: Path) -> None:
+    train = TrainSummary(loss=losses, samples_per_s=abs(losses[0]))
+    runs = [
+        a_result(run=f"r-{at}", train=replace(train, samples_per_s=1.0 * at or train.samples_per_s))
+        for at in (0, 1)
+    ]
+    chart = loss_chart(runs, ["a", "b"], best=None)
+    if chart is not None:
+        places = [place for line in chart.lines for part in line.parts for place in re.split("[ ,]", part)]
+        assert all(math.isfinite(float(place)) for place in places)
+        assert all(math.isfinite(tick.at) for tick in chart.y_ticks)
+        assert len({tick.label for tick in chart.y_ticks}) == len(chart.y_ticks)
+    assert all(0 <= bar.parts[0] <= 1 for bar in speed_chart(runs, ["a", "b"]))
+    assert write_plot(runs, tmp_path / "a.svg")
+
+
+def test_ticks_of_tiny_numbers_differ() -> None:
+    assert ticks(0.0, 4e-13, 4) == pytest.approx([0, 1e-13, 2e-13, 3e-13, 4e-13])

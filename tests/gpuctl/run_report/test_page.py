@@ -118,6 +118,16 @@ def test_report_shows_the_best_the_differences_and_how_to_run_again(tmp_path: Pa
     assert len(page) < 100_000
 
 
+def test_points_and_commands_of_a_report_are_whole(tmp_path: Path) -> None:
+    result = saved(tmp_path, 0, tuple(1 / step for step in range(1, 2001)))
+    words = ",".join(map(str, range(4000)))
+    RunFolder(Path(result.dir)).save_run(a_run(run=result.run, args=("--ids", words, "<b>")))
+    page = report_page([result], NOW)
+    (points,) = re.findall('points="([^"]*)"', page)
+    assert len(points.split()) == 2000
+    assert f"--ids {words} &#39;&lt;b&gt;&#39;</pre>" in page
+
+
 @pytest.mark.parametrize(
     ("run", "options", "line"),
     [

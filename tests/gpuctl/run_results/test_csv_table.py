@@ -122,7 +122,7 @@ def test_csv_text_has_a_column_of_script_arguments(tmp_path: Path) -> None:
     assert list(first.items())[-3:] == [
         ("args.lr", "0.1"),
         ("args.name", "a b"),
-        ("args", "--lr 0.1 --name 'a b'"),
+        ("args", "'--lr 0.1 --name 'a b'"),
     ]
     assert (second["args.lr"], second["args"]) == ("", "")
 
@@ -219,3 +219,23 @@ def test_csv_text_has_a_row_for_each_line_of_metrics(tmp_path: Path) -> None:
         ("base", "0.1", "lr", "0.5")
     }
     assert (len(rows), failed["step"], failed["loss"], failed["status"]) == (100, "", "", "succeeded")
+
+
+@pytest.mark.parametrize(
+    ("note", "cell"),
+    [
+        ('=HYPERLINK("http://x")', '\'=HYPERLINK("http://x")'),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("+1+1", "'+1+1"),
+        ("-1e-5", "-1e-5"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_text_like_a_formula_is_none(note: str, cell: str) -> None:
+    (row,) = rows_of_runs(csv_table.csv_text([replace(RESULT, note=note)]))
+    assert row["note"] == cell
+
+
+def test_text_that_is_no_unicode_is_written_with_its_codes(tmp_path: Path) -> None:
+    csv_table.write_csv([replace(RESULT, note="a\udcff")], tmp_path / "runs.csv")
+    assert "a\\udcff" in (tmp_path / "runs.csv").read_text()

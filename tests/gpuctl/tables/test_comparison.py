@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import a_result, a_run, drawn
 
-from gpuctl.tables.comparison import comparison
+from gpuctl.tables.comparison import compared, comparison
 from inventories.disk.store import RunFolder
 from inventories.runs.commit import Commit
 from inventories.runs.end_reasons import Reason
@@ -153,3 +153,23 @@ def test_speed_up_is_omitted_for_other_arguments_or_the_same_layout(
     assert "speed-up" not in drawn(comparison(runs))
     other = saved(tmp_path, None, "--lr 1", world_size=4, train=replace(TRAIN, dataset="cifar10"))
     assert "speed-up" not in drawn(comparison([runs[0], other]))
+
+
+def test_settings_and_metrics_with_alike_names_have_columns_of_their_own(tmp_path: Path) -> None:
+    lines = ((7, 0.1, 0.5), (9, 0.2, 0.6), (9, 0.2, 0.7))
+    metrics = {"validation_top1_error_rate": 0.1, "validation_top5_error_rate": 0.9}
+    first, *others = [
+        saved(
+            tmp_path,
+            None,
+            f"--nodes {nodes} --optimizer_max_learning_rate {most} --optimizer_min_learning_rate {least}",
+            train=replace(TRAIN, metrics=metrics),
+        )
+        for nodes, most, least in lines
+    ]
+    columns = compared([replace(first, nnodes=4), *others]).columns
+    assert columns["--nodes"] == ["7", "9", "9"]
+    assert columns["nodes"] == ["4", "2", "2"]
+    assert columns["optimizer_max_learning_rate"] == ["0.1", "0.2", "0.2"]
+    assert columns["optimizer_min_learning_rate"] == ["0.5", "0.6", "0.7"]
+    assert set(metrics) <= set(columns)
