@@ -3,7 +3,7 @@
 import re
 
 _LOGIN = re.compile(r"(\w://)(?:[^/\s]+|[^/\s:@\[]*:(?!\d{1,5}/)[^\s@]+)@")
-"""A name or a password in an address. A slash before the `@` is of a password only if a colon without a port is first."""
+"""A name or a password in an address. A slash before the `@` is of a password only after a colon without a port."""
 
 
 def without_logins(text: str) -> str:
