@@ -55,7 +55,8 @@ def loss_curve(runs: Sequence[Result]) -> tuple[dict[float, float], list[float]]
         if curve:
             began.append(places[0])
         curve = {place: loss for place, loss in curve.items() if place < places[0]}
-        curve |= zip(places, map(drawable, train.loss), strict=False)
+        points = zip(places, map(drawable, train.loss), strict=False)
+        curve |= {place: loss for place, loss in points if abs(place) <= LARGEST}
     return curve, began
 
 

@@ -105,5 +105,12 @@ def test_extreme_losses_and_speeds_are_drawn_or_left_out(losses: tuple[float, ..
     assert write_plot(runs, tmp_path / "a.svg")
 
 
+def test_place_beyond_every_chart_is_left_out() -> None:
+    train = TrainSummary(loss=(0.5, 0.4), loss_by="step", loss_at=(1, 10**400))
+    chart = loss_chart([a_result(train=train)], ["a"], best=None)
+    assert chart is not None
+    assert [tick.label for tick in chart.x_ticks] == ["1"]
+
+
 def test_ticks_of_tiny_numbers_differ() -> None:
     assert ticks(0.0, 4e-13, 4) == pytest.approx([0, 1e-13, 2e-13, 3e-13, 4e-13])
