@@ -43,7 +43,7 @@ def command(
     gpuctl up --count 3                        one more
     gpuctl up --count 3 --dry-run              show the plan and its price
 
-    A machine that died is replaced. A smaller count is refused: remove the cluster with `gpuctl down`.
+    A machine that died is replaced. A smaller count ends the idle machines of the highest ranks, after a question.
     Without -f, --provider, --shape and --hosts, the project's gpuctl.yaml says what its cluster is to be. Other
     options win over it. Options marked (clouds) need a rented provider.
     """

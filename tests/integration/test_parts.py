@@ -149,6 +149,13 @@ def test_up_with_a_smaller_count_ends_idle_machines(two_hosts: Gpuctl) -> None:
     assert busy.status == 2
     assert f"default-1 has the active run {run}. No machine was ended." in busy.err
     two_hosts.ok("stop", run)
+    two_hosts.ok("queue", "pause")
+    two_hosts.ok("queue", "add", "--nnodes", "1", "run.py", "first", STEPS)
+    two_hosts.ok("queue", "add", "run.py", "both", STEPS)
+    waiting = two_hosts("up", "--count", "1", "--yes")
+    assert waiting.status == 2
+    assert "Entries of the queue may need default-1: 2. No machine was ended." in waiting.err
+    two_hosts.ok("queue", "rm", "1", "2")
 
     asked = two_hosts("up", "--count", "1")
     assert asked.status == 2

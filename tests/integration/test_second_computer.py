@@ -153,3 +153,23 @@ def test_up_of_two_computers_at_once_ends_with_requested_machines(
     second.ok("down", "--yes")
     assert gpuctl.cloud.owned() == []
     assert gpuctl.ok("down", "--yes", "--json").json["leftovers"] == []
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_smaller_count_ends_no_machine_that_is_unknown_or_silent(
+    kind: Kind, clouds: Clouds, tmp_path: Path
+) -> None:
+    first = clouds.as_new(kind, tmp_path)
+    first.ok(*first.up_words)
+    second = replace(first, home=tmp_path / "second")
+    assert second("adopt", "--yes").status == 4, "nobody answers at these addresses"
+    first.ok(*(word if word != str(COUNT) else str(COUNT + 1) for word in first.up_words))
+
+    unknown = second(*first.up_words)
+    assert unknown.status == 2
+    assert f"default-{COUNT} is not in the files here" in unknown.err
+    silent = first(*first.up_words)
+    assert silent.status == 2
+    assert f"default-{COUNT} does not answer, and a run may be active there" in silent.err
+    assert len(first.cloud.live_instances()) == COUNT + 1
+    first.ok("down", "--yes")

@@ -1,5 +1,6 @@
 """`up`: spec → plan → machines → reachable nodes. Again: converges."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -83,21 +84,17 @@ def up(
         try:
             before = _inventory(folder)
             plan = provider.plan(spec, before)
-            shrinks = before is not None and {machine.id for machine in before.machines}.intersection(
-                plan.end
-            )
-            if before is not None and shrinks:
-                if for_run:
-                    runs.refuse_if_active(app.store.runs(folder.name))
-                else:
-                    refuse_to_end_busy(app.store, folder, before.machines, plan.end, app.output.say)
+            ending = _ending(provider, plan) if before is not None else []
+            check = partial(_refuse_to_end, app, folder, before, ending, runs, for_run=for_run)
+            check()
             setup = _setup_of(app, folder, plan)
             asks = app.output.asks and not for_run
             if not asks:
                 launch.enter_context(turn_to_launch(app, plan))
             plan = replace(plan, notes=(*plan.notes, *defaults, *refuse_over_limits(app, folder, plan)))
-            plan = plan if for_run else _ask(app, plan, setup, before)
-            if asks:  # nobody waits while a person thinks
+            plan = plan if for_run else _ask(app, plan, setup, ending)
+            if asks:  # nobody waits while a person thinks, and a run may have begun
+                check()
                 launch.enter_context(turn_to_launch(app, plan))
                 refuse_over_limits(app, folder, plan)
             create = partial(
@@ -243,7 +240,31 @@ def _setup_of(app: App, folder: ClusterFolder, plan: Plan) -> Setup:
     return plan_setup(app, folder, steps, [machine.name for machine in plan.create], plan.keep)
 
 
-def _ask(app: App, plan: Plan, setup: Setup, before: Inventory | None) -> Plan:
+def _ending(provider: Provider, plan: Plan) -> list[Machine]:
+    """Return the machines that a smaller count ends, by the provider's list: other computers make machines, too."""
+    count = len(plan.keep) + len(plan.create)
+    return [m for m in provider.find() if m.id in plan.end and m.rank >= count] if plan.end else []
+
+
+def _refuse_to_end(
+    app: App,
+    folder: ClusterFolder,
+    before: Inventory | None,
+    ending: Sequence[Machine],
+    runs: "ClusterRuns",
+    *,
+    for_run: bool,
+) -> None:
+    """Raise Usage if a run is active, or may be, on a machine that is about to end."""
+    if before is None or not ending:
+        return
+    if for_run:
+        runs.refuse_if_active(app.store.runs(folder.name))
+    else:
+        refuse_to_end_busy(app.store, folder, before.machines, ending, runs.unfinished, app.output.say)
+
+
+def _ask(app: App, plan: Plan, setup: Setup, ending: Sequence[Machine]) -> Plan:
     """Ask for a yes to the price and to the end of machines, which also accepts the terms of the machines' image.
 
     Returns the plan as accepted. Raises AddressUnknown if the addresses with access to SSH are not known.
@@ -257,11 +278,9 @@ def _ask(app: App, plan: Plan, setup: Setup, before: Inventory | None) -> Plan:
         app.output.table(up_plan.drawn(plan, setup), aside=True)
     if plan.requests:
         app.output.detail(up_plan.requests_text(plan))
-    names = {machine.id: machine.name for machine in before.machines} if before is not None else {}
-    ending = [names[machine] for machine in plan.end if machine in names]
     if (
         ((plan.changes and not plan.free) or ending)
-        and not app.output.confirm(up_plan.question(plan, ending), paid=True)
+        and not app.output.confirm(up_plan.question(plan, {m.id: m.name for m in ending}), paid=True)
     ):  # fmt: skip
         raise Declined(f"Cancelled: nothing was {'changed' if ending else 'created'}.")
     return replace(plan, spec=replace(plan.spec, accept_terms=True)) if plan.terms is not None else plan

@@ -5,7 +5,8 @@ An unknown price is shown as such, and is null in JSON.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpuctl.command_results import SetupPlan, SshAccess, UpPlan
@@ -249,19 +250,20 @@ def progress_text(plan: Plan) -> str:
     return ", ".join([*parts, *[f"ending {plural(len(plan.end), 'machine')}"] * bool(plan.end)])
 
 
-def question(plan: Plan, ending: Sequence[str] = ()) -> str:
+def question(plan: Plan, ending: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the question to the user before anything billed is made, or a machine ends.
 
-    `ending`: names of machines in use that a smaller count ends, with their files.
+    `ending`: machines that a smaller count ends, with their files: id → name.
     """
     count = len(plan.create) + len(plan.keep)
     whole = f"{count} in all: " if plan.keep else ""
     nothing = "a control plane" if plan.makes_control_plane else plural(0, "machine")
     made = plural(len(plan.create), "machine") if plan.create else nothing
     create = f"Create {made}" if plan.create or not plan.end else ""
-    end = f"end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
-    if ending:
-        end = f"end {', '.join(sorted(ending))} with the files there"
+    names, unneeded = sorted(ending.values()), [machine for machine in plan.end if machine not in ending]
+    parts = [f"{', '.join(names)} with the files there"] * bool(names)
+    parts += [f"{', '.join(unneeded)}, which no rank needs"] * bool(unneeded)
+    end = f"end {' and '.join(parts)}" if parts else ""
     todo = " and ".join(part for part in (create, end) if part)
     open_terms = plan.terms if not plan.spec.accept_terms else None
     terms = f" and accept the terms of {open_terms.name}" if open_terms else ""

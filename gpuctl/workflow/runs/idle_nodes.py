@@ -1,19 +1,21 @@
 """Idle nodes for a run that takes a part of the cluster, while other runs are active on the others."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuctl.errors import Usage
 from gpuctl.workflow.machines.connect import connected
+from gpuctl.workflow.runs.queued_runs import entries_on, queue_of
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import InventoryError
 from inventories.machine import Machine
-from inventories.text import plural
+from inventories.text import listed, plural
 
 if TYPE_CHECKING:
+    from gpuctl.workflow.runs.unfinished_runs import OpenRun
     from remote.errors import PreflightFailed
     from remote.runs.node_state import Occupancy
     from remote.sessions.session import Node
@@ -75,24 +77,61 @@ def refuse_to_end_busy(
     store: Store,
     folder: ClusterFolder,
     machines: Sequence[Machine],
-    ending: Collection[str],
+    ending: Sequence[Machine],
+    unfinished: "Sequence[OpenRun]",
     say: Callable[[str], None],
 ) -> None:
-    """Raise Usage if a run is active on a machine that is about to end. `ending`: ids of these `machines`.
+    """Raise Usage unless the machines that are about to end are idle, and known to be.
 
-    Machines that do not answer are reported, and may end.
+    `machines`: those of the inventory. `ending`: as the provider lists them. `unfinished`: runs that may be active.
     """
+    _refuse_to_end_unknown(machines, ending)
+    names = {machine.name for machine in ending}
     unknown = "note: whether a run is active is not known of a machine that is"
     with connected(folder, machines, at_least=0, say=lambda text: say(f"{unknown} {text}")) as nodes:
+        silent = [m.name for m in ending if m.name not in nodes and m.state not in ("gone", "stopped")]
+        _refuse_to_end_silent(folder, silent, unfinished)
         # A shared home folder outlives the machine.
         states = {name: replace(state, begun=()) for name, state in _occupancies(nodes, None).items()}
-    names = {machine.name for machine in machines if machine.id in ending}
+        first = nodes.get(min(machines, key=lambda machine: machine.rank).name)
+        waiting = entries_on(folder, queue_of(folder, first), names)
     if busy := {name: run for name, run in _busy(store, states).items() if name in names}:
         runs = ", ".join(f"{name} has the active run {run}" for name, run in busy.items())
         stop = "; ".join(f"gpuctl stop {run}" for run in dict.fromkeys(busy.values()))
         raise Usage(
             f"{runs}. No machine was ended. Run `gpuctl up` again when it is over, or after `{stop}`."
         )
+    if waiting:
+        entries = " ".join(waiting)
+        raise Usage(
+            f"Entries of the queue may need {listed(sorted(names))}: {entries}. No machine was ended. Run `gpuctl "
+            f"up` again when they have ended, or after `gpuctl queue rm {entries}`."
+        )
+
+
+def _refuse_to_end_unknown(machines: Sequence[Machine], ending: Sequence[Machine]) -> None:
+    """Raise Usage for a machine that the inventory lacks: another computer's run may be active there."""
+    ranks = {machine.rank for machine in machines}
+    if unknown := [machine.name for machine in ending if machine.rank not in ranks]:
+        are = "is" if len(unknown) == 1 else "are"
+        count = max(machine.rank for machine in ending) + 1
+        raise Usage(
+            f"{listed(unknown)} {are} not in the files here: another computer made it, or an interrupted `gpuctl "
+            f"up`. No machine was ended. `gpuctl adopt` takes it in, or `gpuctl up --count {count}`; then try again."
+        )
+
+
+def _refuse_to_end_silent(folder: ClusterFolder, silent: list[str], unfinished: "Sequence[OpenRun]") -> None:
+    """Raise Usage for machines that do not answer: a run may be active there."""
+    if not silent:
+        return
+    runs = [run.id for run in unfinished if {part.name for part in run.folder.load_run().nodes} & {*silent}]
+    active = f"the run {listed(runs)} may be active there" if runs else "a run may be active there"
+    stop = f" and `gpuctl stop {runs[0]}`" if runs else ""
+    raise Usage(
+        f"{listed(silent)} does not answer, and {active}. No machine was ended. Run `gpuctl up` again once it "
+        f"answers{stop}; `gpuctl down --cluster {folder.name}` removes the whole cluster."
+    )
 
 
 def _occupancies(nodes: Mapping[str, "Node"], gpus: int | None) -> "Mapping[str, Occupancy]":

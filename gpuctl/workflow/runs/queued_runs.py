@@ -1,5 +1,6 @@
 """Runs that a first node started from its queue: their records come here, so that every command knows them."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,3 +120,24 @@ def clear(app: App, folder: ClusterFolder) -> None:
 def open_entries(folder: ClusterFolder) -> int:
     """Return the number of entries that wait or run, as the first node last reported them."""
     return sum(not entry.ended for entry in mirrored(folder).entries)
+
+
+def queue_of(folder: ClusterFolder, first: "Node | None") -> Queue:
+    """Return the queue as its node reports it. `first`: `None` if it does not answer: as it last did."""
+    from remote.runs.queue import state_of
+
+    return mirrored(folder) if first is None else state_of(first)
+
+
+def entries_on(folder: ClusterFolder, queue: Queue, names: Collection[str]) -> list[str]:
+    """Return the entries that have not started, and have a part on one of these machines.
+
+    An entry of another computer counts: its machines are not known here.
+    """
+    waiting = [entry for entry in queue.entries if not entry.ended and entry.state != "running"]
+    return [entry.entry for entry in waiting if _may_use(_record_path(folder, entry.run), names)]
+
+
+def _may_use(record: Path, names: Collection[str]) -> bool:
+    text = files.read_bytes(record)
+    return text is None or any(node.name in names for node in codec.load(Run, text, str(record)).nodes)

@@ -190,6 +190,12 @@ def test_question_names_machines_and_total_cost(change: dict[str, object], quest
     assert up_plan.question(replace(PLAN, **change)) == question  # type: ignore[arg-type]
 
 
+def test_question_names_machines_in_use_and_all_others_that_end() -> None:
+    plan = replace(PLAN, create=(), keep=(RETAINED,), end=("i-2", "i-9"))
+    start = "End a10-2 with the files there and i-9, which no rank needs (1 in all: "
+    assert up_plan.question(plan, {"i-2": "a10-2"}).startswith(start)
+
+
 def test_plan_lists_what_machines_run_once() -> None:
     steps = (SetupStep(kind="run", text="echo one"), SetupStep(kind="fab", text="prepare --bucket b"))
     setup = Setup(steps=steps, machines=("a10-0", "a10-1"))
