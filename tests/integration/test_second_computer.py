@@ -10,6 +10,8 @@ import pytest
 import yaml
 from clouds import COUNT, KINDS, CloudGpuctl, Clouds, Kind, cloud_gpuctl
 
+from tests.fakes.webhooks import receiver
+
 pytestmark = pytest.mark.slow
 PASSPHRASE = {"GPUCTL_PASSPHRASE": "correct horse battery"}
 
@@ -115,10 +117,15 @@ def test_adopt_refuses_what_it_can_mistake(first: CloudGpuctl, second: CloudGpuc
 
 def test_adopt_brings_runs_of_first_computer(first: CloudGpuctl, second: CloudGpuctl) -> None:
     first.script("hello.py", "import os\nprint('hello from', os.environ['RANK'])\n")
-    ran = first.ok("train", "--device", "cpu", "--json", "hello.py", timeout_s=170).json
+    with receiver() as server:
+        server.answers += [404]
+        notify = ("--notify", f"{server.url}/s3cret")
+        ran = first.ok("train", "--device", "cpu", "--json", *notify, "hello.py", timeout_s=170).json
     first.ok("train", "--device", "cpu", "--detach", "--json", "hello.py", timeout_s=170)
 
     second.ok("adopt", "--yes")
+    (notice,) = second.ok("status", "--json").json["notices"]
+    assert (notice["about"], notice["problem"]) == (ran["run"], "HTTP status 404")
     listed = second.ok("runs", "--json").json["runs"]
     assert ran["run"] in [run["run"] for run in listed]
     assert "hello from 1" in second.ok("logs", ran["run"], "--rank", "1").out

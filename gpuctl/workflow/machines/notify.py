@@ -75,7 +75,7 @@ def for_run(
 
     `continues`: another run may follow this one if it fails.
     """
-    _note_targets(folder, targets)
+    note_targets(folder, targets)
     first, *peers = machines
     return {
         "targets": list(targets),
@@ -95,6 +95,11 @@ def for_run(
         },
         "machine": _end_of(folder, inventory, first, first=True),
     }
+
+
+def note_targets(folder: ClusterFolder, targets: Sequence[str]) -> None:
+    """Note in the journal that machines of the cluster may have undelivered notices. `targets`: the known ones."""
+    folder.journal.append(NOTIFY, targets=[shown(parse(target)) for target in targets])
 
 
 def default_targets(app: App) -> tuple[str, ...]:
@@ -149,7 +154,7 @@ def watch_machines(app: App, folder: ClusterFolder, inventory: Inventory, target
     record = CloudState(folder).load() if inventory.provider in RENTED else None
     if record is None or not (record.expires_at or record.idle_s or record.spot):
         return
-    _note_targets(folder, targets)
+    note_targets(folder, targets)
     alive = [machine for machine in inventory.machines if machine.state not in ("gone", "stopped")]
     request = {"targets": list(targets), "settings": settings(app.store)}
 
@@ -181,11 +186,6 @@ def _spot_of(folder: ClusterFolder, inventory: Inventory) -> str:
     """Return the cloud that announces the end of its spot machines on them. Empty: no cloud does."""
     record = CloudState(folder).load() if inventory.provider == "aws" else None
     return "aws" if record is not None and record.spot else ""
-
-
-def _note_targets(folder: ClusterFolder, targets: Sequence[str]) -> None:
-    """Note in the journal that machines of the cluster may have undelivered notices."""
-    folder.journal.append(NOTIFY, targets=[shown(parse(target)) for target in targets])
 
 
 @contextmanager
