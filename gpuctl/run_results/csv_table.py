@@ -65,7 +65,10 @@ def csv_text(results: Sequence[Result]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _inert(value) for name, value in row.items()} for row in rows)
+    # The arguments were typed by whoever reads the table.
+    writer.writerows(
+        {name: value if name == "args" else _inert(value) for name, value in row.items()} for row in rows
+    )
     return out.getvalue()
 
 

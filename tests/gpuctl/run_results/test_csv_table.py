@@ -122,7 +122,7 @@ def test_csv_text_has_a_column_of_script_arguments(tmp_path: Path) -> None:
     assert list(first.items())[-3:] == [
         ("args.lr", "0.1"),
         ("args.name", "a b"),
-        ("args", "'--lr 0.1 --name 'a b'"),
+        ("args", "--lr 0.1 --name 'a b'"),
     ]
     assert (second["args.lr"], second["args"]) == ("", "")
 
