@@ -192,7 +192,7 @@ def _spot_of(folder: ClusterFolder, inventory: Inventory) -> str:
 def failure_sent(app: App, targets: Sequence[str], command: str, cluster: str) -> Iterator[None]:
     """Send a notice if the body fails; not for wrong options and a no, which the caller sees at once.
 
-    `targets`: empty: those of the user's configuration.
+    `targets`: empty: the user's configuration has them.
     """
     try:
         yield

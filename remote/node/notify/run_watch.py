@@ -72,7 +72,7 @@ class RunWatch:
         self._end = MachineEnd(notify["machine"])
 
     def keep_on(self, supervisor: Mapping[str, Any]) -> None:
-        """Watch until the supervisor has ended, and send how the run ended. `supervisor`: empty if none started.
+        """Watch until the supervisor has ended, and send how the run ended. `supervisor`: empty if it did not start.
 
         Also after SIGTERM: a run on a machine that goes down may save for minutes before it ends.
         """
