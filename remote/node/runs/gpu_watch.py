@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from remote.node import end_reasons
 from remote.node.runs import supervisor
+from remote.shared.constants import LOGS
 
 WINDOW_S = 60.0
 """The use of a GPU is averaged over this time. A mean at or above the limit starts the time below it anew."""
@@ -145,6 +146,7 @@ class GpuWatch:
         self._server: Optional[_Server] = None
         self._reported_at: Optional[float] = None
         self._is_over = False
+        self._failures = 0
 
     def close(self) -> None:
         """Report to the first node that the run has ended here: the GPUs of this node do nothing for it."""
@@ -165,13 +167,27 @@ class GpuWatch:
             OSError,
             ValueError,
             TypeError,
-        ):  # no answer: use of the others is not known, and the next may come
+        ) as error:  # no answer: use of the others is not known, and the next may come
+            self._warn(error)
             return
+        self._failures = 0
         if ends_in_s is not None:
             self._is_over = True
             time.sleep(max(0.0, ends_in_s))
             facts = {"seconds": self._for_s, "percent": self._settings["below"] * 100}
             supervisor.tell_to_stop(self._run_dir, end_reasons.GPUS_IDLE, facts=facts)
+
+    def _warn(self, error: Exception) -> None:
+        """Write a failure that lasts into the node's log, once: until it is over, nothing ends the run."""
+        self._failures += 1
+        if self._failures != STALE_REPORTS:  # the nodes do not start at the same moment
+            return
+        address = "{}:{}".format(self._settings["address"], self._settings["port"])
+        line = "gpuctl: --end-if-gpu-below ends nothing until the nodes share their GPUs' use at {}: {}\n"
+        with contextlib.suppress(OSError), open(
+            str(self._run_dir / LOGS / "{}.log".format(self._node)), "a"
+        ) as log:
+            log.write(line.format(address, error))
 
     def _ends_in_s(self, now: float) -> Optional[float]:
         """Report the time, and return the time until the run ends. `None`: it continues."""

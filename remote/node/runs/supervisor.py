@@ -212,10 +212,13 @@ def _write_exit(
     exit_code: Optional[int],
     stopped: bool,
     ended: Optional[Dict[str, Any]],
-    ended_at: float,
+    ended_at: Optional[float],
     end: Optional[Dict[str, Any]],
 ) -> None:
-    """Write `exit.json` at the very end, on a full disk too; a full disk is the reason if no other is known."""
+    """Write `exit.json` at the very end, on a full disk too; a full disk is the reason if no other is known.
+
+    `ended_at`: `None` if not known.
+    """
     free_bytes, told_at = LOW_DISK_BYTES, None
     with contextlib.suppress(OSError):
         disk = os.statvfs(str(run_dir))
@@ -312,14 +315,18 @@ def wait_for_end(run_dir: Path, deadline_s: float) -> Dict[str, Any]:
 
 
 def clean_up(run_dir: Path) -> None:
-    """Do the work of a killed supervisor: end the rest of its run. Without effect after a regular end."""
+    """Do the work of a killed supervisor: end the rest of its run, and write its end. Without effect after an end."""
     supervisor = read_json(run_dir / "runner.json")
     if not supervisor or (run_dir / "exit.json").exists() or supervisor["boot_id"] != process.boot_id():
         return
+    ended = state(run_dir).get("ended")
     ending.kill_ranks(ending.read_records(run_dir).values())
     forget_place(run_dir)
     if process.birth(supervisor["launcher"]) in (None, supervisor["launcher_birth"]):
         process.signal_group(supervisor["launcher"], signal.SIGKILL)
+    # Once only: later, another program may have the launcher's pid.
+    with contextlib.suppress(OSError):
+        _write_exit(run_dir, None, False, ended, None, None)
 
 
 def _clean_up_killed(node: str) -> None:

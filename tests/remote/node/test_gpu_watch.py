@@ -97,8 +97,24 @@ def test_nodes_end_a_run_together_when_the_last_gpu_is_below(
         assert order == {"reason": "gpus_idle", "seconds": 0.4, "percent": 10.0, "signal": "SIGTERM"}
 
 
-def test_node_whose_first_one_does_not_answer_ends_nothing(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_node_whose_first_one_does_not_answer_ends_nothing_and_says_so_once(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    (tmp_path / "b" / "logs").mkdir(parents=True)
     watch = GpuWatch(tmp_path / "b", "b", settings)
-    for _ in range(3):
+    watch._report_s = 0.0
+    for _ in range(6):
         watch.add(sample(0.0))
-    assert not (tmp_path / "b").exists()
+    assert not (tmp_path / "b" / "stop").exists()
+    [line] = (tmp_path / "b" / "logs" / "b.log").read_text().splitlines()
+    assert line.startswith("gpuctl: --end-if-gpu-below ends nothing until")
+
+
+def test_first_node_whose_port_is_taken_says_so(tmp_path: Path, settings: dict[str, Any]) -> None:
+    (tmp_path / "a" / "logs").mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", settings["port"])):
+        watch = GpuWatch(tmp_path / "a", "a", settings)
+        watch._report_s = 0.0
+        for _ in range(3):
+            watch.add(sample(0.0))
+    assert f"127.0.0.1:{settings['port']}" in (tmp_path / "a" / "logs" / "a.log").read_text()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from node_here import ROOT
 from support import processes_with
 
-from remote.node import end_reasons, run_state
+from remote.node import end_reasons, process, run_state
 from remote.node.runs import supervisor
 
 LAUNCH = """
@@ -156,3 +157,24 @@ def test_node_refuses_a_run_on_gpus_that_another_has(tmp_path: Path) -> None:
     )  # fmt: skip
     refused = "the run 20261121-060000-0000 is going on here"
     assert done.stdout.splitlines() == ["started", refused, "started", refused, "started"], done.stderr
+
+
+def test_rest_of_a_killed_supervisors_run_is_ended_once(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as killed:
+        pass
+    record = {"pid": killed.pid, "birth": "0", "boot_id": process.boot_id(), "init_birth": process.birth(1)}
+
+    def clean_up(launcher: "subprocess.Popen[bytes]") -> None:
+        launched = {"launcher": launcher.pid, "launcher_birth": process.birth(launcher.pid)}
+        (tmp_path / "runner.json").write_text(json.dumps({**record, **launched}))
+        supervisor.clean_up(tmp_path)
+
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as launcher:
+        clean_up(launcher)
+        assert launcher.wait(10) == -signal.SIGKILL
+    ended = json.loads((tmp_path / "exit.json").read_text())
+    assert (ended["ended"], ended["ended_at"]) == ({"reason": "runner_killed"}, None)
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
+        clean_up(stranger)
+        assert stranger.poll() is None, "its pid was the launcher's"
+        stranger.kill()

@@ -155,7 +155,8 @@ def candidates_of(
     Each machine has the interpreter of the request. `usable`: names of the machines that can take part, of which
     fewer than `nnodes` suffice. `None`: all must. Raises Usage for too few.
     """
-    chosen = [machine_of(inventory, name) for name in request.nodes] or inventory.machines
+    named = {machine_of(inventory, name).name for name in request.nodes}  # two names may mean one machine
+    chosen = [m for m in inventory.machines if not request.nodes or m.name in named]
     machines = [machine for machine in chosen if usable is None or machine.name in usable]
     machines.sort(key=lambda machine: (machine.name not in preferred, machine.rank))
     min_count = request.min_nodes or 1

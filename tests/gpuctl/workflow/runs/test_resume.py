@@ -463,6 +463,7 @@ def test_candidates_of_omits_unreachable_machines() -> None:
     assert names(answering, min_nodes=1, nnodes=1) == ["gpu-1"]
     assert names(answering, min_nodes=1, nnodes=9) == ["gpu-1", "gpu-2"]
     assert names(min_nodes=3, nnodes=9) == ["gpu-0", "gpu-1", "gpu-2"]
+    assert names(nodes=("2", "gpu-2", "0")) == ["gpu-0", "gpu-2"], "two names of one machine"
     with pytest.raises(Usage, match=r"--nnodes 3:9 is not possible: the cluster default has 2 nodes\."):
         names(answering, min_nodes=3, nnodes=9)
 
