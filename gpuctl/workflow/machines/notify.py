@@ -85,6 +85,7 @@ def for_run(
             "cluster": run.cluster,
             "name": run.options.name if run.options else None,
             "script": run.script,
+            "args": run.args,
             "node": first.name,
             "nodes": len(run.nodes),
             "ranks": run.world_size,

@@ -235,7 +235,7 @@ def check_nodes(
     busy = any(fact.active_runs for fact in facts.values())
     skip = request.skip_preflight  # then only what every launch needs is checked
     if skip and port is not None and prepared.code:
-        view.note("the preflight is skipped, as you said")
+        view.note("the preflight is skipped")
         return
     probes = None if busy or skip else probe(nodes, master=master.name, rendezvous_port=port)
     preflight.check(

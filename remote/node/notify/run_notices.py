@@ -60,6 +60,7 @@ def ended(run_dir: Path, run: Mapping[str, Any], state: Mapping[str, Any], now: 
     losses = last_losses(run_dir / RANK_METRICS.format(0))
     command = "gpuctl {} {}".format("logs" if status == "failed" else "results", run["run"])
     lines = [
+        " ".join([run["script"], *run["args"]]) if run["args"] else "",
         error_line(error, run["nodes"]) if error else STOPS.get(reason, ""),
         loss_line(losses),
         about_line(run, seconds),
@@ -121,6 +122,7 @@ def document(run: Mapping[str, Any], seconds: float) -> Dict[str, Any]:
         "cluster": run["cluster"],
         "name": run["name"],
         "script": run["script"],
+        "args": list(run["args"]),
         "nodes": run["nodes"],
         "ranks": run["ranks"],
         "seconds": round(seconds, 1),

@@ -40,6 +40,8 @@ class Runner:
         """`lock`: the descriptor of the lock that says that a runner lives."""
         self._queue = queue
         self._lock = lock
+        self._notify: Optional[Dict[str, Any]] = None
+        """Targets of the last run's notices, for the one that the queue is empty."""
 
     def work(self) -> None:
         """Run the entries until none waits. The lock is released before anybody can add another one."""
@@ -49,6 +51,7 @@ class Runner:
                 entries = self._queue.entries()
                 if not entries:
                     crontab.remove(self._queue.folder.name)
+                    self._send_end()
                     fcntl.flock(self._lock, fcntl.LOCK_UN)
                     return
                 entry = self._take(entries)
@@ -56,6 +59,14 @@ class Runner:
                 self._run(entry)
             else:
                 self._wait(changed_at)
+
+    def _send_end(self) -> None:
+        """Send a notice that the queue is empty, if the last run has targets, and was not alone."""
+        ended = self._queue.ended_since_empty()
+        if self._notify and len(ended) > 1:
+            from remote.node.notify import queue_end  # its imports take long
+
+            queue_end.send(self._notify, ended)
 
     def _take(self, entries: List[Entry]) -> Optional[Entry]:
         """Return the entry to run, marked as running: one that a killed runner left, else the next one."""
@@ -82,6 +93,7 @@ class Runner:
     def _run(self, entry: Entry) -> None:
         """Start an entry on its nodes, wait for its end, and take it out of the queue."""
         launch = entry["launch"]
+        self._notify = launch.get("notify") or self._notify
         run_dir = Path(launch["run_dir"])
         gang = Gang(entry["run"], entry["peers"])
         with door.listening(entry["door"], gang) if entry["peers"] else contextlib.nullcontext():

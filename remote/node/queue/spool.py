@@ -82,6 +82,14 @@ class Spool:
             filter(None, map(read_json, self._ended.glob("*.json"))), key=lambda entry: int(entry["entry"])
         )
 
+    def ended_since_empty(self) -> List[Entry]:
+        """Return the entries that have run since the queue was empty before, and note that it is empty now."""
+        mark = self.folder / ".empty"
+        empty_at = mark.stat().st_mtime if mark.exists() else 0.0
+        mark.touch(mode=0o600)
+        ran = [entry for entry in self.ended() if entry["state"] != REMOVED and entry["ended_at"] > empty_at]
+        return sorted(ran, key=lambda entry: float(entry["ended_at"]))
+
     def changed_at(self) -> int:
         """Return the time of the folder's last change, which each change of an entry makes."""
         return os.stat(str(self.folder)).st_mtime_ns

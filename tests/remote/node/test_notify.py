@@ -29,6 +29,7 @@ RUN = {
     "cluster": "default",
     "name": None,
     "script": "train.py",
+    "args": [],
     "node": "gpu-0",
     "nodes": 1,
     "ranks": 2,

@@ -326,3 +326,42 @@ def test_cron_continues_the_queue_after_a_restart(here: QueueHere) -> None:
     here.wait()
     assert here.lines() == ["1", "2"]
     wait_for(lambda: (here.home / "crontab").read_text() == backup + "\n", what="the removal of the line")
+
+
+def test_one_notice_says_that_the_queue_is_empty(here: QueueHere) -> None:
+    notices = here.home / "notices"
+    facts: dict[str, Any] = {
+        "cluster": "default",
+        "name": None,
+        "script": "my.py",
+        "args": [],
+        "node": "gpu-0",
+    }
+    facts |= {
+        "nodes": 1,
+        "ranks": 1,
+        "hourly_usd": None,
+        "started": time.time(),
+        "peers": {},
+        "continues": False,
+    }
+    target = f"command:echo $GPUCTL_NOTIFY_TITLE >> {notices}"
+
+    def entry(line: str) -> dict[str, Any]:
+        made = here.entry(line, args=["--lr", "3"], tags={"sweep": "s"})
+        made["launch"]["notify"] = {
+            "targets": [target],
+            "settings": {},
+            "run": {**facts, "run": made["run"]},
+            "machine": None,
+        }
+        return made
+
+    here.add(entry("exit 0"), entry("exit 3"), entry("exit 0"))
+    here.wait()
+
+    def empty() -> list[str]:
+        lines = notices.read_text().splitlines() if notices.exists() else []
+        return [line for line in lines if "queue" in line]
+
+    assert wait_for(empty, what="the notice") == ["the queue of default is empty: 2 succeeded, 1 failed"]
