@@ -85,7 +85,7 @@ def test_up_adds_missing_machines_and_refuses_other_changes(gpuctl: CloudGpuctl)
     assert len({instance["place"].split("/")[0] for instance in gpuctl.cloud.live_instances()}) == 1
     other = "VM.GPU.A10.1" if gpuctl.kind.provider == "oci" else "g5.xlarge"
     for words, named in (
-        (("--count", "1"), "gpuctl down"),
+        (("--count", "1"), "default-1"),
         (("--shape", other), "--shape"),
         (("--image", "another"), "--image"),
     ):

@@ -22,6 +22,7 @@ from remote.node.runs import start, supervisor
 from remote.shared.constants import RUN_ID_VARIABLE
 
 POLL_S = 0.5
+CUT_OFF = "it was cut off as it started"
 BEGIN_S = 10.0
 """A supervisor writes its first file within this time."""
 
@@ -124,6 +125,8 @@ class Runner:
             for pid in process.with_variable(RUN_ID_VARIABLE, entry["run"]):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            if (run_dir / supervisor.STARTING).exists():  # a second start might do its work twice
+                return record_failure(launch, run_dir, CUT_OFF)
             shutil.rmtree(str(run_dir), ignore_errors=True)
         started_at = datetime.fromtimestamp(entry["started_at"], timezone.utc)
         launch["record"]["started_at"] = started_at.isoformat(timespec="milliseconds")
@@ -136,13 +139,18 @@ class Runner:
                 if set(run_state.active_runs()) - {entry["run"]}:  # `train` started it in between
                     time.sleep(POLL_S)
                     continue
-                supervisor.record_failed_start(run_dir, launch["argv"][0], str(error))
-                if launch.get("notify"):
-                    from remote.node.notify import run_watch  # its imports take long
-
-                    run_watch.begin(run_dir, launch["notify"])
-                return str(error)
+                return record_failure(launch, run_dir, str(error))
             return None
+
+
+def record_failure(launch: Dict[str, Any], run_dir: Path, why: str) -> str:
+    """Record and notify that a run could not start. Returns why."""
+    supervisor.record_failed_start(run_dir, launch["argv"][0], why)
+    if launch.get("notify"):
+        from remote.node.notify import run_watch  # its imports take long
+
+        run_watch.begin(run_dir, launch["notify"])
+    return why
 
 
 def has_begun(run_dir: Path) -> bool:

@@ -38,6 +38,8 @@ from remote.shared.files import read_json, temporary_beside, write_json
 RESERVE_BYTES = 64 * 1024
 """Kept aside so that the exit status can be written on a full disk."""
 LOW_DISK_BYTES = 1024 * 1024
+STARTING = "starting"
+"""In the run's folder: its launcher may have started, whatever else is missing there."""
 REASON = "reason.json"
 """In the run's folder: why its launcher failed, where that knows it."""
 
@@ -112,6 +114,7 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     )
     process.adopt_orphans()
     process.allow_open_files()  # DataLoader workers hand each batch over as open files
+    (run_dir / STARTING).touch()
     try:
         launcher = subprocess.Popen(
             spec["argv"], cwd=str(run_dir), env=environment, stdout=log, stderr=log, start_new_session=True

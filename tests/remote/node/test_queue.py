@@ -365,3 +365,13 @@ def test_one_notice_says_that_the_queue_is_empty(here: QueueHere) -> None:
         return [line for line in lines if "queue" in line]
 
     assert wait_for(empty, what="the notice") == ["the queue of default is empty: 2 succeeded, 1 failed"]
+
+
+def test_entry_whose_launcher_may_have_run_is_not_started_again(here: QueueHere) -> None:
+    cut, following = here.entry(), here.entry()
+    folder = Path(cut["launch"]["run_dir"])
+    folder.mkdir(parents=True)
+    (folder / "starting").touch()
+    here.add(cut, following)
+    here.wait()
+    assert (here.lines(), here.states()) == (["2"], {"1": "failed", "2": "succeeded"})
