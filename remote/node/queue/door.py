@@ -7,14 +7,12 @@ no node needs a way to log in to another.
 import contextlib
 import random
 import secrets
-import socket
-import socketserver
 import time
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
-from remote.node.runs.gpu_watch import opened, sealed
+from remote.node import signed_lines
 from remote.shared.constants import RENDEZVOUS_PORTS
 from remote.shared.files import read_json, write_json
 
@@ -24,7 +22,6 @@ FRESH_S = 10.0
 """An answer counts for this time."""
 LOST_S = 120.0
 """A node of an active run that is silent for longer is lost, and the run is stopped."""
-CONNECT_S = 5.0
 MAX_MESSAGE = 1 << 16
 PEER_FAILED = "peer_failed"
 """Reason for the order to stop where another node failed."""
@@ -44,11 +41,9 @@ def settings_of(folder: Path, address: str) -> Dict[str, Any]:
 
 def ask(door: Mapping[str, Any], message: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
     """Send a message to the first node and return its answer. `None`: no answer."""
-    key = door["key"].encode()
+    address = (door["address"], door["port"])
     try:
-        with socket.create_connection((door["address"], door["port"]), timeout=CONNECT_S) as connection:
-            connection.sendall(sealed(message, key))
-            return opened(connection.makefile("rb").readline(MAX_MESSAGE), key)
+        return signed_lines.ask(address, door["key"].encode(), message, MAX_MESSAGE)
     except (OSError, ValueError):
         return None
 
@@ -110,30 +105,10 @@ class Gang:
 @contextlib.contextmanager
 def listening(settings: Mapping[str, Any], gang: Gang) -> Iterator[None]:
     """Answer the other nodes of a run while the body runs."""
-    with _Server((settings["address"], settings["port"]), gang, settings["key"].encode()) as server:
+    address = (settings["address"], settings["port"])
+    with signed_lines.Server(address, settings["key"].encode(), gang.answer, MAX_MESSAGE) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield
         finally:
             server.shutdown()
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True
-    daemon_threads = True
-
-    def __init__(self, address: Tuple[str, int], gang: Gang, key: bytes) -> None:
-        super().__init__(address, _Connection)
-        self.gang = gang
-        self.key = key
-
-
-class _Connection(socketserver.StreamRequestHandler):
-    timeout = CONNECT_S
-    server: _Server
-
-    def handle(self) -> None:
-        """Answer the message of a node."""
-        message = opened(self.rfile.readline(MAX_MESSAGE), self.server.key)
-        if message is not None:
-            self.wfile.write(sealed(self.server.gang.answer(message), self.server.key))

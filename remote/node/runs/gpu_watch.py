@@ -5,18 +5,13 @@ answers when the run ends. A node without a report, or with a GPU whose use is n
 """
 
 import contextlib
-import hashlib
-import hmac
-import json
 import math
-import socket
-import socketserver
 import time
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from remote.node import end_reasons
+from remote.node import end_reasons, signed_lines
 from remote.node.runs import supervisor
 from remote.shared.constants import LOGS
 
@@ -29,7 +24,6 @@ PARTS = 4
 """If the limit's time is short, a window and the time between reports are this part of it."""
 SLACK_S = 5.0
 """The nodes take samples at most this far apart."""
-CONNECT_S = 5.0
 MAX_MESSAGE = 1024
 
 
@@ -91,45 +85,6 @@ class Reports:
         return below_s >= self._for_s and now - at <= self._stale_s
 
 
-def sealed(document: Mapping[str, Any], key: bytes) -> bytes:
-    """Return a document as a line with its signature."""
-    body = json.dumps(document).encode()
-    return hmac.new(key, body, hashlib.sha256).hexdigest().encode() + b" " + body + b"\n"
-
-
-def opened(line: bytes, key: bytes) -> Optional[Dict[str, Any]]:
-    """Return the document of a line. `None`: its signature is not of this key."""
-    signature, _, body = line.rstrip(b"\n").partition(b" ")
-    expected = hmac.new(key, body, hashlib.sha256).hexdigest().encode()
-    return dict(json.loads(body)) if hmac.compare_digest(signature, expected) else None
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    """The first node's port for reports."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-
-    def __init__(self, address: Tuple[str, int], reports: Reports, key: bytes) -> None:
-        super().__init__(address, _Connection)
-        self.reports = reports
-        self.key = key
-
-
-class _Connection(socketserver.StreamRequestHandler):
-    timeout = CONNECT_S
-    server: _Server
-
-    def handle(self) -> None:
-        """Answer a report."""
-        message = opened(self.rfile.readline(MAX_MESSAGE), self.server.key)
-        if message is not None:
-            now = time.monotonic()
-            ends_at = self.server.reports.report(message["node"], message["below_s"], now)
-            answer = {"ends_in_s": None if ends_at is None else ends_at - now}
-            self.wfile.write(sealed(answer, self.server.key))
-
-
 class GpuWatch:
     """Looks at the samples of a node's use, and ends the run on the node when all nodes are to end."""
 
@@ -143,7 +98,8 @@ class GpuWatch:
         self._below = TimeBelow(settings["below"], min(WINDOW_S, self._for_s / PARTS))
         self._key = settings["key"].encode()
         self._reports = Reports(settings["nodes"], self._for_s, self._report_s)
-        self._server: Optional[_Server] = None
+        self._address = (settings["address"], settings["port"])
+        self._server: Optional[signed_lines.Server] = None
         self._reported_at: Optional[float] = None
         self._is_over = False
         self._failures = 0
@@ -195,14 +151,18 @@ class GpuWatch:
         if settings["nodes"][0] != self._node:
             return self._ask(self._below.seconds)
         if len(settings["nodes"]) > 1 and self._server is None:
-            self._server = _Server((settings["address"], settings["port"]), self._reports, self._key)
+            self._server = signed_lines.Server(self._address, self._key, self._answer, MAX_MESSAGE)
             Thread(target=self._server.serve_forever, daemon=True).start()
         ends_at = self._reports.report(self._node, self._below.seconds, now)
         return None if ends_at is None else ends_at - now
 
+    def _answer(self, message: Dict[str, Any]) -> Dict[str, Any]:
+        """Take another node's report."""
+        now = time.monotonic()
+        ends_at = self._reports.report(message["node"], message["below_s"], now)
+        return {"ends_in_s": None if ends_at is None else ends_at - now}
+
     def _ask(self, below_s: Optional[float]) -> Optional[float]:
-        address = (self._settings["address"], self._settings["port"])
-        with socket.create_connection(address, timeout=CONNECT_S) as connection:
-            connection.sendall(sealed({"node": self._node, "below_s": below_s}, self._key))
-            answer = opened(connection.makefile("rb").readline(MAX_MESSAGE), self._key)
+        report = {"node": self._node, "below_s": below_s}
+        answer = signed_lines.ask(self._address, self._key, report, MAX_MESSAGE)
         return None if answer is None else answer["ends_in_s"]

@@ -9,7 +9,8 @@ import pytest
 from support import wait_for
 
 from remote.node.network import free_port
-from remote.node.runs.gpu_watch import GpuWatch, Reports, TimeBelow, mean_use, opened, sealed
+from remote.node.runs.gpu_watch import GpuWatch, Reports, TimeBelow, mean_use
+from remote.node.signed_lines import opened, sealed
 
 
 @pytest.fixture
