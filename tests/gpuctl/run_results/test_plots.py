@@ -3,44 +3,15 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from support import a_result
+from result_samples import FAILED, RESULT
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.run_results import curves, plots
 from inventories.disk.store import RunFolder
-from inventories.runs.end_reasons import Reason
-from inventories.runs.run import FirstError, RankResult, Result, Share, StepMs, TrainSummary
+from inventories.runs.run import Result, TrainSummary
 from inventories.runs.search import Search, Trial
-
-if TYPE_CHECKING:
-    pass
-
-RESULT = a_result(
-    script="built-in",
-    nnodes=2,
-    world_size=2,
-    ended_at=None,
-    train=TrainSummary(
-        loss=(0.9, float("nan"), 0.3),
-        samples_per_s=8412.0,
-        step_ms=StepMs(p50=3.1),
-        share=Share(compute=0.6, communication=0.3, data=0.1),
-    ),
-    ranks=(RankResult(rank=0, local_rank=0, node="node-0"),),
-    cost_usd=None,
-    dir="/here",
-)
-FAILED = replace(
-    RESULT,
-    run="20261121-054625-aaaa",
-    train=TrainSummary(),
-    first_error=FirstError(
-        rank=1, node="node-1", message='exit status 3: "boom", he said\nand left', reason=Reason.EXIT_CODE
-    ),
-)
 
 
 def test_write_plot_refuses_runs_without_timings(tmp_path: Path) -> None:
