@@ -137,6 +137,24 @@ optional_cluster_options = functools.partial(common_options, about="optional")
 """As `common_options`, for a command that is about a cluster only if --cluster was typed: `app.cluster_named`."""
 
 
+def region_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say where in accounts it looks: `regions`, `all_regions`, `profile`."""
+    options = (
+        click.option(
+            "--region",
+            "regions",
+            multiple=True,
+            metavar="R",
+            help="Where to look (default: the configured one).",
+        ),
+        click.option("--all-regions", is_flag=True, help="Look in every region of the account."),
+        click.option("--profile", metavar="NAME", help="Profile of the SDK's configuration."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 def global_options(about: About = "one") -> list[click.Option]:
     """The global options as click wants them, in the overview's order."""
     options = []

@@ -4,7 +4,7 @@ import click
 
 from gpuctl.app import App
 from gpuctl.command_line import completions
-from gpuctl.command_line.options import every_cluster_options
+from gpuctl.command_line.options import every_cluster_options, region_options
 
 
 @click.command()
@@ -18,11 +18,7 @@ from gpuctl.command_line.options import every_cluster_options
     help="oci, aws, eks or oke (default: those that are set up here).",
     shell_complete=completions.clouds,
 )
-@click.option(
-    "--region", "regions", multiple=True, metavar="R", help="Where to look (default: the configured one)."
-)
-@click.option("--all-regions", is_flag=True, help="Look in every region of the account.")
-@click.option("--profile", metavar="NAME", help="Profile of the SDK's configuration.")
+@region_options
 @click.option("--context", metavar="NAME", help="Look in this context of the kubeconfig, for pods there.")
 @click.option("--compartment", metavar="OCID", help="OCI: the compartment (default: all that you may see).")
 def command(

@@ -130,10 +130,10 @@ def _setting_columns(
     if len(differing) > MAX_SETTINGS:
         return {"differs by": differences(results, terse=True)}
     titles = _titles([name for _, name in differing])
-    taken = {"run", "name", "status", *dict(FIGURES), *(name for kind, name in settings if kind == "run")}
+    reserved = {"run", "name", "status", *dict(FIGURES), *(name for kind, name in settings if kind == "run")}
     columns: dict[str, Sequence[str]] = {}
     for (kind, name), values in differing.items():
-        title = f"--{titles[name]}" if kind == "option" and titles[name] in taken else titles[name]
+        title = f"--{titles[name]}" if kind == "option" and titles[name] in reserved else titles[name]
         columns[title] = [text.shorten(setting_text((kind, name), value), CELL_WIDTH) for value in values]
     return columns
 
