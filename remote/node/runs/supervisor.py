@@ -38,7 +38,7 @@ from remote.shared.files import read_json, temporary_beside, write_json
 RESERVE_BYTES = 64 * 1024
 """Kept aside so that the exit status can be written on a full disk."""
 LOW_DISK_BYTES = 1024 * 1024
-STARTING = "starting"
+STARTING = ".starting"
 """In the run's folder: its launcher may have started, whatever else is missing there."""
 REASON = "reason.json"
 """In the run's folder: why its launcher failed, where that knows it."""

@@ -26,7 +26,7 @@ REMOVED = ".removed-"
 HERE_TOO = (constants.LOGS, constants.METRICS, constants.RANKS, constants.USAGE)
 """Folders of a run that the computer which started it downloads as a whole."""
 OWN_FILES = (
-    "torchrun", "runner.json", "exit.json", "stop", "reason.json", constants.PLACE, ".reserve",
+    "torchrun", "runner.json", "exit.json", "stop", "reason.json", constants.PLACE, ".reserve", ".starting",
     constants.RUN_RECORD, constants.CODE_RECORD, LISTING, constants.HANGS, constants.ENDING, constants.STOP_GRACE,
 )  # fmt: skip
 """Files of the launcher and of our own part next to them, useless after the run."""

@@ -22,6 +22,7 @@ from inventories.runs.queue import Queue
 from remote.node.queue import door
 from remote.node.queue.door import Gang
 from remote.node.queue.spool import moved, next_entry
+from remote.node.runs import supervisor
 from remote.runs import queue
 from remote.sessions import node_payload
 
@@ -371,7 +372,7 @@ def test_entry_whose_launcher_may_have_run_is_not_started_again(here: QueueHere)
     cut, following = here.entry(), here.entry()
     folder = Path(cut["launch"]["run_dir"])
     folder.mkdir(parents=True)
-    (folder / "starting").touch()
+    (folder / supervisor.STARTING).touch()
     here.add(cut, following)
     here.wait()
     assert (here.lines(), here.states()) == (["2"], {"1": "failed", "2": "succeeded"})

@@ -13,6 +13,8 @@ from support import processes_with
 
 from remote.node import end_reasons, process, run_state
 from remote.node.runs import supervisor
+from remote.node.storage import leftovers, outputs
+from remote.shared import trees
 
 LAUNCH = """
 import json, os, signal, sys
@@ -68,6 +70,24 @@ def test_processes_of_a_run_may_open_as_many_files_as_the_node_allows(tmp_path: 
     )
     soft, hard = limits.read_text().split()
     assert soft == hard != "256"
+
+
+def test_files_of_the_supervisor_are_no_outputs_and_no_leftovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's tasks run in the folder of its supervisor, and what they write there is listed."""
+    run_dir = tmp_path / "daemons-1"
+    code = LAUNCH.format(root=str(ROOT), run_dir=str(run_dir), argv=["/bin/true"], hook="lambda *_: None")
+    subprocess.run(
+        [sys.executable, "-I", "-c", code], env={"HOME": str(tmp_path)}, timeout=60, check=True, stdout=-3
+    )
+    known = tmp_path / "ray" / "gpu-0" / "node.json"
+    known.parent.mkdir(parents=True)
+    known.write_text(json.dumps({"run_dir": str(run_dir), "temp_dir": str(tmp_path)}))
+    monkeypatch.setattr(outputs, "NODE_HOME", tmp_path)
+    assert (run_dir / "exit.json").exists()
+    assert outputs.written_by_tasks("gpu-0", {}, 0) == []
+    assert list(trees.walk(run_dir, leftovers.HERE_TOO + leftovers.OWN_FILES)) == []
 
 
 LISTS = """
