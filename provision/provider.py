@@ -184,6 +184,14 @@ class AdoptingProvider(Protocol):
 
 
 @runtime_checkable
+class OutliningProvider(Protocol):
+    """A provider that can plan without an account."""
+
+    def outline(self, spec: Spec) -> Plan:
+        """Return the plan for an unknown account, as if it had no resource of ours."""
+
+
+@runtime_checkable
 class EndingProvider(Protocol):
     """A provider whose machines can end at a time, without a computer of ours."""
 

@@ -6,8 +6,11 @@ alone. Refreshed prices are in `provision.pricing.prices`.
 
 import re
 
+from inventories.errors import InvalidInput
+from inventories.specs.spec import Spec
 from inventories.text import nearest
 from provision.clouds import Shape, descriptions
+from provision.errors import UnknownShape
 
 SHAPES: dict[str, Shape] = {shape.name: shape for cloud in descriptions() for shape in cloud.shapes}
 """Shapes by name."""
@@ -46,3 +49,34 @@ def provider_by_name(name: str) -> str | None:
     if name in SHAPES:
         return SHAPES[name].provider
     return next((cloud.name for cloud in descriptions() if re.fullmatch(cloud.shape_pattern, name)), None)
+
+
+def infer(spec: Spec) -> str:
+    """Return the name of the provider that the spec means; an explicit one wins.
+
+    Raises:
+        UnknownShape: no provider has the shape.
+        InvalidInput: nothing names a provider.
+    """
+    if spec.provider is not None:
+        return spec.provider
+    if spec.hosts is not None:
+        return "hosts"
+    if spec.context is not None:
+        return "kubernetes"
+    if spec.shape is None:
+        raise InvalidInput(
+            "Nothing says where the machines come from. Give `--provider local` for hosts on this machine, "
+            "`--shape SHAPE` for rented ones, or `--hosts FILE` for those that you have."
+        )
+    return "local" if spec.shape == "local" else _provider_of(spec.shape)
+
+
+def _provider_of(shape: str) -> str:
+    # A name that looks like a cloud's is for that cloud to know: it has more than our catalog.
+    provider = provider_by_name(shape)
+    if provider is None:
+        near = nearest_shapes(shape)
+        hint = f"The nearest are {', '.join(near)}. " if near else ""
+        raise UnknownShape(f"No provider has a shape '{shape}'. {hint}`gpuctl shapes` lists all.")
+    return provider

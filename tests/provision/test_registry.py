@@ -11,8 +11,8 @@ from inventories.errors import InvalidInput
 from inventories.specs.spec import Spec
 from provision.clouds import CLOUDS, PROVIDERS
 from provision.errors import ProvisionError, UnknownShape
-from provision.pricing.catalog import SHAPES
-from provision.registry import infer, load
+from provision.pricing.catalog import SHAPES, infer
+from provision.registry import load
 
 
 @pytest.mark.parametrize(

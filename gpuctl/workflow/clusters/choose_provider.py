@@ -10,7 +10,6 @@ from inventories.errors import InvalidInput, InventoryError
 from inventories.specs.spec import Spec
 from provision.clouds import CLOUDS, RENTED, base_of
 from provision.errors import RefusedPlan, UnknownShape
-from provision.provider import Provider
 
 BASE_LENGTH = 16
 """Number of characters of a cluster's name that a name derived from it keeps."""
@@ -44,10 +43,10 @@ def resolve_shape(spec: Spec) -> Spec:
     return spec
 
 
-def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:
-    """Return the spec's provider; an existing cluster keeps the provider it was begun with. Calls no cloud."""
+def choose_provider(folder: ClusterFolder, spec: Spec) -> str:
+    """Return the name of the spec's provider; an existing cluster keeps the provider it was begun with."""
     from provision.clouds import check_name
-    from provision.registry import infer, load
+    from provision.pricing.catalog import infer
 
     had = provider_name(folder)
     if had is not None and spec == replace(spec, provider=None, shape=None, hosts=None, context=None):
@@ -60,7 +59,7 @@ def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:
             f"{folder.name}), or make a new one beside it, with the same options: gpuctl up --cluster "
             f"{_free(folder, name).name} …"
         )
-    return load(name, folder)
+    return name
 
 
 def provider_name(folder: ClusterFolder) -> str | None:
@@ -76,7 +75,7 @@ def provider_name(folder: ClusterFolder) -> str | None:
 def folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder:
     """Return the cluster's folder, or a free one if the cluster has another provider: a dry run should not fail."""
     from provision.clouds import names
-    from provision.registry import infer
+    from provision.pricing.catalog import infer
 
     had = provider_name(folder)
     if had is None or spec == replace(spec, provider=None, shape=None, hosts=None, context=None):

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from gpuctl.app import App
 from gpuctl.command_results import ClusterState, ClusterSummary
 from gpuctl.workflow.clusters import status
+from gpuctl.workflow.clusters.bill import ending_of
 from gpuctl.workflow.clusters.choose_provider import provider_name
-from gpuctl.workflow.clusters.status import ending_of, inventory_now
+from gpuctl.workflow.clusters.status import inventory_now
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder

@@ -11,7 +11,7 @@ from gpuctl.app import App
 from gpuctl.command_results import ClusterCost, CostResult, DayCost, RunCost
 from gpuctl.errors import Usage
 from gpuctl.workflow.clusters.accounts import Accounts, cloud_record, prices_at, scan_accounts
-from gpuctl.workflow.clusters.status import ending_of
+from gpuctl.workflow.clusters.bill import ending_of
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
 from inventories.machine import Inventory, Machine

@@ -80,7 +80,8 @@ def _check_cloud(app: App, folder: ClusterFolder, spec: Spec) -> Iterator[Findin
     from gpuctl.workflow.clusters.choose_provider import choose_provider, resolve_shape
     from gpuctl.workflow.clusters.defaults import with_defaults
     from provision.clouds import check_name
-    from provision.registry import infer, load
+    from provision.pricing.catalog import infer
+    from provision.registry import load
 
     if spec == replace(spec, provider=None, shape=None, context=None) and not folder.exists():
         yield Finding(
@@ -98,7 +99,7 @@ def _check_cloud(app: App, folder: ClusterFolder, spec: Spec) -> Iterator[Findin
         check_name(named)
     try:
         folder = _folder_for(named, folder) if named else folder
-        provider = load(named, folder) if named else choose_provider(folder, spec)
+        provider = load(named or choose_provider(folder, spec), folder)
         spec, defaults = with_defaults(app, spec, folder, provider)
         yield from (Finding(what="defaults", ok=None, detail=note) for note in defaults)
         yield from provider.check(spec)

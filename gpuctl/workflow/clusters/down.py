@@ -7,9 +7,9 @@ from gpuctl.app import App
 from gpuctl.command_results import DownResult, LeftOnNode
 from gpuctl.errors import Attention, Declined
 from gpuctl.text import for_cluster, spent
+from gpuctl.workflow.clusters.bill import cost_so_far
 from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.cost import record_removal
-from gpuctl.workflow.clusters.status import cost_so_far
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import restore_firewalls
 from gpuctl.workflow.runs.queued_runs import clear, open_entries

@@ -1,13 +1,20 @@
 """`status`: the state of a cluster's machines, as the provider describes it."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuctl.app import App
 from gpuctl.command_results import ClusterStatus, IdleStatus
+from gpuctl.workflow.clusters.bill import (
+    cost_of,
+    ending_of,
+    hourly_of,
+    price_of_all,
+    stopped_without_bill,
+)
 from gpuctl.workflow.clusters.choose_provider import provider_name
-from gpuctl.workflow.clusters.ends import ends_of, is_relied_on
+from gpuctl.workflow.clusters.ends import ends_of
 from gpuctl.workflow.clusters.limits import start_cut_off
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.idle import idle_state
@@ -15,80 +22,16 @@ from gpuctl.workflow.machines.notify import undelivered
 from gpuctl.workflow.machines.setup_state import unprepared_note
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
-from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
 from provision.clouds import RENTED
-from provision.clouds import describe as describe_cloud
 from provision.errors import API_UNAVAILABLE, ProvisionError
-from provision.pricing import spending
-from provision.pricing.prices import price_of
 from provision.provider import Provider
 from provision.records import EndGuard
 from provision.registry import load
-from provision.rented import ends
 from provision.rented.state import CloudState
 from remote.fanout import fan_out, values
 
 UNFINISHED = "`gpuctl up` as before continues with it, `gpuctl down` removes what there is"
-
-
-def cost_so_far(
-    folder: ClusterFolder, now: datetime, alive: Collection[Machine] | None = None
-) -> float | None:
-    """Return the cost of the cluster's machines since each was made, USD, by list price. `None`: not known.
-
-    `alive`: the machines that have not ended, if known.
-    """
-    try:
-        inventory = folder.load()
-        if alive is None:
-            return cost_of(inventory, None, now)
-        ids = {machine.id for machine in alive}
-        marked = [m if m.id in ids else replace(m, state="gone") for m in inventory.machines]
-        return cost_of(replace(inventory, machines=tuple(marked)), ending_of(folder, inventory.provider), now)
-    except InventoryError:
-        return None
-
-
-def cost_of(inventory: Inventory, expires_at: str | None, now: datetime) -> float | None:
-    """Return the cost of the machines, USD; deleted ones cost at most until `expires_at`. `None`: not known."""
-    each_usd = None
-    if inventory.hourly_usd is not None and inventory.machines:
-        each_usd = inventory.hourly_usd / len(inventory.machines)
-    ended = now if expires_at is None else min(now, datetime.fromisoformat(expires_at))
-    rented = inventory.provider in RENTED and inventory.shape is not None
-    least_s = describe_cloud(inventory.provider).least_billed_s(inventory.shape or "") if rented else 0.0
-    costs = [
-        spending.cost_so_far(
-            each_usd,
-            [machine.launched_at or inventory.created_at],
-            ended if machine.state == "gone" else now,
-            least_s,
-        )
-        for machine in inventory.machines
-    ]
-    known = [cost for cost in costs if cost is not None]
-    return round(sum(known), 4) if known and len(known) == len(costs) else None
-
-
-def hourly_of(inventory: Inventory) -> float | None:
-    """Return the hourly price, USD, without machines that are gone or stopped without a bill. `None`: not known."""
-    billed = sum(machine.state != "gone" for machine in inventory.machines) - len(
-        stopped_without_bill(inventory)
-    )
-    if not inventory.hourly_usd or billed == len(inventory.machines):
-        return inventory.hourly_usd
-    return round(inventory.hourly_usd * billed / len(inventory.machines), 6)
-
-
-def stopped_without_bill(inventory: Inventory) -> tuple[Machine, ...]:
-    """Return the machines that are stopped, and of which the cloud bills the disk alone."""
-    if inventory.provider not in RENTED:
-        return ()
-    bills = describe_cloud(inventory.provider).bills_stopped
-    return tuple(
-        m for m in inventory.machines if m.state == "stopped" and not bills(m.shape or inventory.shape or "")
-    )
 
 
 def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
@@ -142,7 +85,7 @@ def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventor
         machines = _refreshed(provider, inventory.machines, say)
     if len(machines) == len(inventory.machines) and (advice := unprepared_note(folder, machines)):
         say(advice)
-    return replace(inventory, machines=machines, hourly_usd=_price_of_all(folder, inventory, len(machines)))
+    return replace(inventory, machines=machines, hourly_usd=price_of_all(folder, inventory, len(machines)))
 
 
 def _refreshed(
@@ -157,29 +100,6 @@ def _refreshed(
         say(why)
     refreshed = values([outcome for outcome in outcomes if outcome.node not in silent])
     return tuple(refreshed.get(machine.name) or replace(machine, state="unknown") for machine in machines)
-
-
-def _price_of_all(folder: ClusterFolder, inventory: Inventory, count: int) -> float | None:
-    """Return the hourly price of `count` machines: machines that the inventory lacks are billed, too."""
-    known = len(inventory.machines)
-    if count == known:
-        return inventory.hourly_usd
-    if known:
-        return None if inventory.hourly_usd is None else inventory.hourly_usd / known * count
-    each_usd = _list_price(folder, inventory)
-    return None if each_usd is None else each_usd * count
-
-
-def _list_price(folder: ClusterFolder, inventory: Inventory) -> float | None:
-    """Return the on-demand price of a machine, USD an hour. `None`: not known, or a spot machine."""
-    record = CloudState(folder).load() if inventory.provider in RENTED else None
-    if record is None or record.spot:
-        return None
-    try:
-        price = price_of(CloudState(folder).home, record.shape, record.target.region)
-    except InventoryError:
-        return None  # a torn file of prices hides no machine
-    return price.usd_per_hour if price else None
 
 
 def describe(
@@ -249,17 +169,3 @@ def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Invento
         created_at=record.created_at if record else str(journal[0]["at"]),
         machines=() if record else load(name, folder).find(),
     )
-
-
-def ending_of(folder: ClusterFolder, provider: str, guards: Sequence[EndGuard] | None = None) -> str | None:
-    """Return the time at which the bill of the machines ends, ISO 8601, UTC.
-
-    `None`: nothing ends it, or not for sure. `guards`: the mechanisms as the cloud describes them. Empty or
-    `None`: nobody asked, so it is the planned time.
-    """
-    record = CloudState(folder).load() if provider in RENTED else None
-    if record is None:
-        return None
-    timed = [guard for guard in guards or () if guard.guard != ends.IDLE]
-    ended = any(map(is_relied_on, timed)) if timed else ends.ends_bill(record)
-    return record.expires_at if ended else None

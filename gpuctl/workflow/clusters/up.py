@@ -36,8 +36,8 @@ from gpuctl.workflow.machines.reach import (
     never_ready,
     reach,
 )
-from gpuctl.workflow.machines.setup import Setup, plan_setup, set_up, setup_hint
-from gpuctl.workflow.machines.setup_state import READY, SETTLED, SETUP, setup_steps, unprepared_note
+from gpuctl.workflow.machines.setup import plan_setup, set_up, setup_hint
+from gpuctl.workflow.machines.setup_state import READY, SETTLED, SETUP, Setup, setup_steps, unprepared_note
 from gpuctl.workflow.runs.idle_nodes import refuse_to_end_busy
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
@@ -48,8 +48,9 @@ from inventories.specs.spec import Spec
 from inventories.text import dollars, plural
 from provision.clouds import RENTED
 from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
-from provision.provider import AdoptingProvider, Plan, Provider
+from provision.provider import AdoptingProvider, OutliningProvider, Plan, Provider
 from provision.records import EndGuard
+from provision.registry import load
 from provision.rented.ends import IDLE, POWER_OFF
 from provision.rented.launch.user_data import EXPIRE_UNIT
 from provision.rented.planning.caller_address import AddressUnknown
@@ -200,7 +201,7 @@ def _provider(
     app: App, folder: ClusterFolder, spec: Spec, boot_timeout_s: float | None
 ) -> tuple[Provider, Spec, tuple[str, ...]]:
     """Return the spec's provider, the spec to pass to it, and notes on defaults of the user's configuration in it."""
-    provider = choose_provider(folder, spec)
+    provider = load(choose_provider(folder, spec), folder)
     if boot_timeout_s is not None and not provider.billed:
         raise InvalidInput(
             f"{provider.name} has no --boot-timeout: its machines are up already. Leave that out, or name "
@@ -288,17 +289,11 @@ def _ask(app: App, plan: Plan, setup: Setup, ending: Sequence[Machine]) -> Plan:
 
 def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) -> tuple[Plan, str]:
     """Return the plan. If the account can't be asked: the plan for an empty account, and the reason."""
-    from provision.rented.managed_kubernetes.provider import ManagedKubernetes
-    from provision.rented.provider import CloudProvider
-
     try:
         return provider.plan(spec, current), ""
     except (BadCredentials, Unclear) as error:
-        if (
-            not isinstance(provider, CloudProvider | ManagedKubernetes)
-            or current is not None
-            or isinstance(error, UnknownProfile)
-        ):
+        unknown_profile = isinstance(error, UnknownProfile)
+        if not isinstance(provider, OutliningProvider) or current is not None or unknown_profile:
             raise
         return provider.outline(spec), str(error)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuctl.command_results import SetupPlan, SshAccess, UpPlan
 from gpuctl.text import clean, nothing_ends
-from gpuctl.workflow.machines.setup import NO_SETUP, Setup
+from gpuctl.workflow.machines.setup_state import NO_SETUP, Setup
 from inventories.specs.gpu_driver import DriverPlan
 from inventories.text import dollars, plural
 from provision.clouds import KUBERNETES, RENTED, refresh_command

@@ -9,47 +9,27 @@ import os
 import shlex
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpuctl.app import App
 from gpuctl.command_results import SetUp
 from gpuctl.text import clean, dollars, for_cluster
-from gpuctl.workflow.machines.setup_state import SET_UP, identity, not_set_up
+from gpuctl.workflow.machines.setup_state import SET_UP, Setup, identity, named_machines, not_set_up
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from inventories.specs.setup_steps import SetupStep, digest
 from inventories.text import plural
 
 if TYPE_CHECKING:
-    from remote.fabfile import Fabfile, Step
+    pass
 
 COMMAND_TIMEOUT_S = 3600.0
 """For one shell line, or one command of a task."""
 LINES_SHOWN = 5
 LINE_SHOWN = 300
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """The steps to run, and the machines to run them on."""
-
-    steps: tuple[SetupStep, ...]
-    machines: tuple[str, ...]
-    """Names of the machines that have not run them."""
-    tasks: "Mapping[SetupStep, Sequence[Step]]" = field(default_factory=dict)
-    """Steps that name tasks → their tasks."""
-    fabfile: "Fabfile | None" = None
-
-    @property
-    def where(self) -> str:
-        """Return the machines, in a clause."""
-        return _where(self.machines)
-
-
-NO_SETUP = Setup(steps=(), machines=())
 
 
 def plan_setup(
@@ -93,7 +73,9 @@ def set_up(app: App, folder: ClusterFolder, machines: Sequence[Machine], setup: 
     try:
         for number, step in enumerate(setup.steps, 1):
             if work.left:
-                app.output.say(f"setup {number} of {len(setup.steps)} on {_where([*work.left])}: {step}")
+                app.output.say(
+                    f"setup {number} of {len(setup.steps)} on {named_machines([*work.left])}: {step}"
+                )
                 work.run(step)
     finally:
         work.close()
@@ -253,7 +235,3 @@ class _Work:
                 for result in documents:
                     if result.status != "done":
                         self._fail(str(result.node), step, result.status, result.error)
-
-
-def _where(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= LINES_SHOWN else plural(len(names), "machine")

@@ -1,7 +1,8 @@
-"""Machines that are there and that no `up` has prepared: it was interrupted, failed, or did not wait."""
+"""The setup of machines, and those that no `up` has prepared: it was interrupted, failed, or did not wait."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from gpuctl.errors import Failed
 from gpuctl.text import for_cluster
@@ -9,7 +10,10 @@ from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Machine
 from inventories.specs.setup_steps import SetupStep, digest
-from inventories.text import first_of
+from inventories.text import first_of, plural
+
+if TYPE_CHECKING:
+    from remote.fabfile import Fabfile, Step
 
 READY = "ready"
 """In the journal: machines that an `up` called ready, by id."""
@@ -20,6 +24,31 @@ SET_UP = "set up"
 SETTLED = "machines settled"
 """In the journal: an `up` has made or listed all machines of its plan, and `ended` this number of others."""
 MAX_NAMED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """The steps to run, and the machines to run them on."""
+
+    steps: tuple[SetupStep, ...]
+    machines: tuple[str, ...]
+    """Names of the machines that have not run them."""
+    tasks: "Mapping[SetupStep, Sequence[Step]]" = field(default_factory=dict)
+    """Steps that name tasks → their tasks."""
+    fabfile: "Fabfile | None" = None
+
+    @property
+    def where(self) -> str:
+        """Return the machines, in a clause."""
+        return named_machines(self.machines)
+
+
+NO_SETUP = Setup(steps=(), machines=())
+
+
+def named_machines(names: Sequence[str]) -> str:
+    """Return the names of machines, or the number of many."""
+    return ", ".join(names) if len(names) <= 5 else plural(len(names), "machine")
 
 
 def ready_ids(folder: ClusterFolder) -> frozenset[str]:

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuctl.workflow.clusters.status import cost_of, hourly_of, with_found
+from gpuctl.workflow.clusters.bill import cost_of, hourly_of
+from gpuctl.workflow.clusters.status import with_found
 from inventories.machine import Inventory, Machine
 
 KNOWN = Machine(

@@ -10,7 +10,7 @@ from support import a_machine
 from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.workflow.clusters import up_plan
-from gpuctl.workflow.machines.setup import NO_SETUP, Setup
+from gpuctl.workflow.machines.setup_state import NO_SETUP, Setup
 from inventories.codec import plain
 from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.specs.setup_steps import SetupStep
