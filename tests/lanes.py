@@ -223,6 +223,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_named_runs.py": (
         "gpuctl/run_report/",
         "gpuctl/run_results/best.py",
+        "gpuctl/run_results/repeats.py",
         "gpuctl/tables/comparison.py",
         "gpuctl/workflow/runs/results.py",
         "inventories/runs/labels.py",

@@ -46,7 +46,8 @@ def command(
     gpuctl results best                the best run of the latest run's script
 
     The table has a column for each setting that differs: options of the script, commit, nodes, ranks. The best run
-    has the highest accuracy, or else the lowest perplexity or loss: what most runs have decides.
+    is the first: it ended with the highest accuracy, or else the lowest perplexity or loss, as most runs have it.
+    Runs that differ in their seed alone have a row with their mean and spread.
 
     Results stay on this computer when the machines are gone. Of a search (`gpuctl tune`) all trials are there, the
     best first; in the CSV they are rows below its own.

@@ -15,12 +15,12 @@ from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.output_files import check_file, write_file
 from gpuctl.run_report import charts
 from gpuctl.run_results.advice import advice_on, notes_on
-from gpuctl.run_results.best import best_sentence, label
+from gpuctl.run_results.best import best_sentence
 from gpuctl.run_results.failures.failures import headline
-from gpuctl.run_results.saved_results import labels_of, launch_of
+from gpuctl.run_results.saved_results import descriptions_of, labels_of, launch_of, names_of
 from gpuctl.run_results.time_parts import time_lines
 from gpuctl.run_results.utilisation import use_lines
-from gpuctl.tables.comparison import FACTS, FIGURES, compared
+from gpuctl.tables.comparison import FACTS, FIGURES, best_first, compared
 from gpuctl.tables.run import LOG_LINES, PHASES, RANKS_SHOWN, end_of
 from gpuctl.tables.run_facts import commit_text, metric_names, metric_text, tags_text
 from inventories.option import Option, options_of
@@ -103,13 +103,14 @@ def _clean(value: str, limit: int) -> str:
 
 
 def _values(results: Sequence[Result], now: datetime) -> dict[str, Any]:
+    results = best_first(results)
     table = compared(results)
     best = table.best.result.run if table.best is not None and len(results) > 1 else None
     labels = labels_of(results)
     scripts = [*dict.fromkeys(result.script for result in results)]
     costs = [result.cost_usd for result in results]
     return {
-        "title": f"{label(results[0])} of {scripts[0]}"
+        "title": f"{names_of(results)[0]} of {scripts[0]}"
         if len(results) == 1
         else f"{plural(len(results), 'run')} of {', '.join(scripts[:3])}{' and others' * (len(scripts) > 3)}",
         "best": best,
@@ -119,16 +120,17 @@ def _values(results: Sequence[Result], now: datetime) -> dict[str, Any]:
         "took": text.duration(sum(result.seconds.total or 0.0 for result in results)),
         "table": table,
         "rows": list(zip(*table.columns.values(), strict=True)),
+        "repeats": list(zip(*table.repeats.values(), strict=True)),
         "runs": [result.run for result in results],
         "losses": charts.loss_chart(results, labels, best),
         "speeds": charts.speed_chart(results, labels),
         "shares": charts.share_chart(results, labels),
         "size": charts,
-        "sections": [_section(result) for result in results],
+        "sections": list(map(_section, results, descriptions_of(results))),
     }
 
 
-def _section(result: Result) -> Section:
+def _section(result: Result, label: str) -> Section:
     run, error = launch_of(result), result.first_error
     options = run.options if run is not None and run.options is not None else RunOptions()
     log = ""
@@ -155,7 +157,7 @@ def _section(result: Result) -> Section:
     seconds = [(name, getattr(result.seconds, name)) for name in PHASES]
     return Section(
         result=result,
-        label=label(result),
+        label=label,
         facts=[(name, shown) for name, shown in facts if shown not in (text.UNKNOWN, "cluster default")],
         phases=[(name, text.duration(value)) for name, value in seconds if value is not None],
         error="".join(headline(error)) if error else "",

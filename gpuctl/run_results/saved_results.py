@@ -1,6 +1,7 @@
 """Saved results: the record of a launch, the runs that a run continues, the settings in which several differ."""
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -9,6 +10,7 @@ from gpuctl import text
 from gpuctl.scripts.arguments import named_values
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
+from inventories.runs.labels import MAX_NAME
 from inventories.runs.run import Result, Run, RunOptions
 from inventories.text import plural
 from remote.shared.addresses import without_logins
@@ -87,7 +89,7 @@ def differences(results: Sequence[Result], *, layout: bool = True, terse: bool =
     compared. Without `layout`, the number of nodes and ranks does not count. `terse`: a run that has some of these
     settings is described by them alone.
     """
-    return _differences(settings_of(results, layout=layout), terse=terse)
+    return described_settings(settings_of(results, layout=layout), terse=terse)
 
 
 def settings_of(results: Sequence[Result], *, layout: bool = True) -> dict[Setting, list[str | None]]:
@@ -97,7 +99,7 @@ def settings_of(results: Sequence[Result], *, layout: bool = True) -> dict[Setti
 
 def changes(before: Run, run: Run) -> str:
     """Return the settings of a run that the run before it did not have: `lr 0.1, without amp`. Empty: no such."""
-    return _differences(_by_setting([_settings(each, each, layout=True) for each in (before, run)]))[1]
+    return described_settings(_by_setting([_settings(each, each, layout=True) for each in (before, run)]))[1]
 
 
 def _by_setting(runs: Sequence[Mapping[Setting, str]]) -> dict[Setting, list[str | None]]:
@@ -105,19 +107,19 @@ def _by_setting(runs: Sequence[Mapping[Setting, str]]) -> dict[Setting, list[str
     return {name: [run.get(name) for run in runs] for name in names}
 
 
-def _differences(settings: Mapping[Setting, Sequence[str | None]], *, terse: bool = False) -> list[str]:
+def described_settings(settings: Mapping[Setting, Sequence[str | None]], *, terse: bool = False) -> list[str]:
     """Return a text for each run, of the settings that differ. `settings`: at least the script."""
     differing = {name: values for name, values in settings.items() if len(set(values)) > 1}
     texts = []
     for at in range(len(next(iter(settings.values())))):
         known = {name: values for name, values in differing.items() if values[at] is not None}
         shown = known if terse and known else differing
-        texts.append(", ".join(_text(name, values[at], values) for name, values in shown.items()))
+        texts.append(", ".join(phrase(name, values[at], values) for name, values in shown.items()))
     return texts
 
 
-def _text(setting: Setting, value: str | None, values: Sequence[str | None]) -> str:
-    """Return a setting with its value. `values`: the setting's values in all runs."""
+def phrase(setting: Setting, value: str | None, values: Sequence[str | None]) -> str:
+    """Return a setting with its value: `lr 0.1`, `without amp`. `values`: the setting's values in all runs."""
     kind, name = setting
     shown = text.shorten(text.clean(value or ""), WIDTH)
     label = text.shorten(text.clean(name), WIDTH)
@@ -135,16 +137,54 @@ def labels_of(results: Sequence[Result]) -> list[str]:
 
     Runs with the same settings are labelled with their ranks.
     """
-    names = [result.name for result in results]
     labels = []
-    for result, settings in zip(results, differences(results, terse=True), strict=True):
-        end = result.run.rsplit("-", 1)[-1]
+    for result, name, settings in zip(results, names_of(results), _settings_beside(results), strict=True):
         if result.name is None:
-            labels.append(f"{settings or plural(result.world_size, 'rank')}, {end}")
+            labels.append(f"{settings or plural(result.world_size, 'rank')}, {_end_of(result)}")
         else:
-            name = result.name if names.count(result.name) == 1 else f"{result.name} {end}"
             labels.append(f"{name}: {settings}" if settings else name)
     return labels
+
+
+def descriptions_of(results: Sequence[Result]) -> list[str]:
+    """Return each run's name, or else its id, with the settings that not all have: `fast (lr 0.5)`."""
+    return [
+        f"{name} ({settings})" if settings else name
+        for name, settings in zip(names_of(results), _settings_beside(results), strict=True)
+    ]
+
+
+def names_of(results: Sequence[Result]) -> list[str]:
+    """Return each run's name, with the end of its id if others have it, too; without a name its id."""
+    names = [result.name for result in results]
+    return [
+        text.clean(
+            result.run
+            if result.name is None
+            else result.name
+            if names.count(result.name) == 1
+            else f"{result.name} {_end_of(result)}",
+            MAX_NAME + len(result.run),
+        )
+        for result in results
+    ]
+
+
+def _end_of(result: Result) -> str:
+    return result.run.rsplit("-", 1)[-1]
+
+
+def _settings_beside(results: Sequence[Result]) -> list[str]:
+    """Return the settings that not all runs have. Empty: no setting differs, or the run's name has it: `lr-0.1`."""
+    return [
+        "" if all(_joined(each) in _joined(result.name or "") for each in settings.split(", ")) else settings
+        for result, settings in zip(results, differences(results, terse=True), strict=True)
+    ]
+
+
+def _joined(words: str) -> str:
+    """Return words with `-` around each of them."""
+    return "-" + re.sub(r"[^\w.]|_", "-", words) + "-"
 
 
 def setting_text(setting: Setting, value: str | None) -> str:

@@ -13,10 +13,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.run_results.best import Best, best_of, best_sentence, label
+from gpuctl.run_results.best import Best, best_of, best_sentence
 from gpuctl.run_results.failures.failures import headline
+from gpuctl.run_results.repeats import repeats_of
 from gpuctl.run_results.saved_results import (
     Setting,
+    descriptions_of,
     differences,
     is_other_layout,
     setting_text,
@@ -59,13 +61,15 @@ class Compared:
     """Title → a cell a run; `-` for unknown values. No column is wholly unknown."""
     common: str
     """The settings that all runs have."""
+    repeats: Mapping[str, Sequence[str]]
+    """Title → a cell a setting: mean and spread over the runs of each. Empty: no setting has several."""
     failures: Sequence[str]
     best: Best | None
 
 
 def compared(results: Sequence[Result]) -> Compared:
     """Return the table of several runs: a column for each setting that differs, and how each run ended."""
-    settings = settings_of(results)
+    settings, best = settings_of(results), best_of(results)
     columns: dict[str, Sequence[str]] = {
         "run": [result.run for result in results],
         "name": [text.clean(result.name or text.UNKNOWN, MAX_NAME) for result in results],
@@ -85,13 +89,24 @@ def compared(results: Sequence[Result]) -> Compared:
     return Compared(
         columns={title: cells for title, cells in columns.items() if set(cells) != {text.UNKNOWN}},
         common=_common(settings, facts),
+        repeats=_repeats(results, best),
         failures=[*_failures(results)],
-        best=best_of(results),
+        best=best,
     )
+
+
+def best_first(results: Sequence[Result]) -> Sequence[Result]:
+    """Return the runs as they are ranked, then the runs without the measure. Layouts of one job keep their order."""
+    best = best_of(results)
+    if best is None or any(is_other_layout(result, results[0]) for result in results):
+        return results
+    ranked = {result.run for result in best.ranked}
+    return [*best.ranked, *(result for result in results if result.run not in ranked)]
 
 
 def comparison(results: Sequence[Result]) -> RenderableType:
     """Show several runs: their common settings, a row each, their failures, and a sentence on the best."""
+    results = best_first(results)
     table = compared(results)
     best = [table.best is not None and result is table.best.result for result in results]
     columns: dict[str, Sequence[Text]] = {"": [Text(BEST if is_best else "", "bold") for is_best in best]}
@@ -115,6 +130,9 @@ def comparison(results: Sequence[Result]) -> RenderableType:
         ),
         *(Text(failure, "red") for failure in table.failures),
     ]
+    if table.repeats:
+        rows = zip(*table.repeats.values(), strict=True)
+        lines += ["", FittedTable(table.repeats, rows, right=("runs",), folded=("setting",))]
     if table.best is not None and len(results) > 1:
         lines += ["", Text(f"{BEST} {best_sentence(table.best, results)}", "bold")]
     if "speed-up" in table.columns:
@@ -188,9 +206,32 @@ def _best_trial(result: Result, _: Result) -> str:
     return f"{text.clean(result.search.metric, 20)} {value}"
 
 
+def _repeats(results: Sequence[Result], best: Best | None) -> dict[str, list[str]]:
+    """Return the columns of the settings that several runs have."""
+    repeats = repeats_of(results, best.measure) if best is not None else []
+    if best is None or not repeats:
+        return {}
+    shown = best.measure.shown
+    return {
+        "setting": [each.settings or "all runs" for each in repeats],
+        "runs": [
+            f"{len(each.values)} of {each.count}" if len(each.values) < each.count else str(each.count)
+            for each in repeats
+        ],
+        f"mean {best.measure.name}": [shown(each.mean) for each in repeats],
+        "std. dev.": [text.UNKNOWN if each.spread is None else shown(each.spread) for each in repeats],
+        "best": [shown(each.values[0]) for each in repeats],
+        "worst": [shown(each.values[-1]) for each in repeats],
+    }
+
+
 def _failures(results: Sequence[Result]) -> Iterator[str]:
-    """Yield a line on each run that failed; of many on the first."""
-    failures = [(label(result), result.first_error) for result in results if result.first_error]
+    """Yield a line on each run that failed, with its settings; of many on the first."""
+    failures = [
+        (run, result.first_error)
+        for run, result in zip(descriptions_of(results), results, strict=True)
+        if result.first_error
+    ]
     for name, error in failures[:FAILURES_SHOWN]:
         yield f"{name}: {text.shorten(text.clean(''.join(headline(error))), FAILURE_WIDTH)}"
     if len(failures) > FAILURES_SHOWN:

@@ -32,8 +32,8 @@ def test_best_of_six_runs_is_found_by_one_command_and_reported(two_hosts: Gpuctl
 
     table = two_hosts.ok("results", "--tag", "sweep=lr").out
     assert f"\n*  {ids['lr-0.3']}  lr-0.3  0.3  succeeded  0.100 " in table
-    assert "* best of 5 runs: lr-0.3 with loss 0.100 (lr 0.3); next: lr-0.2 with loss 0.200 (lr 0.2)" in table
-    assert "odd: rank 0 on default-0 failed first: " in table
+    assert "* best of 5 runs by last loss: lr-0.3 with 0.100; next: lr-0.2 with 0.200" in table
+    assert "odd (lr x): rank 0 on default-0 failed first: " in table
     assert two_hosts.ok("results", "best", "--json").json["runs"][0]["run"] == ids["lr-0.3"]
     listed = {run["name"]: run for run in two_hosts.ok("runs", "--json").json["runs"]}
     assert (listed["lr-0.2"]["changed"], listed["odd"]["note"]) == ("lr 0.2", "no number")

@@ -109,9 +109,10 @@ class Elements(HTMLParser):
 def test_report_shows_the_best_the_differences_and_how_to_run_again(tmp_path: Path) -> None:
     page = report_page(runs(tmp_path, 6), NOW)
     assert "<title>6 runs of my.py</title>" in page
-    best = "best of 6 runs: run-0 with loss 0.067 (lr 0.1); next: run-1 with loss 0.167 (lr 0.2)"
+    best = "best of 6 runs by last loss: run-0 (lr 0.1) with 0.067; next: run-1 (lr 0.2) with 0.167"
     assert f'<p class="lead">{best}</p>' in page
     assert len(re.findall(r'<tr class="best">', page)) == 1
+    assert "<summary>run-3 (lr 0.4) <span" in page
     assert page.count("<polyline") == 6
     assert "<h2>Training loss (log axis)</h2>" in page
     assert "gpuctl train --name run-3 --tag sweep=lr my.py --lr 0.4" in page

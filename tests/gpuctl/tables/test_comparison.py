@@ -66,16 +66,15 @@ def test_six_runs_show_how_they_differ_how_they_ended_and_the_best(tmp_path: Pat
     head, *rows = lines[at : at + 7]
     assert head.split() == ["run", "name", "lr", "commit", "status", "loss", "samples/s"]
     assert [row.split()[0] for row in rows if row.startswith("*")] == ["*"]
-    assert rows[2].startswith("*  20261121-054622-0002  fast   0.5 ")
-    assert [row[head.index("status") :].split()[0] for row in rows] == [
-        *["succeeded"] * 4,
-        "failed",
-        "succeeded",
+    assert rows[0].startswith("*  20261121-054622-0002  fast   0.5 ")
+    assert [row.removeprefix("*").split()[1] for row in rows] == [
+        *("fast", "moved", "base", "slow"),
+        *("wild", "odd"),
     ]
-    assert "odd: rank 1 on gpu-1 failed first: exit status 1: boom" in lines
+    assert [row[head.index("status") :].split()[0] for row in rows] == [*["succeeded"] * 5, "failed"]
+    assert "odd (lr 1): rank 1 on gpu-1 failed first: exit status 1: boom" in " ".join(lines)
     assert " ".join(lines[lines.index("", at) + 1 :]) == (
-        "* best of 4 runs: fast with loss 0.250 (lr 0.5); next: moved with loss 0.300 (lr 0.1, "
-        "1a2b3c4d5e)"
+        "* best of 4 runs by last loss: fast (lr 0.5) with 0.250; next: moved (lr 0.1, 1a2b3c4d5e) with 0.300"
     )  # fmt: skip
     assert all(len(line) <= 80 for line in lines)
 
@@ -85,7 +84,45 @@ def test_runs_without_a_difference_have_no_column_of_settings(tmp_path: Path) ->
     text = drawn(comparison(runs))
     assert text.splitlines()[0].startswith("all runs: my.py · lr 0.1 · torchrun · ")
     assert "\n   run                   status     loss " in text
-    assert "20261121-054621-0001 with loss 0.120" in " ".join(text.split())
+    assert "20261121-054621-0001 with 0.120" in " ".join(text.split())
+
+
+def test_settings_repeated_with_other_seeds_have_a_mean_and_a_spread(tmp_path: Path) -> None:
+    losses = {(0.1, 1): 0.5, (0.1, 2): 0.7, (0.3, 1): 0.2, (0.3, 2): 0.4, (9, 1): float("nan"), (9, 2): 3.0}
+    runs = [
+        saved(tmp_path, "sweep", f"--lr {lr} --random-state {seed}", train=replace(TRAIN, loss=(2.0, loss)))
+        for (lr, seed), loss in losses.items()
+    ]
+    table = drawn(comparison(runs))
+    rows = [line.split() for line in table.splitlines()]
+    at = rows.index(["setting", "runs", "mean", "loss", "std.", "dev.", "best", "worst"])
+    assert rows[at + 1 : at + 4] == [
+        ["lr", "0.3", "2", "0.300", "0.141", "0.200", "0.400"],
+        ["lr", "0.1", "2", "0.600", "0.141", "0.500", "0.700"],
+        ["lr", "9", "1", "of", "2", "3.000", "-", "3.000", "3.000"],
+    ]
+    assert (
+        "* best of 5 runs by last loss: sweep 0002 (lr 0.3, random-state 1) with 0.200; next: sweep 0003 (lr 0.3, "
+        "random-state 2) with 0.400. Best mean over repeated runs: lr 0.3 with 0.300 ± 0.141 (2 runs); next: "
+        "lr 0.1 with 0.600 ± 0.141 (2 runs)"
+    ) in " ".join(table.split())
+
+
+def test_best_sentence_names_the_setting_that_the_best_runs_share(tmp_path: Path) -> None:
+    points = {(0.1, 16): 0.1, (0.1, 32): 0.2, (0.1, 64): 0.3, (0.5, 16): 0.4, (0.5, 32): 0.5}
+    runs = [
+        saved(
+            tmp_path,
+            f"lr-{lr}_batch={batch}",
+            f"--lr {lr} --batch {batch}",
+            train=replace(TRAIN, loss=(loss,)),
+        )
+        for (lr, batch), loss in points.items()
+    ]
+    text = " ".join(drawn(comparison(runs)).split())
+    assert text.endswith(
+        "lr-0.1_batch=16 with 0.100; next: lr-0.1_batch=32 with 0.200. The 3 best have lr 0.1"
+    )
 
 
 def test_many_differing_settings_share_a_column(tmp_path: Path) -> None:

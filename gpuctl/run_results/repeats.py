@@ -1,0 +1,66 @@
+"""Settings that several runs repeat, with other seeds or unchanged: mean and spread of a measure. Pure."""
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuctl.run_results.measures import Measure
+from gpuctl.run_results.saved_results import Setting, described_settings, settings_of
+from inventories.runs.run import Result
+
+_SEED = re.compile(r"(?:.*[-_.])?(?:seed|random[-_]state)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """The runs with one setting."""
+
+    settings: str
+    """The settings that not all runs have: `lr 0.1`. Empty: all runs have the same."""
+    values: tuple[float, ...]
+    """The measure of each run that succeeded with a finite one, the best first."""
+    count: int
+    """All runs of the setting."""
+
+    @property
+    def mean(self) -> float:
+        """Return the mean of the values."""
+        return statistics.fmean(self.values)
+
+    @property
+    def spread(self) -> float | None:
+        """Return the standard deviation. `None`: the setting has a single value."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+def is_seed(setting: Setting) -> bool:
+    """Return whether a setting is the seed of random numbers, such as `--seed` or `--random-state`."""
+    kind, name = setting
+    return kind == "option" and bool(_SEED.fullmatch(name.lower()))
+
+
+def repeats_of(results: Sequence[Result], measure: Measure) -> list[Repeats]:
+    """Return the settings with the runs of each, the best mean first. Empty: no setting has two runs with a value."""
+    settings = {each: values for each, values in settings_of(results).items() if not is_seed(each)}
+    groups: dict[tuple[str | None, ...], list[int]] = {}
+    for at, key in enumerate(zip(*settings.values(), strict=True)):
+        groups.setdefault(key, []).append(at)
+    texts = described_settings(settings, terse=True)
+    repeats = [
+        Repeats(
+            settings=texts[members[0]],
+            values=tuple(
+                value
+                for run in sorted((results[at] for at in members), key=measure.key)
+                if math.isfinite(measure.key(run)) and (value := measure.value(run)) is not None
+            ),
+            count=len(members),
+        )
+        for members in groups.values()
+    ]
+    repeats = [each for each in repeats if each.values]
+    if all(len(each.values) < 2 for each in repeats):
+        return []
+    return sorted(repeats, key=lambda each: each.mean, reverse=measure.highest)
