@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 from gpuctl import text
 from gpuctl.run_results.curves import drawable, jobs_of, loss_axis, loss_curve
+from gpuctl.run_results.repeats import series_of
 from inventories.runs.run import Result
 
 WIDTH, HEIGHT = 760, 340
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 10, 40
 """Margins of the losses' chart, for its labels."""
-STYLES = 12
+COLORS, SHAPES = 12, 6
+DASHES = ("none", "7 3", "2 3", "9 3 2 3", "12 3 2 3 2 3")
+"""A number without a common divisor with that of colors, so that lines with one shape differ without color."""
 MARKS = 8
 """Markers on a line, about."""
 
@@ -31,6 +34,8 @@ class Line:
     run: str
     """Id of its last run."""
     label: str
+    legend: str
+    """Empty: the line of another run of its setting has it."""
     style: int
     best: bool
     parts: tuple[str, ...]
@@ -77,8 +82,10 @@ def loss_chart(results: Sequence[Result], labels: Sequence[str], best: str | Non
     x = _scale(min(places), max(places), LEFT, WIDTH - RIGHT)
     height: Callable[[float], float] = math.log10 if axis.log else float
     linear = _scale(height(lowest), height(highest), HEIGHT - BOTTOM - 8, TOP + 4)
+    last = [run for run, _ in jobs]
+    series = series_of(last, [names[run.run] for run in last], best)
     lines = []
-    for at, (run, curve) in enumerate(jobs):
+    for at, (shown, (run, curve)) in enumerate(zip(series, jobs, strict=True)):
         points = [
             (x(place), linear(height(loss)) if math.isfinite(loss) else math.nan)
             for place, loss in curve.items()
@@ -87,8 +94,9 @@ def loss_chart(results: Sequence[Result], labels: Sequence[str], best: str | Non
         lines.append(
             Line(
                 run=run.run,
-                label=names.get(run.run, run.run),
-                style=at % STYLES,
+                label=names[run.run],
+                legend=shown.legend,
+                style=shown.style,
                 best=run.run == best,
                 parts=tuple(_parts(points)),
                 marks=tuple(
@@ -181,4 +189,4 @@ def _parts(points: Sequence[tuple[float, float]]) -> list[str]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e9 else f"{value:.4g}"
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e6 else f"{value:.4g}"

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from gpuctl.run_results.read_run import rank_metrics
 from gpuctl.run_results.saved_results import earlier_of, launch_of
 from inventories.disk.store import RunFolder
 from inventories.runs.run import Result
+from inventories.text import plural
 
 LOG_SCALE_FROM = 10.0
 """Ratio of the largest to the smallest loss from which an axis is logarithmic."""
@@ -21,6 +23,8 @@ FIRST_STEPS = 5
 MIN_HEIGHT = 0.4
 """Minimum part of an axis for all later steps: with less, the axis is cut."""
 MARGIN = 0.15
+DIVERGED = 10.0
+"""A run that ends with this many times the loss with which the runs began has diverged."""
 LARGEST, SMALLEST = 1e39, 1e-39
 """Sizes of numbers in charts, about those of 32 bits: beyond them ratios overflow, and labels have no place."""
 UNMEASURED = frozenset({"time", "rank", "local_rank", "world_size"})
@@ -67,11 +71,14 @@ class LossAxis:
     log: bool = False
     top: float | None = None
     """The loss above which it is cut. `None`: it is whole."""
+    diverged: int = 0
+    """Curves that leave it for good."""
 
     @property
     def note(self) -> str:
         """Return the words for its title, such as ` (log axis)`. Empty: it is a plain axis."""
         cut = f"cut above {text.loss(self.top)}" if self.top is not None else ""
+        cut += f" where {plural(self.diverged, 'run')} diverged" if self.diverged else ""
         words = ", ".join(filter(None, ["log axis" if self.log else "", cut]))
         return f" ({words})" if words else ""
 
@@ -79,21 +86,25 @@ class LossAxis:
 def loss_axis(curves: Sequence[Sequence[float]]) -> LossAxis:
     """Return the axis for curves of losses.
 
-    It is logarithmic if the losses differ by a factor, and cut if the first steps take most of its height.
+    It is logarithmic if the losses differ by a factor, and cut if the first steps, or runs that diverged, take most
+    of its height.
     """
-    finite = [[loss for loss in curve if math.isfinite(loss)] for curve in curves]
-    losses = [loss for curve in finite for loss in curve]
-    if not losses:
+    finite = [each for curve in curves if (each := [loss for loss in curve if math.isfinite(loss)])]
+    if not finite:
         return LossAxis()
-    lowest, highest = min(losses), max(losses)
+    usual = DIVERGED * statistics.median(curve[0] for curve in finite)
+    steady = [curve for curve in finite if not curve[-1] > usual > 0] or finite
+    diverged = len(finite) - len(steady)
+    lowest = min(itertools.chain.from_iterable(finite))
+    highest = max(itertools.chain.from_iterable(steady))
     log = lowest > 0 and highest / lowest >= LOG_SCALE_FROM
     height = math.log10 if log else float
-    later = max(loss for curve in finite for loss in curve[len(curve) // FIRST_STEPS :])
+    later = max(loss for curve in steady for loss in curve[len(curve) // FIRST_STEPS :])
     is_cut = height(later) - height(lowest) < MIN_HEIGHT * (height(highest) - height(lowest))
     if not is_cut or later <= lowest:
-        return LossAxis(log=log)
+        return LossAxis(log=log, top=highest if diverged else None, diverged=diverged)
     top = later * (later / lowest) ** MARGIN if log else later + (later - lowest) * MARGIN
-    return LossAxis(log=log, top=top)
+    return LossAxis(log=log, top=top, diverged=diverged)
 
 
 def points_of(result: Result) -> Iterator[dict[str, float]]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpuctl import text
 from gpuctl.errors import Failed
@@ -16,6 +16,7 @@ from gpuctl.output_files import check_picture, new_figure, save_figure
 from gpuctl.run_results.best import best_of
 from gpuctl.run_results.curves import LOG_SCALE_FROM, drawable, jobs_of, loss_axis, loss_curve
 from gpuctl.run_results.metric_names import is_held_out
+from gpuctl.run_results.repeats import series_of
 from gpuctl.run_results.saved_results import differences, job_of, labels_of
 from inventories.runs.run import Result
 from inventories.runs.search import Search, Trial
@@ -32,7 +33,8 @@ COLORS = (
     "#56b4e9", "#7a5195", "#8c564b", "#666666", "#1b7837", "#a50026",
 )  # fmt: skip
 MARKERS = "osD^vPX*<>hp"
-LINES = ("-", "--", "-.", ":")
+LINES = ("-", "--", "-.", ":", (0, (8, 2, 2, 2, 2, 2)))
+"""A number without a common divisor with that of markers, so that lines with one marker differ without color."""
 PARTS = (
     ("compute", "#3a7d44", ""),
     ("communication", "#e0a458", "////"),
@@ -81,14 +83,15 @@ def _draw_losses(results: Sequence[Result]) -> "Figure | None":
     last = [runs[-1] for runs, _, _ in jobs]
     best = best_of(last) if len(jobs) > 1 else None
     lines = []
-    for at, (label, (runs, curve, began)) in enumerate(zip(map(_plain, labels_of(last)), jobs, strict=True)):
-        label += f", {len(runs)} runs" if len(runs) > 1 else ""
+    labels = [_plain(label) for label in labels_of(last)]
+    series = series_of(last, labels, best.result.run if best else None)
+    for at, (shown, (runs, curve, began)) in enumerate(zip(series, jobs, strict=True)):
+        label = shown.legend + f", {len(runs)} runs" * (len(runs) > 1 and bool(shown.legend))
         is_best = best is not None and runs[-1] is best.result
         every = max(1, len(curve) // MARKS)
         (line,) = axes.plot(
-            list(curve), list(curve.values()), marker=MARKERS[at % len(MARKERS)], markersize=5,
-            linestyle=LINES[at % len(LINES)], color=COLORS[at % len(COLORS)], linewidth=3 if is_best else 1.4,
-            markevery=(at % every, every), label=f"{label} (best)" if is_best else label,
+            list(curve), list(curve.values()), markersize=5, **_style(shown.style), linewidth=3 if is_best else 1.4,
+            markevery=(at % every, every), label=f"{label} (best)" if is_best else label or "_",
         )  # fmt: skip
         lines.append((_height_at_end(curve), line))
         resumed = [place for place in began if place in curve]
@@ -107,9 +110,18 @@ def _draw_losses(results: Sequence[Result]) -> "Figure | None":
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     # As the lines end, from the top.
-    ordered = [line for _, line in sorted(lines, key=lambda item: -item[0])]
+    ordered = [line for _, line in sorted(lines, key=lambda item: -item[0]) if line.get_label() != "_"]
     figure.legend(handles=ordered, loc="outside right center", handlelength=4)
     return figure
+
+
+def _style(at: int) -> dict[str, Any]:
+    """Return color, marker and line number `at`."""
+    return {
+        "marker": MARKERS[at % len(MARKERS)],
+        "linestyle": LINES[at % len(LINES)],
+        "color": COLORS[at % len(COLORS)],
+    }
 
 
 def _height_at_end(curve: dict[float, float]) -> float:
@@ -160,8 +172,7 @@ def _plot_scaling(axes: "Axes", *, results: Sequence[Result]) -> None:
     for at, (job, points) in enumerate(jobs.items()):
         name = _plain(names[job] or " ".join(part for part in job if part))
         axes.plot(
-            *zip(*sorted(points), strict=True), marker=MARKERS[at % len(MARKERS)], linestyle=LINES[at % len(LINES)],
-            color=COLORS[at % len(COLORS)], label="measured" if len(jobs) == 1 else name,
+            *zip(*sorted(points), strict=True), **_style(at), label="measured" if len(jobs) == 1 else name,
         )  # fmt: skip
         (fewest, speed), (largest, _) = min(points), max(points)
         if fewest < largest:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gpuctl.run_results.measures import Measure
 from gpuctl.run_results.saved_results import Setting, described_settings, settings_of
 from inventories.runs.run import Result
+from inventories.text import plural
 
 _SEED = re.compile(r"(?:.*[-_.])?(?:seed|random[-_]state)")
 
@@ -41,16 +42,21 @@ def is_seed(setting: Setting) -> bool:
     return kind == "option" and bool(_SEED.fullmatch(name.lower()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A run's line in a chart of losses."""
+
+    style: int
+    """The runs of a setting have the same, so that a chart shows five settings, not twenty runs."""
+    legend: str
+    """Empty: another run's line stands for the setting."""
+
+
 def repeats_of(results: Sequence[Result], measure: Measure) -> list[Repeats]:
     """Return the settings with the runs of each, the best mean first. Empty: no setting has two runs with a value."""
-    settings = {each: values for each, values in settings_of(results).items() if not is_seed(each)}
-    groups: dict[tuple[str | None, ...], list[int]] = {}
-    for at, key in enumerate(zip(*settings.values(), strict=True)):
-        groups.setdefault(key, []).append(at)
-    texts = described_settings(settings, terse=True)
     repeats = [
         Repeats(
-            settings=texts[members[0]],
+            settings=settings,
             values=tuple(
                 value
                 for run in sorted((results[at] for at in members), key=measure.key)
@@ -58,9 +64,34 @@ def repeats_of(results: Sequence[Result], measure: Measure) -> list[Repeats]:
             ),
             count=len(members),
         )
-        for members in groups.values()
+        for settings, members in _by_setting(results)
     ]
     repeats = [each for each in repeats if each.values]
     if all(len(each.values) < 2 for each in repeats):
         return []
     return sorted(repeats, key=lambda each: each.mean, reverse=measure.highest)
+
+
+def series_of(results: Sequence[Result], labels: Sequence[str], best: str | None) -> list[Series]:
+    """Return the line of each run. `labels`: of the runs. `best`: id of the best run; it has a legend of its own."""
+    settings = _by_setting(results)
+    series = [Series(style=at, legend=label) for at, label in enumerate(labels)]
+    if not 1 < len(settings) < len(results):
+        return series
+    for style, (words, members) in enumerate(settings):
+        others = [at for at in members if results[at].run != best]
+        for at in members:
+            series[at] = Series(style=style, legend="" if at in others[len(members) == 1 :] else labels[at])
+        if len(members) > 1:
+            series[others[0]] = Series(style=style, legend=f"{words} ({plural(len(members), 'run')})")
+    return series
+
+
+def _by_setting(results: Sequence[Result]) -> list[tuple[str, list[int]]]:
+    """Return each setting, seeds aside, as text, and the places of its runs."""
+    settings = {each: values for each, values in settings_of(results).items() if not is_seed(each)}
+    groups: dict[tuple[str | None, ...], list[int]] = {}
+    for at, key in enumerate(zip(*settings.values(), strict=True)):
+        groups.setdefault(key, []).append(at)
+    texts = described_settings(settings, terse=True)
+    return [(texts[members[0]], members) for members in groups.values()]

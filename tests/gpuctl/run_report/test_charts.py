@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import a_result
+from support import a_result, a_run
 
 from gpuctl.run_report.charts import (
+    COLORS,
+    DASHES,
     HEIGHT,
     LEFT,
+    SHAPES,
     TOP,
     WIDTH,
     log_ticks,
@@ -19,8 +22,17 @@ from gpuctl.run_report.charts import (
     speed_chart,
     ticks,
 )
-from gpuctl.run_results.plots import write_plot
-from inventories.runs.run import Share, TrainSummary
+from gpuctl.run_results.plots import LINES, MARKERS, write_plot
+from gpuctl.run_results.repeats import series_of
+from inventories.disk.store import RunFolder
+from inventories.runs.run import Result, Share, TrainSummary
+
+
+def saved(folder: Path, at: int, words: str) -> Result:
+    path = folder / f"20261121-05462{at}-000{at}"
+    path.mkdir()
+    RunFolder(path).save_run(a_run(run=path.name, args=tuple(words.split())))
+    return a_result(run=path.name, dir=str(path))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +77,26 @@ def test_lines_of_losses_end_in_the_order_of_the_legend_and_break_at_nan() -> No
     assert all(LEFT <= x <= WIDTH and TOP <= y <= HEIGHT for x, y in points)
     assert (chart.unit, [tick.label for tick in chart.x_ticks]) == ("step", ["10", "15", "20", "25", "30"])
     assert loss_chart([a_result()], ["a"], None) is None
+
+
+def test_runs_of_a_setting_share_a_line_and_its_legend_and_the_best_has_its_own(tmp_path: Path) -> None:
+    points = ((0.1, 1), (0.1, 2), (0.1, 3), (0.5, 1), (0.9, 1))
+    runs = [saved(tmp_path, at, f"--lr {lr} --seed {seed}") for at, (lr, seed) in enumerate(points)]
+    series = series_of(runs, list("abcde"), best=runs[0].run)
+    assert [(line.style, line.legend) for line in series] == [
+        (0, "a"),
+        (0, "lr 0.1 (3 runs)"),
+        (0, ""),
+        (1, "d"),
+        (2, "e"),
+    ]
+    assert [line.legend for line in series_of(runs[:3], list("abc"), None)] == ["a", "b", "c"]
+
+
+def test_lines_differ_in_black_and_white() -> None:
+    styles = range(48)
+    assert len({(at % SHAPES, at % COLORS < SHAPES, at % len(DASHES)) for at in styles}) == 48
+    assert len({(at % len(MARKERS), at % len(LINES)) for at in styles}) == 48
 
 
 def test_bars_are_fractions_of_the_fastest_and_of_a_step() -> None:
