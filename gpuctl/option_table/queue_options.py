@@ -1,6 +1,7 @@
 """The options of `gpuctl queue add`, in addition to the options of `gpuctl train`."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any
 
 from gpuctl.errors import Usage
 from inventories.option import option
+from inventories.runs.labels import MAX_NAME
 
 MAX_POINTS = 10_000
 SWEEP_TAG = "sweep"
@@ -37,6 +39,18 @@ def sweep_values(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
 def grid(sweep: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     """Return the points of a sweep's grid; the last option changes fastest. One empty point: no sweep. Pure."""
     return [dict(zip(sweep, values, strict=True)) for values in product(*sweep.values())]
+
+
+def point_text(point: Mapping[str, str]) -> str:
+    """Return a point of the grid as people write it: `lr=0.1,seed=2`."""
+    return ",".join(f"{name}={value}" for name, value in point.items())
+
+
+def point_name(name: str, point: Mapping[str, str], number: int) -> str:
+    """Return the name of the run at a point: `base-lr=0.1-seed=2`, or with its number if that is too long."""
+    words = "-".join(f"{option}={value}" for option, value in point.items())
+    full = f"{name}-{re.sub(r'[^A-Za-z0-9_.=+-]', '_', words)}"
+    return full if len(full) <= MAX_NAME else f"{name[: MAX_NAME - 6]}-{number}"
 
 
 # fmt: off

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuctl.app import App
 from gpuctl.errors import Usage
-from gpuctl.option_table.queue_options import SWEEP_TAG, QueueSettings, grid
+from gpuctl.option_table.queue_options import SWEEP_TAG, QueueSettings, grid, point_name, point_text
 from gpuctl.tables.view import View, open_view
 from gpuctl.workflow.machines.connect import connected, load_inventory
 from gpuctl.workflow.machines.idle import keep_for_start
@@ -93,10 +93,12 @@ class _Adding:
         runs = {entry.run for entry in before.entries}
         points, entries = grid(settings.sweep), []
         sweep_id = self._app.store.free_run_id(datetime.now(UTC), runs)
-        for point in points:
+        for number, point in enumerate(points, 1):
             run_id = self._app.store.free_run_id(datetime.now(UTC), runs)
             runs.add(run_id)
-            entries.append(self._entry(prepared, run_id, self._at(point, sweep_id), settings.priority))
+            entries.append(
+                self._entry(prepared, run_id, self._at(point, number, sweep_id), settings.priority)
+            )
         nodes = [self._nodes[machine.name] for machine in self._machines]
         restarts = self._inventory.provider != "local"  # those start with this computer, by a command
         added = queue.add(nodes, entries, settings.after, restarts=restarts)
@@ -128,16 +130,19 @@ class _Adding:
         )
         return prepared
 
-    def _at(self, point: Mapping[str, str], sweep_id: str) -> Launchable:
+    def _at(self, point: Mapping[str, str], number: int, sweep_id: str) -> Launchable:
         """Return the launchable at a point of the sweep: with its options, its name, and the sweep's tag."""
         if not point:
             return self._launchable
         words = [word for name, value in point.items() for word in (f"--{name}", value)]
         launchable = self._launchable.with_words(words)
-        name = ",".join(f"{name}={value}" for name, value in point.items())
         request = launchable.request
-        tags = {SWEEP_TAG: sweep_id, **request.tags}
-        labelled = replace(request, tags=tags, note=request.note or name)
+        labelled = replace(
+            request,
+            tags={SWEEP_TAG: sweep_id, **request.tags},
+            name=request.name and point_name(request.name, point, number),
+            note=request.note or point_text(point),
+        )
         return replace(launchable, request=labelled)
 
     def _entry(self, prepared: Prepared, run_id: str, launchable: Launchable, priority: int) -> "NewEntry":
