@@ -79,11 +79,11 @@ def series_of(results: Sequence[Result], labels: Sequence[str], best: str | None
     if not 1 < len(settings) < len(results):
         return series
     for style, (words, members) in enumerate(settings):
-        others = [at for at in members if results[at].run != best]
+        not_best = [at for at in members if results[at].run != best]
         for at in members:
-            series[at] = Series(style=style, legend="" if at in others[len(members) == 1 :] else labels[at])
+            series[at] = Series(style=style, legend="" if at in not_best[len(members) == 1 :] else labels[at])
         if len(members) > 1:
-            series[others[0]] = Series(style=style, legend=f"{words} ({plural(len(members), 'run')})")
+            series[not_best[0]] = Series(style=style, legend=f"{words} ({plural(len(members), 'run')})")
     return series
 
 

@@ -83,10 +83,9 @@ def ran_on(gpuctl: Gpuctl, node: str, run: str) -> bool:
 def test_sweep_is_a_grid_that_results_compare(gpuctl: Gpuctl) -> None:
     gpuctl.ok("up", "--provider", "local", "--count", "1")
     gpuctl.script("my.py", LOSS)
-    added = gpuctl.ok(
-        "queue", "add", "--json", *PYTHON, "--name", "a", "--sweep", "loss=3,1,2", "my.py"
-    ).json["entries"]
-    assert [entry["name"] for entry in added] == ["a-loss=3", "a-loss=1", "a-loss=2"]
+    words = (*PYTHON, "--name", "try", "--sweep", "loss=3,1,2", "my.py")
+    added = gpuctl.ok("queue", "add", "--json", *words).json["entries"]
+    assert [entry["name"] for entry in added] == ["try-loss=3", "try-loss=1", "try-loss=2"]
     assert [entry["args"] for entry in added] == [["--loss", "3"], ["--loss", "1"], ["--loss", "2"]]
     wait_until_empty(gpuctl)
     gpuctl.ok("queue", "ls")
