@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from inventories.text import dollars as amount
 from remote.shared.bars import BARS
+from remote.shared.secret_arguments import without_secrets
 
 _ESCAPES = re.compile(
     r"\x1b(\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(\x07|\x1b\\|$)|[@-Z\\^_]?)|\x9b[0-?]*[ -/]*[@-~]"
@@ -76,8 +77,8 @@ def with_tilde(path: str) -> str:
 
 
 def command(script: str, args: Sequence[str]) -> str:
-    """`train.py --lr 0.1`: a script and its arguments as they would be typed."""
-    return clean(" ".join([script, shlex.join(args)]).rstrip(), 10_000)
+    """Return `train.py --lr 0.1`: a script and its arguments as they would be typed, without secrets."""
+    return clean(" ".join([script, shlex.join(without_secrets(args))]).rstrip(), 10_000)
 
 
 def duration(seconds: float | None) -> str:

@@ -29,6 +29,7 @@ from inventories.specs.spec import DEFAULT_CLUSTER
 from inventories.text import plural
 from remote.launchers import DEFAULT
 from remote.shared.addresses import without_logins
+from remote.shared.secret_arguments import without_secrets
 
 TEMPLATE = "page.html"
 LINE_LENGTH = 10_000
@@ -189,7 +190,7 @@ def _command(run: Run, options: RunOptions) -> str:
             words += _typed(option, value)
     words += [word for name in options.env for word in ("--env", name)]
     script = ["--"] if run.built_in else run.script_words
-    return shlex.join(["gpuctl", "train", *words, *script, *run.args])
+    return shlex.join(["gpuctl", "train", *words, *script, *without_secrets(run.args)])
 
 
 def _typed(option: Option, value: Any) -> list[str]:  # noqa: ANN401 - an option's value is its own

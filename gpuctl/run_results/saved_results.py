@@ -14,6 +14,7 @@ from inventories.runs.labels import MAX_NAME
 from inventories.runs.run import Result, Run, RunOptions
 from inventories.text import plural
 from remote.shared.addresses import without_logins
+from remote.shared.secret_arguments import without_secrets
 
 Setting: TypeAlias = tuple[str, str]
 """Its kind, `option` for an option of the script, and its name."""
@@ -199,7 +200,7 @@ def setting_text(setting: Setting, value: str | None) -> str:
 
 def _settings(result: Result | Run, run: Run | None, *, layout: bool) -> dict[Setting, str]:
     """Return the settings of a run, of its result and of its record. A setting that it was not given is missing."""
-    options = options_of(run.args if run else ())
+    options = options_of(without_secrets(run.args if run else ()))
     settings: dict[Setting, str] = {("run", "script"): result.script}
     settings |= {("option", name): value for name, value in options.items()}
     run_options = run.options if run and run.options else RunOptions()

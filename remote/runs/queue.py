@@ -14,6 +14,7 @@ from remote.sessions.answers import reading
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
+from remote.shared.secret_arguments import without_secrets
 
 ANSWER_S = 60.0
 """For a node that waits for its disk."""
@@ -38,7 +39,8 @@ class NewEntry:
         """Return the entry for the first node. `door`: by which other nodes ask that one. `None`: no others."""
         run = self.run
         tags = run.options.tags if run.options else {}
-        shown = {"name": run.name, "script": run.script, "args": run.args, "tags": tags, "nnodes": run.nnodes}
+        args = without_secrets(run.args)  # people read them in the queue's list and in notices
+        shown = {"name": run.name, "script": run.script, "args": args, "tags": tags, "nnodes": run.nnodes}
         peers = [node.name for node in run.nodes if node.name != name]
         return {**self.part(name), **shown, "priority": self.priority, "peers": peers, "door": door}
 

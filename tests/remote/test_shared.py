@@ -14,6 +14,7 @@ from remote.sessions import node_payload
 from remote.sessions.node_payload import SENT
 from remote.shared import constants
 from remote.shared.addresses import without_logins
+from remote.shared.secret_arguments import without_secrets
 from train import constants as job
 
 REMOTE = Path(__file__).parents[2] / "remote"
@@ -67,3 +68,18 @@ def test_what_is_sent_imports_only_the_standard_library_and_itself(source: Path)
 )
 def test_addresses_are_shown_without_their_logins(address: str, shown: str) -> None:
     assert without_logins(address) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("--api-key K --lr 0.1", "--api-key *** --lr 0.1"),
+        ("--hf_token=T --password P --seed 1", "--hf_token=*** --password *** --seed 1"),
+        ("auth.token=T model.lr=1", "auth.token=*** model.lr=1"),
+        ("--token --lr 1", "--token --lr 1"),
+        ("--max-tokens 5 --tokenizer gpt2 --pad_token X", "--max-tokens 5 --tokenizer gpt2 --pad_token X"),
+        ("--data s3://u:p@host/set", "--data s3://host/set"),
+    ],
+)
+def test_arguments_are_shown_without_secrets(line: str, shown: str) -> None:
+    assert without_secrets(line.split()) == shown.split()

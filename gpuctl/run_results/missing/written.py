@@ -18,6 +18,7 @@ from inventories.runs.end_reasons import Reason
 from inventories.runs.run import FirstError, Result, Run
 from remote.runs.run_files import tail
 from remote.shared.constants import NODE_FOLDER, RUNS
+from remote.shared.secret_arguments import without_secrets
 
 _IN_RUN = re.compile(rf".*/{re.escape(NODE_FOLDER)}/{RUNS}/[^/]+/[^/]+/(?P<rest>.+)")
 """A path in the run's folder on a node, as a script makes it of GPUCTL_RUN_DIR."""
@@ -108,7 +109,8 @@ def _of_earlier_run(error: FirstError, run: Run, path: str, earlier: str, nodes:
 def train_line(run: Run, args: Sequence[str], *options: str) -> str:
     """Return the line that starts a run's script again with these arguments and options of gpuctl."""
     cluster = () if run.cluster == "default" else ("--cluster", run.cluster)
-    return clean(shlex.join(["gpuctl", "train", *cluster, *options, *run.script_words, *args]), 10_000)
+    words = [*cluster, *options, *run.script_words, *without_secrets(args)]
+    return clean(shlex.join(["gpuctl", "train", *words]), 10_000)
 
 
 def _of_run_folder(result: Result, error: FirstError, run: Run, path: str) -> str:

@@ -26,6 +26,7 @@ from provision.clouds import RENTED
 from provision.rented.state import CloudState
 from remote.shared.notify.message import Notice, notice
 from remote.shared.notify.target import Target, parse, shown
+from remote.shared.secret_arguments import without_secrets
 
 if TYPE_CHECKING:
     from remote.checks.notices import Undelivered
@@ -85,7 +86,7 @@ def for_run(
             "cluster": run.cluster,
             "name": run.options.name if run.options else None,
             "script": run.script,
-            "args": run.args,
+            "args": without_secrets(run.args),
             "node": first.name,
             "nodes": len(run.nodes),
             "ranks": run.world_size,

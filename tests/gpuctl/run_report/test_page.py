@@ -122,11 +122,12 @@ def test_report_shows_the_best_the_differences_and_how_to_run_again(tmp_path: Pa
 def test_points_and_commands_of_a_report_are_whole(tmp_path: Path) -> None:
     result = saved(tmp_path, 0, tuple(1 / step for step in range(1, 2001)))
     words = ",".join(map(str, range(4000)))
-    RunFolder(Path(result.dir)).save_run(a_run(run=result.run, args=("--ids", words, "<b>")))
+    RunFolder(Path(result.dir)).save_run(a_run(run=result.run, args=("--ids", words, "<b>", "--api-key=KEY")))
     page = report_page([result], NOW)
     (points,) = re.findall('points="([^"]*)"', page)
     assert len(points.split()) == 2000
-    assert f"--ids {words} &#39;&lt;b&gt;&#39;</pre>" in page
+    assert f"--ids {words} &#39;&lt;b&gt;&#39; &#39;--api-key=***&#39;</pre>" in page
+    assert "KEY" not in page
 
 
 @pytest.mark.parametrize(
