@@ -236,6 +236,16 @@ def alive(pid: int) -> bool:
     return False
 
 
+def holders_of(*paths: str) -> list[int]:
+    """Return the processes that hold one of these files open."""
+    holders = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(str(path.readlink()) in paths for path in (folder / "fd").iterdir()):
+                holders.append(int(folder.name))
+    return holders
+
+
 def processes_with(*markers: str) -> list[int]:
     """Return pids of live processes whose command line or environment holds all markers, unique to the test."""
     import psutil

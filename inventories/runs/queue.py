@@ -1,8 +1,10 @@
 """Documents on a cluster's queue, which its first node keeps and this computer mirrors."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+from inventories.runs.run import Run
 
 EntryState = Literal["waiting", "preparing", "running", "succeeded", "failed", "stopped", "removed"]
 OPEN_STATES = ("waiting", "preparing", "running")
@@ -27,18 +29,35 @@ class QueueEntry:
     args: tuple[str, ...]
     tags: Mapping[str, str] = field(default_factory=dict)
     nnodes: int = 1
+    nodes: tuple[str, ...] = ()
+    """The nodes that its run took. Empty: it has not started."""
     added_at: str | None = None
     """ISO 8601, UTC."""
     started_at: str | None = None
     ended_at: str | None = None
     exit_code: int | None = None
     error: str | None = None
-    """Why its ranks could not be started. `None`: they were, or it has not begun."""
+    """Why it failed, other than by its ranks: they could not be started, or a node did not answer."""
 
     @property
     def ended(self) -> bool:
         """Return whether the entry has left the queue."""
         return self.state not in OPEN_STATES
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedRun:
+    """The records of a run that this computer queued, one for each place where it may start."""
+
+    records: tuple[Run, ...]
+
+    def on(self, nodes: tuple[str, ...]) -> Run | None:
+        """Return the record of the run on these nodes. `None`: it can't run there."""
+        return next((run for run in self.records if tuple(node.name for node in run.nodes) == nodes), None)
+
+    def needs(self, names: Collection[str]) -> bool:
+        """Return whether each of its places has one of these nodes."""
+        return all(any(node.name in names for node in run.nodes) for run in self.records)
 
 
 @dataclass(frozen=True, kw_only=True)

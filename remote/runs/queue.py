@@ -23,26 +23,45 @@ _TIMES = ("added_at", "started_at", "ended_at")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewEntry:
-    """A run that is to be put into the queue."""
+class Place:
+    """Nodes on which a run may start, with its record and its launches there."""
 
     run: Run
     launches: Mapping[str, Mapping[str, Any]]
     """Node → what its supervisor is given."""
-    priority: int
 
     def part(self, name: str) -> dict[str, Any]:
-        """Return a node's part of the run."""
-        return {"run": self.run.run, "launch": {**self.launches[name], "record": to_json(self.run)}}
+        """Return the place as a node gets it, with its own launch alone."""
+        launch = self.launches.get(name)
+        own = None if launch is None else {**launch, "record": to_json(self.run)}
+        return {"nodes": [node.name for node in self.run.nodes], "launch": own}
 
-    def document(self, name: str, door: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the entry for the first node. `door`: by which other nodes ask that one. `None`: no others."""
+
+@dataclass(frozen=True, kw_only=True)
+class NewEntry:
+    """A run that is to be put into the queue."""
+
+    places: Sequence[Place]
+    """The nodes that it can take; it gets one place of these."""
+    priority: int
+
+    @property
+    def run(self) -> Run:
+        """Return the run's record, as it is if it starts on the first of the places."""
+        return self.places[0].run
+
+    def part(self, name: str) -> dict[str, Any]:
+        """Return a node's part of the entry."""
+        return {"run": self.run.run, "places": [place.part(name) for place in self.places]}
+
+    def document(self, name: str) -> dict[str, Any]:
+        """Return the entry for the first node."""
         run = self.run
         tags = run.options.tags if run.options else {}
         args = without_secrets(run.args)  # people read them in the queue's list and in notices
         shown = {"name": run.name, "script": run.script, "args": args, "tags": tags, "nnodes": run.nnodes}
-        peers = [node.name for node in run.nodes if node.name != name]
-        return {**self.part(name), **shown, "priority": self.priority, "peers": peers, "door": door}
+        notify = self.places[0].launches[run.nodes[0].name].get("notify")
+        return {**self.part(name), **shown, "priority": self.priority, "notify": notify}
 
 
 def add(nodes: Sequence[Node], entries: Sequence[NewEntry], after: str | None, *, restarts: bool) -> Queue:
@@ -52,7 +71,6 @@ def add(nodes: Sequence[Node], entries: Sequence[NewEntry], after: str | None, *
     Raises NodeFailed, BadAnswer.
     """
     first, *followers = nodes
-    door = None
     if followers:
         address = first.machine.private_ip
         door = first.call("queue_door", {"node": first.name, "address": address}).get("door")
@@ -65,7 +83,7 @@ def add(nodes: Sequence[Node], entries: Sequence[NewEntry], after: str | None, *
             node.call("queue_follow", body)
 
         values(fan_out(send, {node.name: node for node in followers}))
-    documents = [entry.document(first.name, door) for entry in entries]
+    documents = [entry.document(first.name) for entry in entries]
     return _ask(first, "queue_add", {"entries": documents, "after": after, "restarts": restarts})
 
 

@@ -1,10 +1,14 @@
 """Test `gpuctl queue` on local hosts: runs that start without the command that added them."""
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 
 import pytest
-from support import Gpuctl, wait_for
+from support import Gpuctl, holders_of, wait_for
+
+from inventories.disk.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -18,6 +22,15 @@ print(sys.argv[1:], "sum", int(total.item()))
 if "fail" in sys.argv and dist.get_rank() == 1:
     raise ValueError("label 12 is not below 10")
 dist.destroy_process_group()
+"""
+QUEUES = "*/home/.gpuctl-node/queue/*"
+MEET = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+(folder / sys.argv[2]).touch()
+while not (folder / "go").exists():
+    time.sleep(0.1)
+print("met", sys.argv[2])
 """
 LOSS = """
 import json, os, sys
@@ -61,6 +74,40 @@ def test_queue_runs_on_all_nodes_one_after_the_other(hosts: Gpuctl) -> None:
     failed = hosts.ok("results", "--json", runs[1]["run"]).json["runs"][0]
     assert failed["first_error"]["rank"] == 1
     assert "label 12 is not below 10" in failed["first_error"]["message"]
+
+
+def test_runs_of_one_node_meet_on_two_hosts_though_all_of_the_queue_is_killed(hosts: Gpuctl) -> None:
+    hosts.script("meet.py", MEET)
+    folder, local = hosts.home / "meeting", hosts.home / "clusters/default/local"
+    folder.mkdir()
+    adders = [
+        hosts.start("queue", "add", "--nnodes", "1", *PYTHON, "meet.py", str(folder), name) for name in "ab"
+    ]
+    assert [adder.wait(240) for adder in adders] == [0, 0]
+    hosts.ok("queue", "add", *PYTHON, "my.py", "all")
+    hosts.ok("queue", "add", "--nnodes", "1", *PYTHON, "my.py", "last")
+    wait_for(lambda: len(list(folder.iterdir())) == 2, what="both runs at once", deadline_s=120)
+    locks = [*local.glob(f"{QUEUES}/.runner"), *local.glob(f"{QUEUES}/.following/.follower")]
+    assert len(locks) == 2
+    for pid in holders_of(*map(str, locks)):
+        os.kill(pid, signal.SIGKILL)
+    assert states(hosts) == ["running", "running", "waiting", "waiting"]  # and starts them again
+    (folder / "go").touch()
+    wait_until_empty(hosts)
+    entries = hosts.ok("queue", "ls", "--json").json["entries"]
+    assert [entry["state"] for entry in entries] == ["succeeded"] * 4
+    assert sorted(entry["nodes"] for entry in entries[:2]) == [["default-0"], ["default-1"]]
+    assert entries[2]["nodes"] == ["default-0", "default-1"]
+    runs = {entry["run"]: entry["nodes"] for entry in entries}
+    recorded = {run: [node.name for node in Store(hosts.home).run(run).load_run().nodes] for run in runs}
+    assert recorded == runs
+    for entry in entries[:2]:
+        assert f"met {entry['args'][1]}" in hosts.ok("logs", entry["run"]).out
+    wait_for(
+        lambda: not list(local.glob(f"{QUEUES}/.following/*.json")),
+        what="the removal of parts",
+        deadline_s=30,
+    )
 
 
 def test_stop_ends_the_active_run_and_the_next_one_starts(hosts: Gpuctl) -> None:

@@ -20,18 +20,19 @@ from gpuctl.workflow.machines.setup_state import check_set_up
 from gpuctl.workflow.runs.gpu_end import check_gpus
 from gpuctl.workflow.runs.launch import launches_of, plan_run
 from gpuctl.workflow.runs.prepare import Prepared, check_nodes, gather_facts, prepare
-from gpuctl.workflow.runs.queued_runs import keep_record, mirrored, take_in
+from gpuctl.workflow.runs.queued_runs import first_machine, keep_records, mirrored, take_in
 from gpuctl.workflow.runs.request.launchable import Launchable, read
 from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, with_plain_strategy
 from gpuctl.workflow.runs.strategy.auto import with_strategy
-from gpuctl.workflow.runs.strategy.fitting import machines_that_fit
+from gpuctl.workflow.runs.strategy.fitting import machines_that_fit, ranks_on
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from inventories.runs.queue import QueueEntry
+from inventories.text import plural
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
-    from remote.runs.queue import NewEntry
+    from remote.runs.queue import NewEntry, Place
     from remote.sessions.session import Node
 
 LOCK_S = 600.0
@@ -51,16 +52,20 @@ def add(app: App, request: TrainRequest, settings: QueueSettings) -> tuple[Queue
     ):
         inventory = load_inventory(folder)
         candidates, count = candidates_of(inventory, request)
-        machines = candidates[:count]
-        _refuse_machines(inventory, machines)
+        _refuse_pods(candidates)
         for note in launchable.notes(inventory):
             view.note(note)
-        view.phase("connect", f"connecting to {machines[0].name}")
-        with connected(folder, machines) as nodes:
-            check_set_up(folder, machines)
+        view.phase("connect", f"connecting to {plural(len(candidates), 'node')}")
+        keeper = first_machine(folder)
+        with (
+            connected(folder, candidates, at_least=count, say=view.note) as nodes,
+            connected(folder, [] if keeper.name in nodes else [keeper]) as others,
+        ):
+            check_set_up(folder, [node.machine for node in nodes.values()])
             for problem in keep_for_start(folder, inventory, nodes):
                 view.note(f"note: {problem}")
-            adding = _Adding(app, view, folder, inventory, nodes, launchable)
+            first = {**nodes, **others}[keeper.name]
+            adding = _Adding(app, view, folder, inventory, first, nodes, count, launchable)
             return adding.add(settings)
 
 
@@ -73,16 +78,21 @@ class _Adding:
         view: View,
         folder: ClusterFolder,
         inventory: Inventory,
+        first: "Node",
         nodes: "Mapping[str, Node]",
+        count: int,
         launchable: Launchable,
     ) -> None:
+        """`first`: keeps the queue. `nodes`: can take part in the runs. `count`: of the nodes of a run."""
         self._app = app
         self._view = view
         self._folder = folder
         self._inventory = inventory
         self._nodes = nodes
         self._launchable = launchable
-        self._machines: Sequence[Machine] = [node.machine for node in nodes.values()]
+        self._first = first
+        machines = [node.machine for node in nodes.values()]
+        self._places = neighbours(machines, count)
 
     def add(self, settings: QueueSettings) -> tuple[QueueEntry, ...]:
         """Prepare the nodes once, and add the entries at once."""
@@ -99,7 +109,7 @@ class _Adding:
             entries.append(
                 self._entry(prepared, run_id, self._at(point, number, sweep_id), settings.priority)
             )
-        nodes = [self._nodes[machine.name] for machine in self._machines]
+        nodes = list({self._first.name: self._first, **self._nodes}.values())
         restarts = self._inventory.provider != "local"  # those start with this computer, by a command
         added = queue.add(nodes, entries, settings.after, restarts=restarts)
         if added.restarts is False:
@@ -119,15 +129,16 @@ class _Adding:
         facts = {name: replace(fact, active_runs=()) for name, fact in real_facts.items()}
         check_gpus(request, facts)
         if request.built_in:
-            advised = with_strategy(self._app, request, self._machines, facts)
+            advised = with_strategy(self._app, request, self._places[0], facts)
             self._launchable = self._launchable.with_request(advised)
         prepared = prepare(view, self._folder, self._inventory, self._nodes, self._launchable, facts)
         view.phase("preflight", "checking what would fail later")
         skip = request.skip_preflight or busy  # its connections would disturb a run
-        check_nodes(view, self._nodes, prepared, replace(request, skip_preflight=skip), self._machines[0])
-        self._machines, _ = machines_that_fit(
-            self._launchable.request, self._machines, prepared.facts, view.note, fewer=False
-        )
+        check_nodes(view, self._nodes, prepared, replace(request, skip_preflight=skip), self._places[0][0])
+        request = self._launchable.request
+        layouts = {tuple(ranks_on(request, facts[m.name]) for m in place): place for place in self._places}
+        for place in layouts.values():
+            machines_that_fit(request, place, prepared.facts, view.note, fewer=False)
         return prepared
 
     def _at(self, point: Mapping[str, str], number: int, sweep_id: str) -> Launchable:
@@ -149,7 +160,17 @@ class _Adding:
         """Return the entry of a launchable."""
         from remote.runs.queue import NewEntry
 
-        machines, request = self._machines, launchable.request
+        places = [self._place(prepared, run_id, launchable, machines) for machines in self._places]
+        keep_records(self._folder, [place.run for place in places])
+        return NewEntry(places=places, priority=priority)
+
+    def _place(
+        self, prepared: Prepared, run_id: str, launchable: Launchable, machines: Sequence[Machine]
+    ) -> "Place":
+        """Return the run as it starts on these machines."""
+        from remote.runs.queue import Place
+
+        request = launchable.request
         run = plan_run(
             run_id,
             self._inventory,
@@ -165,8 +186,14 @@ class _Adding:
         )
         service = launcher_of(request.mode).planned(machines, prepared.facts)
         launches = launches_of(run, launchable, prepared, service, self._app.store, self._inventory, machines)
-        keep_record(self._folder, run)
-        return NewEntry(run=run, launches=launches, priority=priority)
+        return Place(run=run, launches=launches)
+
+
+def neighbours(machines: Sequence[Machine], count: int) -> list[list[Machine]]:
+    """Return the places for a run on `count` machines: neighbours in a ring, in which the first follows the last."""
+    ring = [*machines, *machines]
+    starts = range(1 if count == len(machines) else len(machines))
+    return [sorted(ring[start : start + count], key=lambda machine: machine.rank) for start in starts]
 
 
 def _refuse(request: TrainRequest) -> None:
@@ -184,14 +211,10 @@ def _refuse(request: TrainRequest) -> None:
         )
 
 
-def _refuse_machines(inventory: Inventory, machines: Sequence[Machine]) -> None:
+def _refuse_pods(machines: Sequence[Machine]) -> None:
     """Raise Usage for machines that can't keep a queue."""
     if any(machine.transport == "pod" for machine in machines):
         raise Usage(
             "A pod keeps no queue, as an empty one may replace it at any time: use gpuctl train, or a queue of "
             "Kubernetes with gpuctl manifests."
-        )
-    if machines[0].rank != min(machine.rank for machine in inventory.machines):
-        raise Usage(
-            f"The queue's runs need {inventory.machines[0].name}, which keeps the queue: let them use it."
         )

@@ -1,6 +1,6 @@
 """Runs that a first node started from its queue: their records come here, so that every command knows them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from inventories import codec
 from inventories.disk import files
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.runs.queue import Queue
+from inventories.runs.queue import Queue, QueuedRun, QueueEntry
 from inventories.runs.run import Run
 
 if TYPE_CHECKING:
@@ -32,10 +32,17 @@ def first_machine(folder: ClusterFolder) -> Machine:
     return min(folder.load().machines, key=lambda machine: machine.rank)
 
 
-def keep_record(folder: ClusterFolder, run: Run) -> None:
-    """Keep the record of a run that was put into the queue from here."""
+def keep_records(folder: ClusterFolder, records: Sequence[Run]) -> None:
+    """Keep the records of a run that was put into the queue from here, one for each place where it may start."""
     files.private_dir(folder.queued_path)
-    files.write_atomic(_record_path(folder, run.run), codec.dump(run))
+    files.write_atomic(_record_path(folder, records[0].run), codec.dump(QueuedRun(records=tuple(records))))
+
+
+def _queued(folder: ClusterFolder, run: str) -> QueuedRun | None:
+    """Return a run that was queued from here. `None`: it was not, or it has started."""
+    path = _record_path(folder, run)
+    text = files.read_bytes(path)
+    return None if text is None else codec.load(QueuedRun, text, str(path))
 
 
 def _record_path(folder: ClusterFolder, run: str) -> Path:
@@ -44,20 +51,41 @@ def _record_path(folder: ClusterFolder, run: str) -> Path:
 
 def take_in(app: App, folder: ClusterFolder, node: "Node", queue: Queue) -> None:
     """Save a queue that the node reported, with the records of its runs that have started since."""
-    from remote.runs.run_records import unknown_runs
-
-    started = {entry.run: entry.started_at for entry in queue.entries if entry.started_at}
-    new = {run for run in started if not app.store.run_folder(run).run_path.exists()}
-    recorded = {run for run in new if files.exists(_record_path(folder, run))}
-    records = [codec.load(Run, _record_path(folder, run).read_bytes(), run) for run in sorted(recorded)]
-    from_node = unknown_runs(node, folder.name, (), new - recorded) if new - recorded else []
-    for record in (*records, *from_node):
-        run = replace(record, started_at=started[record.run] or record.started_at)
-        app.store.make_run(run.run).save_run(run)
+    elsewhere: dict[str, list[QueueEntry]] = {}
+    for entry in queue.entries:
+        if not entry.started_at or app.store.run_folder(entry.run).run_path.exists():
+            continue
+        queued = _queued(folder, entry.run)
+        if queued is not None and (record := queued.on(entry.nodes)) is not None:
+            _save(app, record, entry)
+        else:
+            elsewhere.setdefault(entry.nodes[0], []).append(entry)
+    for name, entries in elsewhere.items():
+        by_run = {entry.run: entry for entry in entries}
+        for record in _records_on(folder, node, name, by_run):
+            _save(app, record, by_run[record.run])
     for entry in queue.entries:
         if entry.started_at or entry.ended:
             _record_path(folder, entry.run).unlink(missing_ok=True)
     files.write_atomic(folder.queue_path, codec.dump(queue))
+
+
+def _save(app: App, record: Run, entry: QueueEntry) -> None:
+    app.store.make_run(record.run).save_run(replace(record, started_at=entry.started_at or record.started_at))
+
+
+def _records_on(folder: ClusterFolder, first: "Node", name: str, runs: Collection[str]) -> Sequence[Run]:
+    """Return the records of runs that another computer queued, from the node of that name."""
+    from remote.runs.run_records import unknown_runs
+    from remote.sessions.connect import connect
+
+    if name == first.name:
+        return unknown_runs(first, folder.name, (), runs)
+    machine = next((machine for machine in folder.load().machines if machine.name == name), None)
+    if machine is None:
+        return ()
+    with connect(machine, folder, timeout_s=ASK_TIMEOUT_S) as node:
+        return unknown_runs(node, folder.name, (), runs)
 
 
 def take_in_started(app: App, cluster: str | None) -> None:
@@ -85,7 +113,7 @@ def tell_others(app: App, folder: ClusterFolder, queue: Queue) -> None:
     from remote.runs.queue import follow
     from remote.sessions.connect import connect
 
-    if all(entry.nnodes == 1 for entry in queue.entries):
+    if len(folder.load().machines) == 1:
         return
     first = first_machine(folder)
     runs = [entry.run for entry in queue.entries if not entry.ended]
@@ -130,14 +158,10 @@ def queue_of(folder: ClusterFolder, first: "Node | None") -> Queue:
 
 
 def entries_on(folder: ClusterFolder, queue: Queue, names: Collection[str]) -> list[str]:
-    """Return the entries that have not started, and have a part on one of these machines.
+    """Return the entries that have not started, and can't start without one of these machines.
 
     An entry of another computer counts: its machines are not known here.
     """
     waiting = [entry for entry in queue.entries if not entry.ended and entry.state != "running"]
-    return [entry.entry for entry in waiting if _may_use(_record_path(folder, entry.run), names)]
-
-
-def _may_use(record: Path, names: Collection[str]) -> bool:
-    text = files.read_bytes(record)
-    return text is None or any(node.name in names for node in codec.load(Run, text, str(record)).nodes)
+    queued = {entry.entry: _queued(folder, entry.run) for entry in waiting}
+    return [name for name, run in queued.items() if run is None or run.needs(names)]

@@ -1,1 +1,1 @@
-"""The queue of runs: its files on each node, and the process that starts one entry after the other."""
+"""The queue of runs: its files on each node, and the processes that start its entries."""

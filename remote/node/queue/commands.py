@@ -3,9 +3,8 @@
 from typing import Any, BinaryIO, Dict, Optional
 
 from remote.node.home_folder import NODE_HOME
-from remote.node.queue import crontab, door, runner, spool
+from remote.node.queue import crontab, door, part, runner, schedule, spool
 from remote.node.queue.spool import Spool
-from remote.node.runs import supervisor
 from remote.shared import frames
 from remote.shared.constants import RUNS
 
@@ -21,8 +20,7 @@ def command_queue_add(request: Dict[str, Any], output: BinaryIO) -> None:
     with queue.locked():
         after = _known(queue, request["after"])
         for entry in request["entries"]:
-            uses = sorted(supervisor.folders_used(entry["launch"]))
-            added = queue.add(dict(entry, after=after, uses=uses))
+            added = queue.add(dict(entry, after=after, uses=part.folders_of(entry)))
             frames.write(output, {"t": frames.ENTRY, "entry": spool.public(added)})
     runner.begin(request["node"])
     restarts = crontab.install(request["node"]) if request["restarts"] else None
@@ -89,13 +87,13 @@ def _change(queue: Spool, request: Dict[str, Any]) -> None:
             raise ValueError(
                 "the queue has no entry {} that waits: gpuctl queue ls lists them".format(number)
             )
-        if states[number] != spool.WAITING:
+        if states[number] != schedule.WAITING:
             raise ValueError("entry {} runs already: gpuctl stop ends its run".format(number))
     if request["action"] in ("remove", "clear"):
         doomed = states if request["action"] == "clear" else request["entries"]
         for entry in entries:
-            if entry["entry"] in doomed and entry["state"] == spool.WAITING:
+            if entry["entry"] in doomed and entry["state"] == schedule.WAITING:
                 queue.close(entry, spool.REMOVED)
         return
     for number in reversed(request["entries"]) if place == "first" else request["entries"]:
-        queue.save(spool.moved(queue.entries(), number, place))
+        queue.save(schedule.moved(queue.entries(), number, place))

@@ -1,4 +1,4 @@
-"""The first node's port for the other nodes of a run from the queue: they ask it what to start and what to stop.
+"""The first node's port for the other nodes of the queue: they ask it what to start and what to stop.
 
 Each message and each answer is one line, signed with a key that only the cluster's nodes have. The others connect, so
 no node needs a way to log in to another.
@@ -10,14 +10,15 @@ import secrets
 import time
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Set
 
 from remote.node import signed_lines
 from remote.shared.constants import RENDEZVOUS_PORTS
 from remote.shared.files import read_json, write_json
 
+SETTINGS = ".door"
 GATHER_S = 300.0
-"""Time for all nodes of a run to answer before it starts: one may be booting."""
+"""Time for the nodes of a run to answer before it starts: one may be booting."""
 FRESH_S = 10.0
 """An answer counts for this time."""
 LOST_S = 120.0
@@ -29,7 +30,7 @@ PEER_FAILED = "peer_failed"
 
 def settings_of(folder: Path, address: str) -> Dict[str, Any]:
     """Return address, port and key of the queue's door, made the first time."""
-    path = folder / ".door"
+    path = folder / SETTINGS
     known = read_json(path)
     if known.get("address") == address:
         return known
@@ -48,65 +49,91 @@ def ask(door: Mapping[str, Any], message: Mapping[str, Any]) -> Optional[Dict[st
         return None
 
 
-class Gang:
-    """The other nodes of the active run: their last messages, and the answer to the next ones."""
+class Peers:
+    """The other nodes: their last messages, and the orders to them."""
 
-    def __init__(self, run: str, nodes: Sequence[str]) -> None:
-        self.run = run
-        self._order = "ready"
+    def __init__(self, ended: Callable[[], Set[str]]) -> None:
+        """`ended`: returns the runs that the queue is done with."""
+        self._ended = ended
         self._lock = Lock()
         self._began = time.monotonic()
-        self._messages: Dict[str, Dict[str, Any]] = {node: {} for node in nodes}
+        self._messages: Dict[str, Dict[str, Any]] = {}
         self._last_message_at: Dict[str, float] = {}
+        self._orders: Dict[str, Dict[str, Any]] = {}
 
     def answer(self, message: Mapping[str, Any]) -> Dict[str, Any]:
-        """Take a node's message and return the order to it: `ready`, `start` or `stop`, and the run."""
+        """Take a node's message and return the order to it, with `over`: its parts of runs that have ended."""
+        ended = self._ended()
         with self._lock:
-            node = message.get("node")
-            if node in self._messages:
-                self._messages[node] = dict(message) if message.get("run") == self.run else {}
-                self._last_message_at[node] = time.monotonic()
-            return {"run": self.run, "order": self._order}
+            node = str(message["node"])
+            self._messages[node] = dict(message)
+            self._last_message_at[node] = time.monotonic()
+            over = [run for run in message["parts"] if run in ended]
+            return dict(self._orders.get(node) or {"run": None}, over=over)
 
-    def order(self, order: str) -> None:
-        """Give all nodes another order: `start`, then `stop`."""
+    def order(self, nodes: Iterable[str], order: Optional[Dict[str, Any]]) -> None:
+        """Give nodes another order: `run`, `order` (`ready`, `start` or `stop`), its `place` and `started_at`."""
         with self._lock:
-            if self._order != "stop":
-                self._order = order
+            self._orders.update({node: order or {"run": None} for node in nodes})
 
-    def missing(self) -> List[str]:
-        """Return the nodes that are not ready."""
-        now = time.monotonic()
+    def ready(self, nodes: Iterable[str], run: str) -> Set[str]:
+        """Return the nodes that answer, and can start the run now."""
         with self._lock:
-            return [
+            return {
+                node
+                for node in nodes
+                if self._silent_s(node) <= FRESH_S
+                and self._messages.get(node, {}).get("run") == run
+                and self._messages[node]["ready"]
+            }
+
+    def idle(self) -> Set[str]:
+        """Return the nodes that answer, and have no active run other than the ordered one."""
+        with self._lock:
+            return {
                 node
                 for node, message in self._messages.items()
-                if not message.get("ready") or now - self._last_message_at[node] > FRESH_S
-            ]
+                if self._silent_s(node) <= FRESH_S and not message["busy"]
+            }
 
-    def lost(self) -> List[str]:
-        """Return the nodes that have not ended, and are silent."""
-        now = time.monotonic()
+    def with_parts(self) -> Set[str]:
+        """Return the nodes that answer, and have parts of runs."""
         with self._lock:
-            active = [node for node, message in self._messages.items() if not message.get("ended")]
-            return [node for node in active if now - self._last_message_at.get(node, self._began) > LOST_S]
+            return {
+                node
+                for node, message in self._messages.items()
+                if self._silent_s(node) <= FRESH_S and message["parts"]
+            }
 
-    def ends(self) -> Dict[str, Dict[str, Any]]:
+    def silent(self, nodes: Iterable[str], longer_than_s: float) -> Set[str]:
+        """Return the nodes that sent no message for longer than this, since this process began."""
+        with self._lock:
+            return {node for node in nodes if self._silent_s(node) > longer_than_s}
+
+    def ends(self, nodes: Iterable[str], run: str) -> Dict[str, Dict[str, Any]]:
         """Return the end of the run on each node where it has ended: `exit_code`, and `ended` with its reason."""
         with self._lock:
-            return {node: each["ended"] for node, each in self._messages.items() if each.get("ended")}
+            messages = {node: self._messages.get(node, {}) for node in nodes}
+        return {
+            node: message["ended"]
+            for node, message in messages.items()
+            if message.get("run") == run and message["ended"]
+        }
 
-    def active(self) -> List[str]:
-        """Return the nodes that have not ended."""
-        with self._lock:
-            return [node for node, message in self._messages.items() if not message.get("ended")]
+    def _silent_s(self, node: str) -> float:
+        return time.monotonic() - self._last_message_at.get(node, self._began)
+
+
+def silence(nodes: Iterable[str], seconds: float) -> str:
+    """Return the sentence on nodes that do not answer."""
+    return "{} did not answer the first node for {:.0f} s".format(", ".join(sorted(nodes)), seconds)
 
 
 @contextlib.contextmanager
-def listening(settings: Mapping[str, Any], gang: Gang) -> Iterator[None]:
-    """Answer the other nodes of a run while the body runs."""
+def listening(settings: Mapping[str, Any], peers: Peers) -> Iterator[None]:
+    """Answer the other nodes while the body runs."""
     address = (settings["address"], settings["port"])
-    with signed_lines.Server(address, settings["key"].encode(), gang.answer, MAX_MESSAGE) as server:
+    with signed_lines.Server(address, settings["key"].encode(), peers.answer, MAX_MESSAGE) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield

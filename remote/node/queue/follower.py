@@ -1,26 +1,29 @@
 """The queue on a node that is not the first: it starts its part of a run when the first node says so."""
 
 import contextlib
+import random
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Optional
+from typing import Any, BinaryIO, Dict, Optional, Sequence
 
 from remote.node import run_state
-from remote.node.queue import crontab, door, lasting
+from remote.node.queue import crontab, door, lasting, part
 from remote.node.queue.spool import following
-from remote.node.runs import start, supervisor
+from remote.node.runs import supervisor
 from remote.shared import frames
 from remote.shared.files import read_json, write_json
 
 POLL_S = 0.5
 ADDING_S = 600.0
 """A part may be here for this time before the first node has its entry."""
-SLOW_S = 5.0
-"""Between questions to a first node that does not answer: no run on several nodes is active."""
+SLOW_S = 1.0
+"""Between questions to a first node that does not answer: its queue may not have begun."""
+PARTS_SHOWN = 100
+"""Number of parts in a message."""
 
 
 def command_queue_follow(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`queue_follow`: keep this node's part of `entries` (run, launch) until the first node starts them.
+    """`queue_follow`: keep this node's part of `entries` (run, places) until the first node starts them.
 
     `door`: address, port and key of the first node. `keep`: runs of the queue; other parts are removed
     (null: no part is). `restarts`: have cron continue after a restart.
@@ -32,8 +35,8 @@ def command_queue_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         if request["keep"] is not None and path.stem not in request["keep"] and old:
             path.unlink()
     for entry in request["entries"]:
-        uses = sorted(supervisor.folders_used(entry["launch"]))
-        write_json(folder / (entry["run"] + ".json"), dict(entry, door=request["door"], uses=uses))
+        document = dict(entry, door=request["door"], uses=part.folders_of(entry))
+        write_json(folder / (entry["run"] + ".json"), document)
     begin(request["node"])
     if request["restarts"]:
         crontab.install(request["node"])
@@ -53,56 +56,65 @@ class Follower:
     def __init__(self, node: str, folder: Path) -> None:
         self._node = node
         self._folder = folder
-        self._run: Optional[str] = None
-        """The run of the last order."""
+        self._order: Dict[str, Any] = {"run": None}
+        """The last order."""
 
     def work(self) -> None:
         """Follow orders until no part of a run waits here."""
         while True:
-            paths = sorted(self._folder.glob("*.json"))
-            if not paths:
+            runs = sorted(path.stem for path in self._folder.glob("*.json"))
+            if not runs:
                 crontab.remove(self._node)
                 return
-            entry = read_json(self._folder / "{}.json".format(self._run)) or read_json(paths[-1])
-            answer = door.ask(entry["door"], self._message())
-            if answer is not None and answer["run"]:
-                self._obey(answer["run"], answer["order"])
+            part_file = self._read(self._order["run"]) or self._read(runs[-1])
+            answer = door.ask(part_file["door"], self._message(runs)) if part_file else None
+            if answer is not None:
+                for run in answer["over"]:
+                    self._forget(run)
+                self._order = answer
+                self._obey()
             time.sleep(POLL_S if answer is not None else SLOW_S)
 
-    def _message(self) -> Dict[str, Any]:
-        """Return the report to the first node on the run of its last order."""
-        entry = read_json(self._folder / "{}.json".format(self._run))
-        message: Dict[str, Any] = {"node": self._node, "run": self._run, "ready": False, "ended": None}
-        if not entry:
-            return message
-        run_dir = Path(entry["launch"]["run_dir"])
-        other_runs = set(run_state.active_runs()) - {self._run}
-        message["ready"] = not other_runs
-        if run_dir.exists():
-            state = run_state.state(run_dir)
+    def _read(self, run: Optional[str]) -> Dict[str, Any]:
+        """Return this node's part of a run. Empty: no part."""
+        return read_json(self._folder / "{}.json".format(run))
+
+    def _message(self, runs: Sequence[str]) -> Dict[str, Any]:
+        """Return the report to the first node: on the run of its last order, and on the parts of `runs` here."""
+        run, known = self._order["run"], self._read(self._order["run"])
+        busy = bool(set(run_state.active_runs()) - {run})
+        ended = None
+        if known:
+            run_dir = _launch(known, self._order)["run_dir"]
+            state = run_state.state(Path(run_dir)) if Path(run_dir).exists() else {"running": True}
             if not state["running"]:
-                message["ended"] = {"exit_code": state.get("exit_code"), "ended": state.get("ended")}
-        return message
+                supervisor.clean_up(Path(run_dir))
+                ended = {"exit_code": state.get("exit_code"), "ended": state.get("ended")}
+        parts = random.sample(runs, min(len(runs), PARTS_SHOWN))  # of long queues, others each time
+        ready = bool(known) and not busy
+        return {"node": self._node, "run": run, "busy": busy, "ready": ready, "ended": ended, "parts": parts}
 
-    def _obey(self, run: str, order: str) -> None:
+    def _obey(self) -> None:
         """Start or stop this node's part of a run. A second order changes nothing."""
-        if run != self._run:
-            self._forget_ended()
-            self._run = run
-        entry = read_json(self._folder / (run + ".json"))
-        if not entry:
+        known = self._read(self._order["run"])
+        if not known:
             return
-        launch = entry["launch"]
-        run_dir = Path(launch["run_dir"])
-        if order == "stop":
-            supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
-        elif order == "start" and not run_dir.exists():
-            try:
-                start.start(launch)
-            except OSError as error:
-                supervisor.record_failed_start(run_dir, launch["argv"][0], str(error))
+        launch = _launch(known, self._order)
+        if self._order["order"] == "stop":
+            supervisor.tell_to_stop(Path(launch["run_dir"]), door.PEER_FAILED)
+        elif self._order["order"] == "start":
+            part.begin(launch, known["run"], self._order["started_at"])
 
-    def _forget_ended(self) -> None:
-        """Remove the part of the last run, which has ended: the first node asks for another one."""
+    def _forget(self, run: str) -> None:
+        """Remove the part of a run that has ended, and stop it here: the first node may have lost this one."""
+        for place in self._read(run).get("places", []):
+            run_dir = Path((place["launch"] or {}).get("run_dir", ""))
+            if place["launch"] and run_dir.exists() and run_state.state(run_dir)["running"]:
+                supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
         with contextlib.suppress(FileNotFoundError):
-            (self._folder / "{}.json".format(self._run)).unlink()
+            (self._folder / "{}.json".format(run)).unlink()
+
+
+def _launch(known: Dict[str, Any], order: Dict[str, Any]) -> Dict[str, Any]:
+    launch: Dict[str, Any] = known["places"][order["place"]]["launch"]
+    return launch

@@ -1,30 +1,26 @@
-"""Runs the entries of this node's queue, one after the other, in a process that outlives each connection.
+"""Runs the entries of this node's queue on nodes that are free, in a process that outlives connections.
 
-The entry's file says that it runs before its ranks start, and the run's folder is the claim: so a runner that is
+The entry's file says where it runs before its ranks start, and the run's folder is the claim: so a runner that is
 killed at any moment, and started again, starts no run twice and skips none.
 """
 
 import contextlib
 import fcntl
-import os
-import shutil
-import signal
 import time
-from datetime import datetime, timezone
-from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence, Set
 
-from remote.node import end_reasons, process, run_state
-from remote.node.queue import crontab, door, lasting, spool
-from remote.node.queue.door import Gang
-from remote.node.queue.spool import Entry, Spool
-from remote.node.runs import start, supervisor
-from remote.shared.constants import RUN_ID_VARIABLE
+from remote.node import run_state
+from remote.node.queue import crontab, door, lasting, schedule, spool
+from remote.node.queue.active_run import ActiveRun, outcome_of
+from remote.node.queue.schedule import Entry
+from remote.node.queue.spool import Spool
+from remote.shared.files import read_json
 
 POLL_S = 0.5
-CUT_OFF = "it was cut off as it started"
-BEGIN_S = 10.0
-"""A supervisor writes its first file within this time."""
+SETTLED_S = 1.0
+"""A folder that changed later than this may change again without another time."""
+FAREWELL_S = 20.0
+"""Time for other nodes to learn that the last run has ended, and to remove their parts."""
 
 
 def begin(node: str) -> None:
@@ -35,31 +31,103 @@ def begin(node: str) -> None:
 
 
 class Runner:
-    """Takes the entries in their order."""
+    """Starts the entries, and follows their runs."""
 
     def __init__(self, queue: Spool, lock: int) -> None:
         """`lock`: the descriptor of the lock that says that a runner lives."""
         self._queue = queue
         self._lock = lock
+        self._node = queue.folder.name
+        self._peers = door.Peers(queue.ended_runs)
+        self._entries: List[Entry] = []
+        self._read_at: Optional[int] = None
+        self._active: Dict[str, ActiveRun] = {}
         self._notify: Optional[Dict[str, Any]] = None
         """Targets of the last run's notices, for the one that the queue is empty."""
+        self._stranded_at = time.monotonic()
+        """When an entry last failed as its nodes do not answer; at first: the beginning."""
+        self._empty_at: Optional[float] = None
 
     def work(self) -> None:
         """Run the entries until none waits. The lock is released before anybody can add another one."""
-        while True:
-            changed_at = self._queue.changed_at()
-            with self._queue.locked():
-                entries = self._queue.entries()
-                if not entries:
-                    crontab.remove(self._queue.folder.name)
-                    self._send_end()
-                    fcntl.flock(self._lock, fcntl.LOCK_UN)
-                    return
-                entry = self._take(entries)
-            if entry is not None:
-                self._run(entry)
-            else:
-                self._wait(changed_at)
+        with contextlib.ExitStack() as stack:
+            listens = False
+            while True:
+                with self._queue.locked():
+                    self._read()
+                    self._take()
+                    if not self._entries and self._has_parted():
+                        crontab.remove(self._node)
+                        self._send_end()
+                        fcntl.flock(self._lock, fcntl.LOCK_UN)
+                        return
+                if not listens and self._others(self._entries):
+                    settings = read_json(self._queue.folder / door.SETTINGS)
+                    stack.enter_context(door.listening(settings, self._peers))
+                    listens = True
+                self._follow()
+                time.sleep(POLL_S)
+
+    def _read(self) -> None:
+        """Read the entries again if they may have changed."""
+        changed_at = self._queue.changed_at()
+        if changed_at != self._read_at or time.time() - changed_at / 1e9 < SETTLED_S:
+            self._entries, self._read_at = self._queue.entries(), changed_at
+
+    def _take(self) -> None:
+        """Mark entries whose nodes are free as running, and take up the ones that a killed runner left."""
+        for entry in self._entries:
+            if entry["state"] == spool.RUNNING and entry["run"] not in self._active:
+                self._activate(entry)
+        waiting = [] if self._queue.paused else schedule.can_follow(self._entries)
+        if not waiting:
+            return
+        free, lost = self._free(), self._peers.silent(self._others(waiting), door.GATHER_S)
+        starting, stranded = schedule.assign(waiting, free, lost) if free or lost else ([], [])
+        for entry, index in starting:
+            nodes = entry["places"][index]["nodes"]
+            entry.update(state=spool.RUNNING, started_at=time.time(), place=index, nodes=nodes)
+            self._queue.save(entry)
+            self._activate(entry)
+        if stranded and time.monotonic() - self._stranded_at > door.GATHER_S:
+            # One at a time: the node may come back for the others.
+            needed = {node for place in stranded[0]["places"] for node in place["nodes"]}
+            self._queue.close(stranded[0], spool.FAILED, error=door.silence(needed & lost, door.GATHER_S))
+            self._stranded_at = time.monotonic()
+
+    def _activate(self, entry: Entry) -> None:
+        self._active[entry["run"]] = ActiveRun(entry, self._node, self._peers)
+        self._notify = entry.get("notify") or self._notify
+
+    def _free(self) -> Set[str]:
+        """Return the nodes without an active run, of the queue or of anybody else."""
+        used = {node for run in self._active.values() for node in run.nodes}
+        here = set() if self._node in used or run_state.active_runs() else {self._node}
+        return (self._peers.idle() - used) | here
+
+    def _others(self, entries: Sequence[Entry]) -> Set[str]:
+        """Return the other nodes on which these entries may run."""
+        return {node for entry in entries for place in entry["places"] for node in place["nodes"]} - {
+            self._node
+        }
+
+    def _follow(self) -> None:
+        """Carry the active runs on, and take entries out of the queue whose run has ended."""
+        for active in list(self._active.values()):
+            ends = active.follow()
+            if ends is not None:
+                outcome = outcome_of(ends)
+                error = active.error or outcome["error"]
+                with self._queue.locked():
+                    self._queue.close(
+                        active.entry, outcome["state"], exit_code=outcome["exit_code"], error=error
+                    )
+                del self._active[active.entry["run"]]
+
+    def _has_parted(self) -> bool:
+        """Return whether the other nodes have removed their parts, or had the time for it."""
+        self._empty_at = self._empty_at or time.monotonic()
+        return not self._peers.with_parts() or time.monotonic() - self._empty_at > FAREWELL_S
 
     def _send_end(self) -> None:
         """Send a notice that the queue is empty, if the last run has targets, and was not alone."""
@@ -68,125 +136,3 @@ class Runner:
             from remote.node.notify import queue_end  # its imports take long
 
             queue_end.send(self._notify, ended)
-
-    def _take(self, entries: List[Entry]) -> Optional[Entry]:
-        """Return the entry to run, marked as running: one that a killed runner left, else the next one."""
-        running = next((entry for entry in entries if entry["state"] == spool.RUNNING), None)
-        if running is not None:
-            return running
-        if run_state.active_runs() or self._queue.paused:
-            return None
-        open_names = {name for entry in entries for name in (entry["entry"], entry["run"])}
-        entry = spool.next_entry(entries, lambda name: name not in open_names)
-        if entry is None:
-            return None
-        entry = dict(entry, state=spool.RUNNING, started_at=time.time())
-        self._queue.save(entry)
-        return entry
-
-    def _wait(self, changed_at: int) -> None:
-        """Wait until the queue changes, or no run is active any more."""
-        while self._queue.changed_at() == changed_at:
-            time.sleep(POLL_S)
-            if not self._queue.paused and not run_state.active_runs():
-                return
-
-    def _run(self, entry: Entry) -> None:
-        """Start an entry on its nodes, wait for its end, and take it out of the queue."""
-        launch = entry["launch"]
-        self._notify = launch.get("notify") or self._notify
-        run_dir = Path(launch["run_dir"])
-        gang = Gang(entry["run"], entry["peers"])
-        with door.listening(entry["door"], gang) if entry["peers"] else contextlib.nullcontext():
-            error = self._gather(gang, run_dir)
-            if error:
-                supervisor.record_failed_start(run_dir, launch["argv"][0], error)
-            else:
-                error = self._start(entry, launch, run_dir)
-            ends = [run_state.state(run_dir)] if error else wait_for_end(run_dir, gang)
-        supervisor.clean_up(run_dir)
-        with self._queue.locked():
-            self._queue.close(entry, status_of(ends), exit_code=ends[0].get("exit_code"), error=error)
-
-    def _gather(self, gang: Gang, run_dir: Path) -> Optional[str]:
-        """Wait until all other nodes are ready, unless the run has begun. Returns why it can't start."""
-        limit = time.monotonic() + door.GATHER_S
-        while gang.missing() and not run_dir.exists():
-            if time.monotonic() > limit:
-                silent = ", ".join(gang.missing())
-                return "{} did not answer the first node for {:.0f} s".format(silent, door.GATHER_S)
-            time.sleep(POLL_S)
-        return None
-
-    def _start(self, entry: Entry, launch: Dict[str, Any], run_dir: Path) -> Optional[str]:
-        """Start the ranks, unless they have started before. Returns why they could not start."""
-        if run_dir.exists() and not has_begun(run_dir):
-            # A killed runner was about to start them. Its ranks must not live when others start.
-            for pid in process.with_variable(RUN_ID_VARIABLE, entry["run"]):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            if (run_dir / supervisor.STARTING).exists():  # a second start might do its work twice
-                return record_failure(launch, run_dir, CUT_OFF)
-            shutil.rmtree(str(run_dir), ignore_errors=True)
-        started_at = datetime.fromtimestamp(entry["started_at"], timezone.utc)
-        launch["record"]["started_at"] = started_at.isoformat(timespec="milliseconds")
-        if launch.get("notify"):
-            launch["notify"]["run"]["started"] = entry["started_at"]
-        while True:
-            try:
-                start.start(launch)
-            except OSError as error:
-                if set(run_state.active_runs()) - {entry["run"]}:  # `train` started it in between
-                    time.sleep(POLL_S)
-                    continue
-                return record_failure(launch, run_dir, str(error))
-            return None
-
-
-def record_failure(launch: Dict[str, Any], run_dir: Path, why: str) -> str:
-    """Record and notify that a run could not start. Returns why."""
-    supervisor.record_failed_start(run_dir, launch["argv"][0], why)
-    if launch.get("notify"):
-        from remote.node.notify import run_watch  # its imports take long
-
-        run_watch.begin(run_dir, launch["notify"])
-    return why
-
-
-def has_begun(run_dir: Path) -> bool:
-    """Return whether the run has a supervisor, has ended, or was stopped; wait if it is about to begin."""
-    limit = time.monotonic() + BEGIN_S
-    while not any((run_dir / name).exists() for name in ("runner.json", "exit.json", "stop")):
-        # The folder's age counts, too: this process may be killed each few seconds.
-        if time.monotonic() > limit or time.time() - run_dir.stat().st_mtime > BEGIN_S:
-            return False
-        time.sleep(POLL_S / 10)
-    return True
-
-
-def wait_for_end(run_dir: Path, gang: Gang) -> List[Dict[str, Any]]:
-    """Let the other nodes start, and wait until the run has ended on all. Returns the ends, this node's first.
-
-    A failure on one node, or a lost node, stops the others.
-    """
-    gang.order("start")
-    while True:
-        state = run_state.state(run_dir)
-        lost, ends = gang.lost(), list(gang.ends().values())
-        if lost or any(end.get("exit_code") != 0 for end in [*ends, *([] if state["running"] else [state])]):
-            gang.order("stop")
-            if state["running"] and not (run_dir / "stop").exists():
-                supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
-        if not state["running"] and not set(gang.active()) - set(lost):
-            return [state, *ends, *({} for _ in lost)]
-        if state["running"]:
-            process.wait_for_end([state["pid"]], POLL_S)
-        else:
-            time.sleep(POLL_S)
-
-
-def status_of(ends: List[Dict[str, Any]]) -> str:
-    """Return the state of an entry whose run has ended so on its nodes."""
-    if any((end.get("ended") or {}).get("reason") == end_reasons.STOPPED for end in ends):
-        return spool.STOPPED
-    return spool.SUCCEEDED if all(end.get("exit_code") == 0 for end in ends) else spool.FAILED

@@ -9,18 +9,16 @@ import fcntl
 import os
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Iterator, List, Set
 
 from remote.node.home_folder import NODE_HOME
+from remote.node.queue.schedule import WAITING, Entry
 from remote.shared.constants import QUEUE
 from remote.shared.files import read_json, write_json
 
-WAITING, RUNNING, SUCCEEDED, FAILED, STOPPED, REMOVED = (
-    "waiting", "running", "succeeded", "failed", "stopped", "removed",
-)  # fmt: skip
-PRIVATE = ("launch", "door")
+RUNNING, SUCCEEDED, FAILED, STOPPED, REMOVED = "running", "succeeded", "failed", "stopped", "removed"
+PRIVATE = ("places", "notify")
 """Parts of an entry that may hold secrets: the first node's answers leave them out, and so do ended entries."""
-Entry = Dict[str, Any]
 
 
 class Spool:
@@ -82,6 +80,10 @@ class Spool:
             filter(None, map(read_json, self._ended.glob("*.json"))), key=lambda entry: int(entry["entry"])
         )
 
+    def ended_runs(self) -> Set[str]:
+        """Return the runs of the entries that have ended."""
+        return {path.stem.partition("-")[2] for path in self._ended.glob("*.json")}
+
     def ended_since_empty(self) -> List[Entry]:
         """Return the entries that have run since the queue was empty before, and note that it is empty now."""
         mark = self.folder / ".empty"
@@ -111,30 +113,6 @@ def _file_name(number: str, run: str) -> str:
     return "{}-{}.json".format(number if number == "*" else "{:06d}".format(int(number)), run)
 
 
-def next_entry(entries: Sequence[Entry], is_over: Callable[[str], bool]) -> Optional[Entry]:
-    """Return the first entry that can start: no run or entry that it is to follow waits or runs. Pure."""
-    waiting = [entry for entry in entries if entry["state"] == WAITING]
-    return next((entry for entry in waiting if entry["after"] is None or is_over(entry["after"])), None)
-
-
-def moved(entries: Sequence[Entry], number: str, place: str) -> Entry:
-    """Return an entry that waits with its new place: `first`, `last`, or in front of another entry. Pure.
-
-    It gets the priority of its new place.
-    """
-    waiting = [each for each in entries if each["state"] == WAITING and each["entry"] != number]
-    entry = next(each for each in entries if each["entry"] == number)
-    if not waiting:
-        return entry
-    if place == "last":
-        return dict(entry, priority=waiting[-1]["priority"], position=waiting[-1]["position"] + 1.0)
-    at = 0 if place == "first" else [each["entry"] for each in waiting].index(place)
-    following = waiting[at]
-    before = [each["position"] for each in waiting[:at] if each["priority"] == following["priority"]]
-    position = (before[-1] + following["position"]) / 2 if before else following["position"] - 1.0
-    return dict(entry, priority=following["priority"], position=position)
-
-
 def has_entries() -> bool:
     """Return whether an entry waits or runs on this machine."""
     return any((NODE_HOME / QUEUE).glob("*/*.json"))
@@ -142,7 +120,7 @@ def has_entries() -> bool:
 
 def public(entry: Entry) -> Entry:
     """Return an entry as the client gets it: without its secrets."""
-    return {key: value for key, value in entry.items() if key not in (*PRIVATE, "peers", "uses")}
+    return {key: value for key, value in entry.items() if key not in (*PRIVATE, "uses", "place")}
 
 
 def following(node: str) -> Path:

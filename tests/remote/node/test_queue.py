@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 from node_here import NodeHere
-from support import processes_with, wait_for
+from support import holders_of, processes_with, wait_for
 
 from inventories.runs.queue import Queue
 from remote.node.queue import door
-from remote.node.queue.door import Gang
-from remote.node.queue.spool import moved, next_entry
+from remote.node.queue.door import Peers
+from remote.node.queue.schedule import assign, can_follow, moved
 from remote.node.runs import supervisor
 from remote.runs import queue
 from remote.sessions import node_payload
@@ -52,9 +52,9 @@ class QueueHere:
             "args": [],
             "tags": {},
             "nnodes": 1,
-            "priority": 0, "peers": [], "door": None,
+            "priority": 0, "notify": None,
         }  # fmt: skip
-        return {**usual, "launch": launch, **fields}
+        return {**usual, "places": [{"nodes": ["gpu-0"], "launch": launch}], **fields}
 
     def add(self, *entries: dict[str, Any], after: str | None = None) -> Queue:
         return queue._ask(self.node, "queue_add", {"entries": entries, "after": after, "restarts": False})
@@ -74,7 +74,7 @@ class QueueHere:
     def runners(self) -> list[int]:
         """Return the processes of the queue, which hold its lock open: a parent and its child."""
         path = str(self.home / ".gpuctl-node" / "queue" / "gpu-0" / ".runner")
-        holders = {pid: parent_of(pid) for pid in pids() if path in open_files(pid)}
+        holders = {pid: parent_of(pid) for pid in holders_of(path)}
         # A supervisor is a process of the child for a moment.
         return [pid for pid, parent in holders.items() if holders.get(parent) not in holders]
 
@@ -95,8 +95,9 @@ class QueueHere:
             path.write_text(json.dumps({**document, "boot_id": OTHER_BOOT}))
 
 
-def pids() -> Iterator[int]:
-    return (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+def launch_of(entry: dict[str, Any]) -> dict[str, Any]:
+    launch: dict[str, Any] = entry["places"][0]["launch"]
+    return launch
 
 
 def parent_of(pid: int) -> int:
@@ -104,13 +105,6 @@ def parent_of(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return 0
-
-
-def open_files(pid: int) -> list[str]:
-    try:
-        return [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:
-        return []
 
 
 @pytest.fixture
@@ -136,14 +130,14 @@ def test_entries_run_once_in_order_though_the_runner_is_killed(here: QueueHere) 
 
 def test_entry_that_fails_or_can_not_start_blocks_no_other(here: QueueHere) -> None:
     missing = here.entry()
-    missing["launch"]["argv"] = ["/no/such/program"]
+    launch_of(missing)["argv"] = ["/no/such/program"]
     here.add(here.entry("exit 3"), missing, here.entry())
     here.wait()
     assert here.states() == {"1": "failed", "2": "failed", "3": "succeeded"}
     failed, not_started, _ = queue.state_of(here.node).entries
     assert (failed.exit_code, failed.error) == (3, None)
     assert "/no/such/program could not be started" in (not_started.error or "")
-    ended = json.loads((Path(missing["launch"]["run_dir"]) / "exit.json").read_text())
+    ended = json.loads((Path(launch_of(missing)["run_dir"]) / "exit.json").read_text())
     assert ended["ended"]["reason"] == "not_started"
 
 
@@ -160,7 +154,7 @@ def test_power_cut_fails_the_active_entry_alone(here: QueueHere) -> None:
 def test_paused_queue_starts_nothing_and_ended_entries_keep_no_secret(here: QueueHere) -> None:
     queue.change(here.node, "pause")
     first, second = here.entry(), here.entry()
-    second["launch"]["env"]["TOKEN"] = "s3cret"
+    launch_of(second)["env"]["TOKEN"] = "s3cret"
     here.add(first, second)
     queue.change(here.node, "move", ["2"], "first")
     queue.change(here.node, "remove", ["1"])
@@ -230,9 +224,41 @@ def test_moved_entry_has_its_new_place(number: str, place: str, order: str) -> N
 
 
 def test_entry_behind_an_active_run_is_passed_over() -> None:
-    entries = [{**waiting(1), "state": "running"}, waiting(2, after="a"), waiting(3, after="b"), waiting(4)]
-    assert next_entry(entries, lambda name: name == "b") == entries[2]
-    assert next_entry(entries[:2], lambda _: False) is None
+    running = {**waiting(1), "run": "a", "state": "running"}
+    entries = [
+        running,
+        *({**waiting(n, after=after), "run": f"r{n}"} for n, after in ((2, "a"), (3, "b"), (4, None))),
+    ]
+    assert [entry["entry"] for entry in can_follow(entries)] == ["3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("places", "free", "lost", "starts", "stranded"),
+    [
+        (["a b c"], "abc", "", "1a", ""),
+        (["a b c", "a b c", "a b c", "a b c"], "ac", "", "1a 2c", ""),
+        (
+            ["ab bc ca", "a b c", "a b c"],
+            "c",
+            "",
+            "",
+            "",
+        ),  # the first one reserves c and a node that is to be free
+        (["ab bc cd da", "a b c d", "a b c d"], "bd", "", "2d", ""),  # it reserves a and b
+        (["abc", "a b c"], "ab", "c", "2a", "1"),
+        (["ab bc ca", "a b c"], "b", "c", "", ""),
+    ],
+)
+def test_entries_take_free_nodes_in_their_order(
+    places: list[str], free: str, lost: str, starts: str, stranded: str
+) -> None:
+    entries = [
+        {"entry": str(number), "places": [{"nodes": list(nodes)} for nodes in text.split()]}
+        for number, text in enumerate(places, 1)
+    ]
+    starting, failing = assign(entries, set(free), set(lost))
+    shown = [entry["entry"] + "".join(entry["places"][at]["nodes"]) for entry, at in starting]
+    assert (" ".join(shown), "".join(entry["entry"] for entry in failing)) == (starts, stranded)
 
 
 @pytest.mark.slow
@@ -263,33 +289,32 @@ def test_thousand_entries_run_once_in_order_with_kills_and_power_cuts(here: Queu
 
 
 def said(node: str, **about: Any) -> dict[str, Any]:
-    return {"node": node, "run": "r1", "ready": True, "ended": None, **about}
+    return {"node": node, "run": "r1", "ready": True, "busy": False, "ended": None, "parts": [], **about}
 
 
-def test_gang_is_complete_with_fresh_answers_of_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    gang = Gang("r1", ["gpu-1", "gpu-2"])
-    assert gang.answer(said("gpu-1")) == {"run": "r1", "order": "ready"}
-    gang.answer(said("gpu-2", run="r0"))  # it has the run of before in mind
-    assert gang.missing() == ["gpu-2"]
-    gang.answer(said("gpu-2"))
-    assert gang.missing() == []
-    gang.order("start")
-    gang.answer(said("gpu-1", ended={"exit_code": 0, "ended": None}))
-    assert (gang.active(), gang.lost()) == (["gpu-2"], [])
+def test_peers_count_with_fresh_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers, nodes = Peers(lambda: {"r0"}), ["gpu-1", "gpu-2"]
+    peers.order(nodes, {"run": "r1", "order": "ready"})
+    answer = peers.answer(said("gpu-1", parts=["r0", "r1"]))
+    assert answer == {"run": "r1", "order": "ready", "over": ["r0"]}
+    peers.answer(said("gpu-2", run="r0"))  # it has the run of before in mind
+    assert (peers.ready(nodes, "r1"), peers.idle()) == ({"gpu-1"}, {"gpu-1", "gpu-2"})
+    peers.answer(said("gpu-2", busy=True, ready=False))
+    assert (peers.ready(nodes, "r1"), peers.idle()) == ({"gpu-1"}, {"gpu-1"})
+    peers.answer(said("gpu-1", ended={"exit_code": 0, "ended": None}))
+    assert peers.ends(nodes, "r1") == {"gpu-1": {"exit_code": 0, "ended": None}}
+    assert peers.silent([*nodes, "gpu-3"], door.LOST_S) == set()
     later = time.monotonic() + door.LOST_S + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert gang.missing() == ["gpu-1", "gpu-2"]
-    assert gang.lost() == ["gpu-2"]
-    gang.order("stop")
-    gang.order("start")
-    assert gang.answer(said("gpu-2"))["order"] == "stop"
+    assert (peers.ready(nodes, "r1"), peers.idle()) == (set(), set())
+    assert peers.silent([*nodes, "gpu-3"], door.LOST_S) == {"gpu-1", "gpu-2", "gpu-3"}
 
 
 def test_door_answers_signed_messages_alone(tmp_path: Path) -> None:
     settings = door.settings_of(tmp_path, "127.0.0.1")
     assert door.settings_of(tmp_path, "127.0.0.1") == settings
-    with door.listening(settings, Gang("r1", ["gpu-1"])):
-        assert door.ask(settings, said("gpu-1")) == {"run": "r1", "order": "ready"}
+    with door.listening(settings, Peers(set)):
+        assert door.ask(settings, said("gpu-1")) == {"run": None, "over": []}
         assert door.ask({**settings, "key": "0" * 32}, said("gpu-1")) is None
     assert door.ask(settings, said("gpu-1")) is None
 
@@ -350,12 +375,8 @@ def test_one_notice_says_that_the_queue_is_empty(here: QueueHere) -> None:
 
     def entry(line: str) -> dict[str, Any]:
         made = here.entry(line, args=["--lr", "3"], tags={"sweep": "s"})
-        made["launch"]["notify"] = {
-            "targets": [target],
-            "settings": {},
-            "run": {**facts, "run": made["run"]},
-            "machine": None,
-        }
+        notify = {"targets": [target], "settings": {}, "run": {**facts, "run": made["run"]}, "machine": None}
+        launch_of(made)["notify"] = made["notify"] = notify
         return made
 
     here.add(entry("exit 0"), entry("exit 3"), entry("exit 0"))
@@ -370,7 +391,7 @@ def test_one_notice_says_that_the_queue_is_empty(here: QueueHere) -> None:
 
 def test_entry_whose_launcher_may_have_run_is_not_started_again(here: QueueHere) -> None:
     cut, following = here.entry(), here.entry()
-    folder = Path(cut["launch"]["run_dir"])
+    folder = Path(launch_of(cut)["run_dir"])
     folder.mkdir(parents=True)
     (folder / supervisor.STARTING).touch()
     here.add(cut, following)

@@ -1,0 +1,93 @@
+"""A run that the queue has started: its parts on this node and on others, followed until all have ended."""
+
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from remote.node import end_reasons, run_state
+from remote.node.queue import door, part, spool
+from remote.node.queue.schedule import Entry
+from remote.node.runs import supervisor
+
+
+class ActiveRun:
+    """Has all nodes of a run start together. A failure on one node, or a lost node, stops the others."""
+
+    def __init__(self, entry: Entry, node: str, peers: door.Peers) -> None:
+        """`node`: this one."""
+        place = entry["places"][entry["place"]]
+        self.entry = entry
+        self.nodes: List[str] = place["nodes"]
+        self._launch: Optional[Dict[str, Any]] = place["launch"]
+        self._node = node
+        self._others = [name for name in self.nodes if name != node]
+        self._peers = peers
+        self._limit = time.monotonic() + door.GATHER_S
+        self._began = False
+        self.error: Optional[str] = None
+        """Why it can't go on, other than the end of its ranks."""
+
+    def follow(self) -> Optional[List[Dict[str, Any]]]:
+        """Start the parts, or stop them. Returns the end on each node once all have ended. Never waits for long."""
+        if not self._began and self.error is None and not self._begin():
+            return None
+        run, own = self.entry["run"], self._own_state()
+        ends = self._peers.ends(self._others, run)
+        lost = self._peers.silent(set(self._others) - set(ends), door.LOST_S)
+        if lost and self.error is None:
+            self.error = door.silence(lost, door.LOST_S)
+        here = [] if own is None or own["running"] else [own]
+        if self.error or any(end.get("exit_code") != 0 for end in [*here, *ends.values()]):
+            self._stop()
+        if len(here) < (own is not None) or len(ends) + len(lost) < len(self._others):
+            return None
+        self._peers.order(self._others, None)
+        if self._launch:
+            supervisor.clean_up(Path(self._launch["run_dir"]))
+            ends[self._node] = run_state.state(Path(self._launch["run_dir"]))
+        return [ends.get(name, {}) for name in self.nodes]
+
+    def _begin(self) -> bool:
+        """Start the part here once all other nodes are ready, and let them start. Returns whether it has begun."""
+        run = self.entry["run"]
+        order = {"run": run, "place": self.entry["place"], "started_at": self.entry["started_at"]}
+        missing = set(self._others) - self._peers.ready(self._others, run)
+        if missing and not (self._launch and Path(self._launch["run_dir"]).exists()):
+            self._peers.order(self._others, dict(order, order="ready"))
+            if time.monotonic() > self._limit:
+                self.error = door.silence(missing, door.GATHER_S)
+                if self._launch:
+                    part.record_failure(self._launch, self.error)
+            return self.error is not None
+        if self._launch and not part.begin(self._launch, run, self.entry["started_at"]):
+            return False
+        self._peers.order(self._others, dict(order, order="start"))
+        self._began = True
+        return True
+
+    def _own_state(self) -> Optional[Dict[str, Any]]:
+        """Return the state of the part here. `None`: the run has no part here."""
+        return run_state.state(Path(self._launch["run_dir"])) if self._launch else None
+
+    def _stop(self) -> None:
+        order = {"run": self.entry["run"], "place": self.entry["place"], "order": "stop"}
+        self._peers.order(self._others, order)
+        if self._launch:
+            run_dir = Path(self._launch["run_dir"])
+            if run_state.state(run_dir)["running"] and not (run_dir / "stop").exists():
+                supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
+
+
+def outcome_of(ends: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """Return `state`, `exit_code` and `error` of an entry whose run has ended so on its nodes. Pure."""
+    reasons = [end.get("ended") or {} for end in ends]
+    codes = [end.get("exit_code") for end in ends]
+    state = spool.SUCCEEDED if all(code == 0 for code in codes) else spool.FAILED
+    if any(reason.get("reason") == end_reasons.STOPPED for reason in reasons):
+        state = spool.STOPPED
+    failed_starts = [each["detail"] for each in reasons if each.get("reason") == end_reasons.NOT_STARTED]
+    return {
+        "state": state,
+        "exit_code": next(filter(None, codes), codes[0]),
+        "error": (failed_starts or [None])[0],
+    }

@@ -1,0 +1,76 @@
+"""A node's part of a run from the queue: started once, whatever was killed before."""
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+from remote.node import process, run_state
+from remote.node.runs import start, supervisor
+from remote.shared.constants import RUN_ID_VARIABLE
+
+POLL_S = 0.05
+CUT_OFF = "it was cut off as it started"
+BEGIN_S = 10.0
+"""A supervisor writes its first file within this time."""
+
+
+def begin(launch: Dict[str, Any], run: str, started_at: float) -> bool:
+    """Start a part of a run, unless it has started before. Returns False if another run has the node now.
+
+    If it can't start, this is recorded as its end.
+    """
+    run_dir = Path(launch["run_dir"])
+    if run_dir.exists():
+        if _has_begun(run_dir):
+            return True
+        # A killed process was about to start them. Its ranks must not live when others start.
+        for pid in process.with_variable(RUN_ID_VARIABLE, run):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if (run_dir / supervisor.STARTING).exists():  # a second start might do its work twice
+            record_failure(launch, CUT_OFF)
+            return True
+        shutil.rmtree(str(run_dir), ignore_errors=True)
+    started = datetime.fromtimestamp(started_at, timezone.utc)
+    launch["record"]["started_at"] = started.isoformat(timespec="milliseconds")
+    if launch.get("notify"):
+        launch["notify"]["run"]["started"] = started_at
+    try:
+        start.start(launch)
+    except OSError as error:
+        if set(run_state.active_runs()) - {run}:  # `train` started it in between
+            return False
+        record_failure(launch, str(error))
+    return True
+
+
+def folders_of(entry: Dict[str, Any]) -> List[Tuple[str, str]]:
+    """Return gpuctl's folders that an entry uses on this node, wherever it starts."""
+    launches = [place["launch"] for place in entry["places"] if place["launch"]]
+    return sorted({used for launch in launches for used in supervisor.folders_used(launch)})
+
+
+def record_failure(launch: Dict[str, Any], why: str) -> None:
+    """Record and notify that a run could not start."""
+    run_dir = Path(launch["run_dir"])
+    supervisor.record_failed_start(run_dir, launch["argv"][0], why)
+    if launch.get("notify"):
+        from remote.node.notify import run_watch  # its imports take long
+
+        run_watch.begin(run_dir, launch["notify"])
+
+
+def _has_begun(run_dir: Path) -> bool:
+    """Return whether the run has a supervisor, has ended, or was stopped; wait if it is about to begin."""
+    limit = time.monotonic() + BEGIN_S
+    while not any((run_dir / name).exists() for name in ("runner.json", "exit.json", "stop")):
+        # The folder's age counts, too: this process may be killed each few seconds.
+        if time.monotonic() > limit or time.time() - run_dir.stat().st_mtime > BEGIN_S:
+            return False
+        time.sleep(POLL_S)
+    return True
