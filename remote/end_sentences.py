@@ -46,7 +46,10 @@ def sentence(ended: Ended) -> str:
     """Return one line on the end: `exit status 3: RuntimeError: boom`. Also where its facts are not known."""
     match ended.reason:
         case Reason.OUT_OF_MEMORY if ended.cause is Cause.KERNEL_KILL:
-            return _memory_kill(ended)
+            facts = ended.facts or EndFacts()
+            had = f", which had {_gb(facts.killed_bytes)}," if facts.killed_bytes else ""
+            killed = f"the kernel killed {facts.killed_process or 'a process of it'}{had}{_used_up(facts)}"
+            return f"out of memory: {killed} ({_with_words(exit_text(ended), ended)})"
         case Reason.TERMINATED | Reason.SIGNAL if ended.cause is Cause.RAISED:
             place = f" ({ended.place})" if ended.place else ""
             return f"{ended.detail}{place}; its process did not end by itself: {exit_text(ended)}"
@@ -89,8 +92,13 @@ def sentence(ended: Ended) -> str:
             return f"{_launcher(ended)} ended by itself: {exit_text(ended)}"
         case Reason.TIMED_OUT | Reason.HUNG | Reason.ENDED_EARLY:
             return _waiting(ended)
-        case Reason.RAY_ENDED | Reason.RAY_LATE:
-            return _of_ray(ended)
+        case Reason.RAY_ENDED:
+            return _with_words("Ray ended here during the run", ended)
+        case Reason.RAY_LATE:
+            return (
+                f"Ray did not start {_rank(ended)} here{_within(ended) or ' in time'}: others may use what it has "
+                "(gpuctl ray stop ends them, too)"
+            )
         case Reason.STOPPED:
             return "stopped"
         case Reason.STOPPED_HUNG:
@@ -131,13 +139,6 @@ def _who_killed(ended: Ended) -> str:
     if ended.facts is None or not ended.facts.no_memory_kill:
         return MEMORY
     return "the kernel did not do it for want of memory: somebody did, or a service of the node such as systemd-oomd"
-
-
-def _memory_kill(ended: Ended) -> str:
-    facts = ended.facts or EndFacts()
-    had = f", which had {_gb(facts.killed_bytes)}," if facts.killed_bytes else ""
-    killed = f"the kernel killed {facts.killed_process or 'a process of it'}{had}{_used_up(facts)}"
-    return f"out of memory: {killed} ({_with_words(exit_text(ended), ended)})"
 
 
 def _used_up(facts: EndFacts) -> str:
@@ -228,15 +229,6 @@ def _of_node(ended: Ended) -> str:
         case Reason.NODE_FAILED | Reason.UNREACHABLE | Reason.BAD_ANSWER:
             return ended.detail or "it is not known what ended it"
     raise ValueError(f"no sentence for {ended.reason}")
-
-
-def _of_ray(ended: Ended) -> str:
-    if ended.reason is Reason.RAY_ENDED:
-        return _with_words("Ray ended here during the run", ended)
-    return (
-        f"Ray did not start {_rank(ended)} here{_within(ended) or ' in time'}: others may use what it has "
-        "(gpuctl ray stop ends them, too)"
-    )
 
 
 def _waiting(ended: Ended) -> str:

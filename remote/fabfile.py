@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import TextIOBase
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TextIO
 
 import fabric
@@ -228,7 +227,10 @@ def load(folder: Path) -> Fabfile:
         )
     except Exception as error:  # their settings may be Python
         raise BadFabfile(f"{path} can't be used: {describe_error(error, path)}") from error
-    _tell_of_none(module, collection, path)
+    if not collection.task_names:
+        raise BadFabfile(
+            f"{path} has no tasks. Put @task, of `from fabric import task`, before a function of {module.__name__}."
+        )
     return Fabfile(path, collection, config)
 
 
@@ -270,13 +272,6 @@ def lost(error: BaseException, box: PinnedConnection | None) -> bool:
     if isinstance(error, BROKEN):
         return box is not None and not box.is_connected
     return isinstance(error, CommandTimedOut | ConnectionLost)
-
-
-def _tell_of_none(module: ModuleType, collection: Collection, path: Path) -> None:
-    if not collection.task_names:
-        raise BadFabfile(
-            f"{path} has no tasks. Put @task, of `from fabric import task`, before a function of {module.__name__}."
-        )
 
 
 def _call(step: Step, context: Context) -> Any:  # noqa: ANN401 - what the task returns

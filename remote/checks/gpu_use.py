@@ -1,7 +1,7 @@
 """A check that a run can use the GPUs of its machines, and does not fall back to their CPUs. Pure."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from inventories.text import plural
 from remote.checks.readiness import driver_problem, driver_state
@@ -47,8 +47,15 @@ def findings(
         problem = (
             _some_missing(name, fact, count) if fact.gpus else _none_usable(name, fact, count, env_names)
         )
-        if problem is not None:
-            problems.append(_on_local(problem) if expected.local and problem.fatal else problem)
+        if problem is not None and expected.local and problem.fatal:
+            problem = replace(
+                problem,
+                problem=f"{problem.problem}; the run uses the CPUs",
+                fix="none is needed for CPUs. For GPUs, see that nvidia-smi lists them on this computer, and make "
+                "at most as many local hosts as it has",
+                fatal=False,
+            )
+        problems += [problem] if problem else []
     return problems
 
 
@@ -89,13 +96,3 @@ def _none_usable(name: str, fact: Facts, expected: int, env_names: Collection[st
             "replace the machine",
         )
     return None
-
-
-def _on_local(finding: Finding) -> Finding:
-    return Finding(
-        node=finding.node,
-        problem=f"{finding.problem}; the run uses the CPUs",
-        fix="none is needed for CPUs. For GPUs, see that nvidia-smi lists them on this computer, and make at most "
-        "as many local hosts as it has",
-        fatal=False,
-    )

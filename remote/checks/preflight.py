@@ -188,57 +188,34 @@ def _node(name: str, fact: Facts) -> list[Finding]:
 
 def _different(facts: Mapping[str, Facts]) -> list[Finding]:
     """Return the findings on differences from the first node: ranks would hang, disagree or wait for each other."""
-    return [
-        *_differing(
-            facts,
+    properties: list[tuple[str, Callable[[Facts], object], str]] = [
+        (
             "the ranks would use",
             lambda fact: "GPUs" if fact.gpus else "the CPU",
             "mend the GPUs there (nvidia-smi), or leave these nodes out: GPUs and CPUs have no back end in common",
         ),
-        *_differing(
-            facts,
+        (
             "Python is",
-            lambda fact: (
-                None if fact.python_version is None else ".".join(fact.python_version.split(".")[:2])
-            ),
+            lambda fact: fact.python_version and ".".join(fact.python_version.split(".")[:2]),
             "use one version (--python) where the script pickles objects from node to node",
-            fatal=False,
         ),
-        *_differing(
-            facts,
+        (
             "the number of GPUs is",
-            lambda fact: str(len(fact.gpus)) if fact.gpus else None,
+            lambda fact: len(fact.gpus) or None,
             "that works; --nproc-per-node makes it the same on all nodes, which some scripts count on",
-            fatal=False,
         ),
-        *_differing(
-            facts, "the GPU is", lambda fact: _gpu(fact, "name"), "the slowest sets the pace", fatal=False
-        ),
-        *_differing(
-            facts,
+        ("the GPU is", lambda fact: fact.gpus and fact.gpus[0].get("name"), "the slowest sets the pace"),
+        (
             "the GPU driver is",
-            lambda fact: _gpu(fact, "driver"),
+            lambda fact: fact.gpus and fact.gpus[0].get("driver"),
             "use one image for all nodes; NCCL may choose other algorithms on each",
-            fatal=False,
         ),
     ]
-
-
-def _gpu(fact: Facts, key: str) -> str | None:
-    return str(fact.gpus[0].get(key)) if fact.gpus else None
-
-
-def _differing(
-    facts: Mapping[str, Facts],
-    subject: str,
-    of: Callable[[Facts], str | None],
-    fix: str,
-    *,
-    fatal: bool = True,
-) -> list[Finding]:
-    """A finding for each node whose value is known and not that of the first node that has one."""
-    values = {name: value for name, fact in facts.items() if (value := of(fact)) is not None}
-    return not_the_first(values, subject, fix, fatal=fatal)
+    problems = []
+    for subject, of, fix in properties:
+        values = {name: str(value) for name, fact in facts.items() if (value := of(fact))}
+        problems += not_the_first(values, subject, fix, fatal=subject == "the ranks would use")
+    return problems
 
 
 def check(
@@ -267,7 +244,15 @@ def fast_network_findings(
     facts: Mapping[str, Facts], master_addr: str, env_names: Collection[str]
 ) -> list[Finding]:
     """Return what keeps NCCL from the nodes' fast networks. `env_names`: variables that the user sets for ranks."""
-    return [*_oci_rdma(facts, master_addr), *_efa(facts, env_names)]
+    return [
+        *_oci_rdma(facts, master_addr),
+        *[
+            Finding(node=name, problem=f"{problem}: NCCL uses TCP sockets, not EFA", fix=fix, fatal=False)
+            for name, fact in facts.items()
+            if fact.gpus
+            for problem, fix in _efa_problem(fact, env_names)
+        ],
+    ]
 
 
 def _oci_rdma(facts: Mapping[str, Facts], master_addr: str) -> list[Finding]:
@@ -300,16 +285,6 @@ def _rdma_problem(fact: Facts, interface: str | None) -> str:
     if nccl.has_rdma_gpus(fact) and len(fact.gpus) == RDMA_GPUS:
         return "it has no RDMA devices, which machines with these GPUs have on OCI"
     return ""
-
-
-def _efa(facts: Mapping[str, Facts], env_names: Collection[str]) -> list[Finding]:
-    """Return nodes with EFA devices that NCCL will not use."""
-    return [
-        Finding(node=name, problem=f"{problem}: NCCL uses TCP sockets, not EFA", fix=fix, fatal=False)
-        for name, fact in facts.items()
-        if fact.gpus
-        for problem, fix in _efa_problem(fact, env_names)
-    ]
 
 
 def _efa_problem(fact: Facts, env_names: Collection[str]) -> list[tuple[str, str]]:

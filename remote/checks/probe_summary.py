@@ -1,6 +1,6 @@
 """Summary of the nodes' attempts to reach each other: many failed pairs, few sentences. Pure."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from inventories.text import listed
@@ -137,7 +137,11 @@ def problem_of(failure: Failure, rendezvous_port: int | None) -> str:
     else:
         at = listed([addresses[peer] for peer in failure.peers])
         subject, whom = named(failure.sources), f"{it_has} (at {at})"
-    ports = _ports(failure.attempts, rendezvous_port)
+    tried = {attempt.port for attempt in failure.attempts}
+    high = [str(port) for port in sorted(tried - {rendezvous_port})]
+    rendezvous = f"the rendezvous port {rendezvous_port}" if rendezvous_port in tried else ""
+    high_ports = f"{'port' if len(high) == 1 else 'ports'} {listed(high)}" if high else ""
+    ports = " and ".join(filter(None, [rendezvous, high_ports]))
     return f"{subject} can't reach {whom} on {ports}: {PROBLEMS.get(failure.outcome, failure.outcome)}"
 
 
@@ -152,14 +156,6 @@ def _on_the_way_out(failure: Failure) -> bool:
     They report it, or a single node fails to reach nodes that others reach.
     """
     return failure.outcome == "denied" or (len(failure.sources) == 1 and len(failure.peers) > 1)
-
-
-def _ports(attempts: Iterable[Attempt], rendezvous_port: int | None) -> str:
-    tried = {attempt.port for attempt in attempts}
-    high = [str(port) for port in sorted(tried - {rendezvous_port})]
-    rendezvous = f"the rendezvous port {rendezvous_port}" if rendezvous_port in tried else ""
-    high_ports = f"{'port' if len(high) == 1 else 'ports'} {listed(high)}" if high else ""
-    return " and ".join(filter(None, [rendezvous, high_ports]))
 
 
 MAX_ADDRESSES = 8

@@ -150,7 +150,13 @@ def _criterion(word: str, value: str) -> Match:
     if word in ("-p", "--protocol"):
         return Match.YES if value in ("tcp", "6", "all", "0") else Match.NO
     if word in ("--dport", "--dports", "--destination-port", "--destination-ports"):
-        return _ports(value)
+        ports = []
+        for part in value.split(","):
+            first, _, last = part.partition(":")
+            if not (first.isdigit() and (last or first).isdigit()):
+                return Match.MAYBE
+            ports.append(ports_match(int(first), int(last or first)))
+        return max(ports, key=lambda match: match.value)
     if word in ("--ctstate", "--state"):
         return Match.YES if "NEW" in value.split(",") else Match.NO
     if word in ("-i", "--in-interface"):
@@ -171,17 +177,6 @@ def _networks(value: str) -> Networks | None:
         return tuple(ipaddress.ip_network(each, strict=False) for each in value.split(","))
     except ValueError:
         return None
-
-
-def _ports(value: str) -> Match:
-    """A list of ports and ranges: YES where one of them is all that is needed."""
-    ports = []
-    for part in value.split(","):
-        first, _, last = part.partition(":")
-        if not (first.isdigit() and (last or first).isdigit()):
-            return Match.MAYBE
-        ports.append(ports_match(int(first), int(last or first)))
-    return max(ports, key=lambda match: match.value)
 
 
 def _owned(filter_: Filter, chain: str) -> Owned:

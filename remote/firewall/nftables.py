@@ -194,7 +194,13 @@ def _criterion(left: object, right: object) -> Match:
     if kind == "meta" and value["key"] == "l4proto":
         return Match.YES if "tcp" in listed or 6 in listed else Match.NO
     if kind == "payload" and value.get("protocol") in ("tcp", "th") and value.get("field") == "dport":
-        return _ports(listed)
+        ports = []
+        for each in listed:
+            first, last = each["range"] if isinstance(each, Mapping) and "range" in each else (each, each)
+            if not (isinstance(first, int) and isinstance(last, int)):
+                return Match.MAYBE
+            ports.append(ports_match(first, last))
+        return max(ports, key=lambda match: match.value, default=Match.MAYBE)
     if kind == "payload" and value.get("protocol") in ("udp", "icmp", "icmpv6", "sctp", "udplite", "dccp"):
         return Match.NO
     if kind == "payload" and value.get("field") in ("protocol", "nexthdr"):
@@ -202,16 +208,6 @@ def _criterion(left: object, right: object) -> Match:
     if kind == "fib" and value.get("result") == "type" and "daddr" in value.get("flags", ()):
         return Match.YES if "local" in listed else Match.NO
     return Match.MAYBE
-
-
-def _ports(listed: Sequence[Any]) -> Match:
-    ports = []
-    for each in listed:
-        first, last = each["range"] if isinstance(each, Mapping) and "range" in each else (each, each)
-        if not (isinstance(first, int) and isinstance(last, int)):
-            return Match.MAYBE
-        ports.append(ports_match(first, last))
-    return max(ports, key=lambda match: match.value, default=Match.MAYBE)
 
 
 def live_step(bases: Sequence[Base], owner: str, peers: Sequence[Address]) -> Run | None:

@@ -174,22 +174,17 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: 
     if name not in tree.entries:
         raise ScriptNotSynced(_not_sent(name, path, tree))
     if absolute.suffix == NOTEBOOK_ENDING:
-        raise ScriptNotSynced(_of_notebook(path))
+        # `--to script` names the script .txt where the notebook does not say which language it is in.
+        script = shlex.quote(str(path.with_suffix(".py")))
+        raise ScriptNotSynced(
+            f"{path} is a notebook, and the ranks are started with Python. Make a script of it, and run that: "
+            f"jupyter nbconvert --to python {shlex.quote(str(path))} && gpuctl train {script}"
+        )
     if kind := _no_python(started):
         raise ScriptNotSynced(
             f"{path} is {kind}, and the ranks are started with Python. Name the Python script that it is for."
         )
     return Script(kind="file", target=Path(os.path.relpath(absolute, folder)).as_posix(), args=words[1:])
-
-
-def _of_notebook(path: Path) -> str:
-    """Return the sentence on a notebook, with the line that converts it to a script."""
-    # `--to script` names the script .txt where the notebook does not say which language it is in.
-    script = shlex.quote(str(path.with_suffix(".py")))
-    return (
-        f"{path} is a notebook, and the ranks are started with Python. Make a script of it, and run that: "
-        f"jupyter nbconvert --to python {shlex.quote(str(path))} && gpuctl train {script}"
-    )
 
 
 def _not_sent(name: str, path: Path, tree: Tree) -> str:

@@ -191,12 +191,23 @@ def _project_in(folder: Path, tree: Tree, *, is_named: bool = False) -> LocalPro
         return None
     build = document.get("build-system", {})
     sources = local_sources(folder, tree.root)
+    # setup.py and setup.cfg may list what they need to run, in plain words.
+    listed = []
+    for match in SETUP_REQUIRES.finditer(texts.get("setup.py", "")):
+        listed += re.findall(r"""["']([^"']+)["']""", match[1])
+    settings = configparser.RawConfigParser(strict=False)
+    with contextlib.suppress(configparser.Error):
+        settings.read_string(texts.get("setup.cfg", ""))
+        listed += settings.get("options", "setup_requires", fallback="").splitlines()
     return LocalProject(
         name=_name_of(document, folder.name),
         folder=relative.as_posix(),
         backend=build.get("build-backend", LEGACY),
         backend_path=tuple(build.get("backend-path", ())),
-        build_requires=(*map(str, build.get("requires", ("setuptools",))), *_setup_requires(texts)),
+        build_requires=(
+            *map(str, build.get("requires", ("setuptools",))),
+            *filter(None, map(str.strip, listed)),
+        ),
         source="src" if has_src else ".",
         files=tuple(texts.items()),
         beside={
@@ -212,18 +223,6 @@ def _name_of(document: Mapping[str, Any], folder: str) -> str:
     """The name of a project by its pyproject.toml, else by its folder."""
     named = document.get("project", {}).get("name") or document.get("tool", {}).get("poetry", {}).get("name")
     return str(named or PurePosixPath(folder).name)
-
-
-def _setup_requires(texts: Mapping[str, str]) -> list[str]:
-    """Return what setup.py and setup.cfg need to run, as far as they list it in plain words."""
-    listed = []
-    for match in SETUP_REQUIRES.finditer(texts.get("setup.py", "")):
-        listed += re.findall(r"""["']([^"']+)["']""", match[1])
-    settings = configparser.RawConfigParser(strict=False)
-    with contextlib.suppress(configparser.Error):
-        settings.read_string(texts.get("setup.cfg", ""))
-        listed += settings.get("options", "setup_requires", fallback="").splitlines()
-    return [line.strip() for line in listed if line.strip()]
 
 
 def _texts(folder: Path, tree: Tree) -> dict[str, str]:

@@ -305,7 +305,17 @@ class RunMonitor:
     def _interrupted(self) -> None:
         self._interrupts_handled += 1
         if len(self.records) == len(self._parts):
-            self._interrupted_at_end()
+            if self._interrupts_handled == 1:
+                self._observer.note(
+                    f"the run has ended, and its files are being brought; Ctrl-C again: leave that to "
+                    f"`gpuctl results {self._run.run}`"
+                )
+            else:
+                self._observer.note(
+                    f"not all files were brought: `gpuctl results {self._run.run}` brings them"
+                )
+                self._open.clear()
+                self._stopping.leave()
             return
         waiting = ", ".join(sorted(set(self._parts) - set(self.records) - self._stopping.ordered))
         if self._interrupts_handled == 1:
@@ -323,18 +333,6 @@ class RunMonitor:
                 else "every node was told to stop"
             )
             self._observer.note(f"{note}; not waiting for the end")
-            self._open.clear()
-            self._stopping.leave()
-
-    def _interrupted_at_end(self) -> None:
-        """Note that the run is over, and its files are on the way: a person who does not wait gets them later."""
-        if self._interrupts_handled == 1:
-            self._observer.note(
-                f"the run has ended, and its files are being brought; Ctrl-C again: leave that to "
-                f"`gpuctl results {self._run.run}`"
-            )
-        else:
-            self._observer.note(f"not all files were brought: `gpuctl results {self._run.run}` brings them")
             self._open.clear()
             self._stopping.leave()
 
@@ -400,7 +398,10 @@ class RunMonitor:
                 except ConnectionLost as error:
                     if self._closed:
                         return
-                    self._give_up_if_silent(name, error)
+                    # Logins work, and nothing more: a disk that hangs, no memory, lost packets.
+                    silent_s = awake_s() - self._heard_s[name]
+                    if silent_s > SILENCE_S + _reconnect_s():
+                        raise _Lost(Ended(reason=Reason.NODE_SILENT, seconds=silent_s)) from error
                     if self._heard_s[name] != told_s:
                         told_s = self._heard_s[name]
                         self._observer.node(name, "connection lost, reconnecting")
@@ -432,12 +433,6 @@ class RunMonitor:
         if self._gang and not self._closed:
             self._stopping.tell(name, Reason.PEER_FAILED)
 
-    def _give_up_if_silent(self, name: str, why: ConnectionLost) -> None:
-        """Raise where logins work again and again, and nothing more: a disk that hangs, no memory, lost packets."""
-        silent_s = awake_s() - self._heard_s[name]
-        if silent_s > SILENCE_S + _reconnect_s():
-            raise _Lost(Ended(reason=Reason.NODE_SILENT, seconds=silent_s)) from why
-
     def _reconnect(self, name: str, why: ConnectionLost) -> None:
         tried_s, began = _reconnect_s(), awake_s()
         with self._locks[name]:
@@ -457,7 +452,8 @@ class RunMonitor:
             except RemoteError as error:
                 # Where the machine is gone, why the connection broke is a guess.
                 removed = isinstance(error, MachineGone)
-                detail = str(error) if removed else f"{_without_name(name, why)}; {error}"
+                broke = str(why).removeprefix(f"{name}: ").removesuffix(".")
+                detail = str(error) if removed else f"{broke}; {error}"
                 seconds = None if removed else tried_s
                 raise _Lost(Ended(reason=Reason.NODE_LOST, seconds=seconds, detail=detail)) from error
             if awake_s() - began > tried_s:  # this computer had no network: nobody could be heard
@@ -528,7 +524,10 @@ class RunMonitor:
                     if mirror is not None:
                         mirror.close()  # the end brings its own
                     lines.flush()
-                    ended = self._end(name, header["state"])
+                    ended = not header["state"]["running"]
+                    if ended:
+                        record = record_of_end(name, self._run.mode, header["state"])
+                        self._events.put(_Event(kind="ended", node=name, record=record))
                 elif kind == frames.CHUNK:
                     files.intake.chunk(header["path"], int(header["offset"]), body)
                 elif kind == frames.COMPLETE:
@@ -559,14 +558,6 @@ class RunMonitor:
             files.keep_outputs()
         self._events.put(_Event(kind="done" if ended else "left", node=name))
 
-    def _end(self, name: str, state: Mapping[str, Any]) -> bool:
-        """Handle the node's answer on the run's end; False if the run continues."""
-        if state["running"]:
-            return False
-        record = record_of_end(name, self._run.mode, state)
-        self._events.put(_Event(kind="ended", node=name, record=record))
-        return True
-
 
 def _why(record: NodeRecord) -> str:
     """Describe the end of a node's part."""
@@ -583,8 +574,3 @@ def _reconnect_s() -> float:
 def _left(name: str) -> ConnectionLost:
     """Return the error for nodes that are still active once nobody follows them any more."""
     return ConnectionLost(f"{name}: it is not followed from here any more.")
-
-
-def _without_name(name: str, error: RemoteError) -> str:
-    """An error's sentence as a part of another that names the node."""
-    return str(error).removeprefix(f"{name}: ").removesuffix(".")

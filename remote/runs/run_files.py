@@ -314,10 +314,11 @@ def _same(first: Path, other: Path) -> bool:
 
 def read_rank_records(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, list[RankRecord]]:
     """The records that have arrived, by node."""
-    return {
-        node.name: _records(RankRecord, [_rank_path(folder, node.first_rank + n) for n in range(node.nproc)])
+    paths = {
+        node.name: [constants.RANK_RECORD.format(node.first_rank + n) for n in range(node.nproc)]
         for node in nodes
     }
+    return {name: _records(RankRecord, [folder.path / path for path in paths[name]]) for name in paths}
 
 
 def save_node_record(folder: RunFolder, record: NodeRecord) -> None:
@@ -349,10 +350,6 @@ def read_dumps(folder: RunFolder, ranks: Mapping[str, Sequence[RankRecord]]) -> 
         now = record.ended_at or max((entry["entered_at"] for entry in entries), default=0.0)
         by_rank[rank] = rank_activity(node, {"rank": rank, "now": now, "collectives": entries})
     return by_rank
-
-
-def _rank_path(folder: RunFolder, rank: int) -> Path:
-    return folder.path / constants.RANK_RECORD.format(rank)
 
 
 def _records(cls: type[Record], paths: Sequence[Path]) -> list[Record]:

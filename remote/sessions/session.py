@@ -102,8 +102,12 @@ class Node:
         stderr: list[bytes] = []
         # The output for a person is kept up to a limit; a command without a listener prints little.
         limit = MAX_ERROR_BYTES if timeout_s is not None else KEPT_BYTES if listener else None
-        reading = (process.recv_stderr, stderr, "stderr", listener, limit)
-        errors = Thread(target=_read_beside, args=reading, daemon=True)
+
+        def read_errors() -> None:
+            with suppress(OSError):  # the reader of the other stream reports it
+                _read(process.recv_stderr, stderr, "stderr", listener, limit)
+
+        errors = Thread(target=read_errors, daemon=True)
         errors.start()
         stdout: list[bytes] = []
         try:
@@ -417,18 +421,6 @@ def _read(
                 rest = b""
     if rest and on_line is not None:
         on_line(stream, rest)
-
-
-def _read_beside(
-    receive: Callable[[int], bytes],
-    into: list[bytes],
-    stream: str,
-    on_line: Callable[[str, bytes], None] | None,
-    most_bytes: int | None,
-) -> None:
-    """Read a stream in its own thread, to its end or the connection's; the other stream's reader reports that."""
-    with suppress(OSError):
-        _read(receive, into, stream, on_line, most_bytes)
 
 
 def shell_command(words: tuple[str, ...]) -> str:

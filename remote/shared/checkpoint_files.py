@@ -11,7 +11,7 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from remote.shared.checkpoint_sets import POINTERS, missing_parts, sets_in
 from remote.shared.files import is_regular, read_json, walk_files
@@ -57,12 +57,8 @@ def lacking(folder: Path, newest: bool = False) -> Dict[str, int]:
 
 def parts_in(folder: Path) -> Dict[str, int]:
     """The files in the folders of the built-in job's checkpoints, with their bytes; they may count or not."""
-    sizes = {name: _size(folder / name) for name in _names(folder.glob("step-*/*"), folder)}
+    sizes = {path.relative_to(folder).as_posix(): _size(path) for path in folder.glob("step-*/*")}
     return {name: size for name, size in sizes.items() if size >= 0}
-
-
-def _names(paths: Iterable[Path], folder: Path) -> List[str]:
-    return [path.relative_to(folder).as_posix() for path in paths]
 
 
 def _counting(folder: Path) -> "List[Tuple[Tuple[str, int], List[Tuple[str, int]]]]":

@@ -58,6 +58,13 @@ def in_trace(trace: Dict[str, Any]) -> List[Dict[str, Any]]:
     for entry in _list(trace.get("entries"))[-MOST_READ:]:
         name, title = [*map(_text, _list(entry.get("process_group"))[:2]), "", ""][:2]
         sequence = entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")
+        value = entry.get("input_sizes")
+        first = [
+            [_number(size) for size in _list(item)[:MOST_SIZES]]
+            if isinstance(item, (list, tuple))
+            else _number(item)
+            for item in _list(value)[:MOST_SIZES]
+        ]
         summary = {
             "group": name,
             "title": title,
@@ -65,7 +72,7 @@ def in_trace(trace: Dict[str, Any]) -> List[Dict[str, Any]]:
             "sequence": _number(sequence),
             # gloo:all_reduce
             "name": _text(entry.get("profiling_name")).rpartition(":")[2],
-            "sizes": _sizes(entry.get("input_sizes")),
+            "sizes": json.dumps(first)[:MOST_CHARS],
             "over": bool(entry.get("retired")) or entry.get("state") == "completed",
             "entered_at": _number(entry.get("time_created_ns") or 0) / 1e9,
         }
@@ -93,17 +100,6 @@ def _number(value: Any) -> int:  # noqa: ANN401
     if not isinstance(value, int) or not -LARGEST < value < LARGEST:
         raise ValueError("it has no number where one is to be")
     return value
-
-
-def _sizes(value: Any) -> str:  # noqa: ANN401
-    """The sizes of tensors, each a number or a list of them, as they begin."""
-    first = [
-        [_number(size) for size in _list(item)[:MOST_SIZES]]
-        if isinstance(item, (list, tuple))
-        else _number(item)
-        for item in _list(value)[:MOST_SIZES]
-    ]
-    return json.dumps(first)[:MOST_CHARS]
 
 
 def main(cpu_s: float, paths: List[str]) -> None:

@@ -108,7 +108,11 @@ def remove_tree(root: Path, heartbeat: Optional[Callable[[], None]] = None) -> T
                     else:
                         count += 1
                         moved = os.path.join(str(root), f"{prefix}-{count}")
-                        _move(entry.path, moved)
+                        try:
+                            os.rename(entry.path, moved)
+                        except PermissionError:  # a folder that is closed can't be moved to another
+                            os.chmod(entry.path, 0o700)
+                            os.rename(entry.path, moved)
                         pending.append(moved)
                 except FileNotFoundError:
                     continue  # a node that shares this home was faster
@@ -127,15 +131,6 @@ def remove_tree(root: Path, heartbeat: Optional[Callable[[], None]] = None) -> T
     except OSError as error:
         problem = problem or why(error)
     return freed, problem
-
-
-def _move(folder: str, to: str) -> None:
-    """Give a folder another name. Raises OSError where something is mounted on it, also from the same disk."""
-    try:
-        os.rename(folder, to)
-    except PermissionError:  # a folder that is closed can't be moved to another
-        os.chmod(folder, 0o700)
-        os.rename(folder, to)
 
 
 def is_mounted(path: str) -> str:

@@ -120,7 +120,15 @@ class ProxyStream(WatchedStream):
             self._socket.close()
             if self._ended:
                 with suppress(subprocess.TimeoutExpired):
-                    self._failure = self._reason(self._process.wait(END_S))
+                    status = self._process.wait(END_S)
+                    self._stderr.seek(0)
+                    text = self._stderr.read().decode(errors="replace")
+                    last = last_line(text)
+                    printed = f"'{last}'" if last else f"nothing, and its exit status was {status}"
+                    lasting = status in NOT_STARTED or LASTING.search(text)
+                    self._failure = (Unreachable if lasting else HungUp)(
+                        f"{self._where} ended before SSH answered. It printed {printed}."
+                    )
             signal_group(self._process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_S)
@@ -132,16 +140,6 @@ class ProxyStream(WatchedStream):
         """Close the stream. Returns the error of a program that had ended before; `None`: the program ran."""
         self.close()
         return self._failure
-
-    def _reason(self, status: int) -> Unreachable:
-        self._stderr.seek(0)
-        text = self._stderr.read().decode(errors="replace")
-        last = last_line(text)
-        printed = f"'{last}'" if last else f"nothing, and its exit status was {status}"
-        lasting = status in NOT_STARTED or LASTING.search(text)
-        return (Unreachable if lasting else HungUp)(
-            f"{self._where} ended before SSH answered. It printed {printed}."
-        )
 
 
 def failure_of(stream: object, error: Unreachable) -> Unreachable:

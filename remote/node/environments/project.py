@@ -111,7 +111,13 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
     home.mkdir(parents=True, mode=0o700)
     began_ns = os.lstat(str(home)).st_ctime_ns
     environment = _environment()
-    python = _overlay(home, request["python"], environment, caller)
+    below = request["python"]
+    venv = home / "venv"
+    build.run([below, "-I", "-m", "venv", "--without-pip", str(venv)], home, environment, caller)
+    places = json.loads(_output([below, "-c", BELOW], environment))
+    lines = ["import site; site.addsitedir({!r})".format(place) for place in places]
+    (site_packages(home) / LAST_PATHS).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    python = str(venv / "bin" / "python")
     site = site_packages(home)
     problem = None
     try:
@@ -199,16 +205,6 @@ def _note_built(root: str, began_ns: int, caller: build_lock.Caller) -> List[str
 def site_packages(home: Path) -> Path:
     """Return the folder of the environment's own packages."""
     return next((home / "venv").glob("lib/python3*/site-packages"))
-
-
-def _overlay(home: Path, below: str, environment: Dict[str, str], caller: build_lock.Caller) -> str:
-    """Make an environment that finds the packages of an interpreter; returns its own interpreter's path."""
-    venv = home / "venv"
-    build.run([below, "-I", "-m", "venv", "--without-pip", str(venv)], home, environment, caller)
-    places = json.loads(_output([below, "-c", BELOW], environment))
-    lines = ["import site; site.addsitedir({!r})".format(place) for place in places]
-    (site_packages(home) / LAST_PATHS).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return str(venv / "bin" / "python")
 
 
 def _installer(

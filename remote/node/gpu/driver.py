@@ -53,7 +53,9 @@ def command_driver(request: Dict[str, Any], output: BinaryIO) -> None:
         status = read_json(STATUS)
         mine_ended = status.get("attempt") == request["attempt"] and status.get("result") is not None
         if not mine_ended and not _goes_on(status):
-            _begin(request)
+            process.start_detached(
+                lambda answers: _work(request, answers), "the installation of the driver died before it began"
+            )
     _follow(output, request["attempt"], float(request["follow_s"]))
 
 
@@ -101,13 +103,6 @@ def _follow(output: BinaryIO, attempt: str, limit_s: float) -> None:
         if result is not None:
             return
         time.sleep(LOOK_S)
-
-
-def _begin(request: Dict[str, Any]) -> None:
-    """Fork the process that installs; returns when its status is there. Raises OSError where it could not start."""
-    process.start_detached(
-        lambda answers: _work(request, answers), "the installation of the driver died before it began"
-    )
 
 
 def _work(request: Dict[str, Any], answers: int) -> None:
@@ -187,19 +182,15 @@ def install(request: Dict[str, Any], tell: apt.Tell) -> Dict[str, Any]:
     tell("install", " ".join(choice["packages"]))
     tool.install(choice["packages"])
     if machine.fabric:
-        _enable_fabric(tool, choice["branch"])
+        branch = choice["branch"]
+        driver, manager = "nvidia-utils-{}-server".format(branch), "nvidia-fabricmanager-{}".format(branch)
+        versions = {name: apt.version_of(name) for name in (driver, manager)}
+        if versions[driver] != versions[manager]:
+            raise Failed("fabric_version", driver=versions[driver], manager=versions[manager])
+        code, output = tool.root(["systemctl", "enable", gpus.FABRIC_SERVICE])
+        if code != 0:
+            raise Failed("apt", said=apt.last_line(output), doing="systemctl enable " + gpus.FABRIC_SERVICE)
     return choice
-
-
-def _enable_fabric(tool: apt.Apt, branch: str) -> None:
-    """Have the fabric manager started at each boot. Raises Failed where it is of another version than the driver."""
-    driver, manager = "nvidia-utils-{}-server".format(branch), "nvidia-fabricmanager-{}".format(branch)
-    versions = {name: apt.version_of(name) for name in (driver, manager)}
-    if versions[driver] != versions[manager]:
-        raise Failed("fabric_version", driver=versions[driver], manager=versions[manager])
-    code, output = tool.root(["systemctl", "enable", gpus.FABRIC_SERVICE])
-    if code != 0:
-        raise Failed("apt", said=apt.last_line(output), doing="systemctl enable " + gpus.FABRIC_SERVICE)
 
 
 def check_system(os_release: Path) -> None:

@@ -56,7 +56,7 @@ class Progress:
         self._began = None  # type: Optional[float]
         self._sign_at = None  # type: Optional[float]
         self._stepped = None  # type: Optional[float]
-        self._took = []  # type: List[float]
+        self._took: List[float] = []
         self._longest_s = 0.0
         self._told_s = 0.0
 
@@ -147,13 +147,10 @@ class Watch:
             try:
                 self.poll(time.monotonic())
             except PROBLEMS as error:
-                self._note("{!r}".format(error))
-
-    def _note(self, problem: str) -> None:
-        """Keep what went wrong, once: the next look may do better."""
-        if problem != self._problem:
-            self._problem = problem
-            note(str(self._run_dir / WATCHED), problem)
+                problem = "{!r}".format(error)
+                if problem != self._problem:
+                    self._problem = problem
+                    note(str(self._run_dir / WATCHED), problem)
 
     def poll(self, now: float) -> None:
         """Take new signs, and write a report after too long a silence.
@@ -162,7 +159,8 @@ class Watch:
         """
         if (self._run_dir / "stop").exists():
             return
-        ranks = self._ranks()
+        records = (self._run_dir / RANK_RECORD.format("*")).parent.glob(Path(RANK_RECORD.format("*")).name)
+        ranks = sorted(int(path.stem.rpartition("-")[2]) for path in records)
         if ranks:
             self._progress.began(now)
         logs = self._changed({RANK_LOG.format(rank): self._size(RANK_LOG.format(rank)) for rank in ranks})
@@ -178,12 +176,16 @@ class Watch:
         if logs or steps:
             self._forget()
         if self._progress.is_due(now):
-            self._report(ranks, self._progress.silent_s(now))
+            report = {
+                "silent_s": self._progress.silent_s(now),
+                "allowed_s": self._progress.allowed_s,
+                "stepped": any(map(self._has_stepped, ranks)),
+                "ranks": examine_ranks(self._run_dir, ranks),
+            }
+            # Ranks that are just being ended have nothing to tell of the hang.
+            if not (self._run_dir / "stop").exists():
+                write_json(self._run_dir / HANG_REPORT, report)
             self._progress.step(now)
-
-    def _ranks(self) -> List[int]:
-        records = (self._run_dir / RANK_RECORD.format("*")).parent.glob(Path(RANK_RECORD.format("*")).name)
-        return sorted(int(path.stem.rpartition("-")[2]) for path in records)
 
     def _size(self, name: str) -> int:
         try:
@@ -211,17 +213,6 @@ class Watch:
         changed = any(self._last_state.get(name, 0) != value for name, value in state.items())
         self._last_state.update(state)
         return changed
-
-    def _report(self, ranks: List[int], silent_s: float) -> None:
-        report = {
-            "silent_s": silent_s,
-            "allowed_s": self._progress.allowed_s,
-            "stepped": any(map(self._has_stepped, ranks)),
-            "ranks": examine_ranks(self._run_dir, ranks),
-        }
-        # Ranks that are just being ended have nothing to tell of the hang.
-        if not (self._run_dir / "stop").exists():
-            write_json(self._run_dir / HANG_REPORT, report)
 
     def _has_stepped(self, rank: int) -> bool:
         """Return whether a rank is known to have made a step, and not only to have prepared for one."""

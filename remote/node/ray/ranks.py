@@ -166,7 +166,15 @@ class Rank:
             # After the look at its process: a record that it wrote at its end exists then.
             ended = read_json(self._path(RANK_ENDED))
             if ended or not alive:
-                self._end(ended)
+                exit_code = ended.get("exit_code")
+                nccl = nccl_file(self._run_dir, str(self._record["pid"]))
+                self._record.update(ended_at=ended.get("at", time.time()), exit_code=exit_code)
+                self._record.update(transports=nccl_log.read(nccl))
+                if exit_code != 0 and self._facts:
+                    interface = os.environ.get("NCCL_SOCKET_IFNAME", "")
+                    self._record.update(facts=self._facts.document(nccl, interface))
+                self._write()
+                self.ended, self.exit_code = True, exit_code
 
     def wait_until_gone(self, deadline_s: float) -> None:
         """Return when its process has ended, or after the deadline."""
@@ -180,17 +188,6 @@ class Rank:
         """Kill its process, and what that started."""
         if not self.ended and self._birth is not None and process.alive(self._record["pid"], self._birth):
             process.signal_group(self._record["pid"], signal.SIGKILL)
-
-    def _end(self, record: Dict[str, Any]) -> None:
-        exit_code = record.get("exit_code")
-        nccl = nccl_file(self._run_dir, str(self._record["pid"]))
-        self._record.update(ended_at=record.get("at", time.time()), exit_code=exit_code)
-        self._record.update(transports=nccl_log.read(nccl))
-        if exit_code != 0 and self._facts:
-            interface = os.environ.get("NCCL_SOCKET_IFNAME", "")
-            self._record.update(facts=self._facts.document(nccl, interface))
-        self._write()
-        self.ended, self.exit_code = True, exit_code
 
     def _path(self, kind: str) -> Path:
         return self._run_dir / kind.format(self.rank)

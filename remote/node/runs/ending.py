@@ -72,7 +72,17 @@ class Ending:
         while self._launcher.poll() is None:
             last, changed = changed, _changed(self._run_dir / RANKS)
             if changed != last:
-                self._read_ranks()
+                records = self._read_records()
+                self._commands.update(
+                    " ".join(words_of(record["pid"])) for record in records if _runs(record)
+                )
+                ends = [
+                    record["ended_at"]
+                    for record in records
+                    if record.get("exit_code") and "ended_at" in record
+                ]
+                if ends and self._began is None:
+                    self._began = time.monotonic() - max(0.0, time.time() - min(ends))
             if self._began is not None:
                 self._step()
             process.wait_for_end([self._launcher.pid], WATCH_S if self._began is None else LOOK_S)
@@ -103,7 +113,10 @@ class Ending:
 
         Without `wait`, and after a crash, they get no time: many of a rank's helpers wait for it forever.
         """
-        crashed, now = _crashed(self._read_records()), time.monotonic()
+        records = self._read_records()
+        codes = [record.get("exit_code") for record in records if "ended_at" in record]
+        crashed = any(code is None or (code < 0 and code not in ORDERED) for code in codes)
+        now = time.monotonic()
         torchrun_pending = self._signal is None and (self._began is None or now - self._began < TORCHRUN_S)
         if self._began is None:
             self._began = now
@@ -146,14 +159,6 @@ class Ending:
         records = self._read_records()
         return LAUNCHER_S if records and all("ended_at" in record for record in records) else RECORD_S
 
-    def _read_ranks(self) -> None:
-        """Note the ranks' command lines; the grace begins where one has failed, as torchrun then ends the others."""
-        records = self._read_records()
-        self._commands.update(" ".join(words_of(record["pid"])) for record in records if _runs(record))
-        ends = [record["ended_at"] for record in records if record.get("exit_code") and "ended_at" in record]
-        if ends and self._began is None:
-            self._began = time.monotonic() - max(0.0, time.time() - min(ends))
-
     def _step(self, *, left: bool = False) -> bool:
         """Look once: kill ranks whose time is over, and tell which ranks and processes run. Returns whether any does.
 
@@ -165,7 +170,10 @@ class Ending:
         elif self._ranks_ended is None:
             self._ranks_ended = time.monotonic()
         if self._signal is not None:
-            self._end_late_ranks()
+            for record in self._read_records():
+                if record["pid"] not in self._signalled and _runs(record):
+                    self._signalled.add(record["pid"])
+                    process.signal_group(record["group"], signal.SIGTERM)
         pids = self._left_behind() if left else []
         if active and self._seconds_left() <= 0:
             self._kill_ranks()
@@ -200,13 +208,6 @@ class Ending:
         """Return the records of the ranks that have started."""
         self._records = read_records(self._run_dir, self._records)
         return list(self._records.values())
-
-    def _end_late_ranks(self) -> None:
-        """Send SIGTERM to ranks that began after the signal: the launcher may not have passed it on to them."""
-        for record in self._read_records():
-            if record["pid"] not in self._signalled and _runs(record):
-                self._signalled.add(record["pid"])
-                process.signal_group(record["group"], signal.SIGTERM)
 
     def _kill_ranks(self) -> None:
         self._killed.update(self._active())
@@ -314,12 +315,6 @@ def _runs(record: Dict[str, Any]) -> bool:
     """Return whether a rank's own process lives, which leads its group."""
     born = None if "ended_at" in record else record.get("birth")
     return born is not None and process.alive(record["group"], born)
-
-
-def _crashed(records: Iterable[Dict[str, Any]]) -> bool:
-    """Return whether a rank ended by a signal that nobody sends to ask for its end, or unseen."""
-    codes = [record.get("exit_code") for record in records if "ended_at" in record]
-    return any(code is None or (code < 0 and code not in ORDERED) for code in codes)
 
 
 def _changed(folder: Path) -> int:

@@ -32,7 +32,12 @@ class Fork:
                 except BaseException:  # noqa: BLE001 - told as Python does at a process's end
                     traceback.print_exc()
                 finally:
-                    _end(status)
+                    try:
+                        with contextlib.suppress(OSError):
+                            sys.stdout.flush()
+                            sys.stderr.flush()
+                    finally:
+                        os._exit(status)
             with contextlib.suppress(OSError):  # whichever of both is first: signals go to the child's group
                 os.setpgid(self.pid, self.pid)
             self._code = None  # type: Optional[int]
@@ -63,16 +68,6 @@ class Fork:
             os.killpg(self.pid, number)
         else:
             self._passed = number
-
-
-def _end(status: int) -> None:
-    """End this process whatever happens: a full disk takes no last words."""
-    try:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-    finally:
-        os._exit(status)
 
 
 def end_by(number: int) -> None:

@@ -62,7 +62,10 @@ def launch(spec: Dict[str, Any]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _clean_up_killed(spec["node"])
+            for record in (NODE_HOME / RUNS).glob("*/{}/runner.json".format(spec["node"])):
+                ended = state(record.parent).get("ended") or {}
+                if ended.get("reason") == end_reasons.RUNNER_KILLED:
+                    clean_up(record.parent)
             busy_runs = [run for run in runs_in_the_way(spec.get("gpus", [])) if run != run_dir.parent.name]
             if busy_runs:
                 raise OSError("the run {} is going on here".format(busy_runs[0]))
@@ -330,14 +333,6 @@ def clean_up(run_dir: Path) -> None:
     # Once only: later, another program may have the launcher's pid.
     with contextlib.suppress(OSError):
         _write_exit(run_dir, None, False, ended, None, None)
-
-
-def _clean_up_killed(node: str) -> None:
-    """End the ranks of runs on this node whose supervisor was killed: they still use its GPUs."""
-    for record in (NODE_HOME / RUNS).glob("*/{}/runner.json".format(node)):
-        ended = state(record.parent).get("ended") or {}
-        if ended.get("reason") == end_reasons.RUNNER_KILLED:
-            clean_up(record.parent)
 
 
 def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:

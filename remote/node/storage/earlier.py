@@ -43,7 +43,12 @@ class Aside:
         Existing ones stay as they are.
         """
         for path in paths:
-            target = self._place_of(path)
+            folder = self._folder
+            *above, name = path.split("/")
+            for part in above:
+                folder = _free(os.path.join(folder, part), os.path.isdir)
+            os.makedirs(folder, 0o700, exist_ok=True)
+            target = _free(os.path.join(folder, name), lambda _: False)
             source = os.path.join(self._root, path)
             try:
                 os.rename(source, target)
@@ -56,15 +61,6 @@ class Aside:
             self.count += 1
             if len(self.names) < MOST_NAMES:
                 self.names.append(path)
-
-    def _place_of(self, path: str) -> str:
-        """A place that nothing has there; a name on the way that is taken gets a number behind it."""
-        folder = self._folder
-        *above, name = path.split("/")
-        for part in above:
-            folder = _free(os.path.join(folder, part), os.path.isdir)
-        os.makedirs(folder, 0o700, exist_ok=True)
-        return _free(os.path.join(folder, name), lambda _: False)
 
 
 def _free(path: str, suits: Callable[[str], bool]) -> str:

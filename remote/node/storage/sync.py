@@ -54,7 +54,10 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
         raise NotADirectoryError("{} is a file there, and what is sent goes into a folder".format(shown))
     os.makedirs(root, 0o700, exist_ok=True)
     remove_left_behind(root)
-    manifest = _take_manifest(more)
+    header, body = next(more, ({"t": frames.NOTHING}, b""))
+    if header["t"] != frames.MANIFEST:
+        raise EOFError("the connection ended before the list of files had come; run the command again")
+    manifest: Manifest = json.loads(zlib.decompress(body).decode())
     project = request.get("project") or (
         root if request["follow_deletions"] or request.get("aside") else None
     )
@@ -116,14 +119,6 @@ def _sync(
     else:
         left = json.dumps(earlier.listing(root, dict(previous, **manifest))).encode()
         frames.write(output, dict(done, aside=aside.count, names=aside.names), left)
-
-
-def _take_manifest(more: Iterator[frames.Frame]) -> Manifest:
-    header, body = next(more, ({"t": frames.NOTHING}, b""))
-    if header["t"] != frames.MANIFEST:
-        raise EOFError("the connection ended before the list of files had come; run the command again")
-    manifest: Manifest = json.loads(zlib.decompress(body).decode())
-    return manifest
 
 
 def _stale(
@@ -287,7 +282,9 @@ def _receive(
                     raise ValueError("{} was sent before {} was whole".format(path, coming))
                 coming, temporary = path, staging.fresh()
                 handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            _write(handle, body)
+            written = os.write(handle, body)
+            while written < len(body):
+                written += os.write(handle, memoryview(body)[written:])
             if header.get("last"):
                 mtime_ns, mode = need[path][1:3]
                 os.fchmod(handle, mode)
@@ -300,9 +297,3 @@ def _receive(
     finally:
         if handle >= 0:
             os.close(handle)
-
-
-def _write(handle: int, body: bytes) -> None:
-    written = os.write(handle, body)
-    while written < len(body):
-        written += os.write(handle, memoryview(body)[written:])
