@@ -519,8 +519,8 @@ class RunInfo:
     loss: float | None = None
     """Its last training loss."""
     changed: str | None = None
-    """Settings that the run before in the list did not have: `lr 0.1, 1a2b3c4d5e`. Empty: no such settings.
-    `None`: no run before, or not known."""
+    """Settings that the last run of its script did not have: `lr 0.1, 1a2b3c4d5e`. Empty: no such settings.
+    `None`: the first run of its script, or not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,7 @@ def settings_of(results: Sequence[Result], *, layout: bool = True) -> dict[Setti
 
 
 def changes(before: Run, run: Run) -> str:
-    """Return the settings of a run that the run before it did not have: `lr 0.1, without amp`. Empty: no such."""
+    """Return the settings of a run that an earlier one did not have: `lr 0.1, without amp`. Empty: no such."""
     return described_settings(_by_setting([_settings(each, each, layout=True) for each in (before, run)]))[1]
 
 

@@ -80,7 +80,9 @@ def compared(results: Sequence[Result]) -> Compared:
         cells = [cell(result) for result in results]
         known = [*dict.fromkeys(cell for cell in cells if cell != text.UNKNOWN)]
         if len(known) > 1:
-            columns.setdefault(name, cells)
+            if columns.get(name, cells) != cells:  # an option of the same name, which says another thing
+                columns = {f"--{name}" if title == name else title: each for title, each in columns.items()}
+            columns[name] = cells
         facts += known if len(known) == 1 else []
     columns["status"] = [result.status for result in results]
     for name, figure in _figures(results):

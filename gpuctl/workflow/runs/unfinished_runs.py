@@ -158,23 +158,22 @@ def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str,
 def overview(app: "App", cluster: str | None) -> list[RunInfo]:
     """Return the runs of a cluster, or of all clusters. Results of runs that have ended are downloaded first."""
     open_runs(app, cluster)
-    rows: list[RunInfo] = []
-    before: Run | None = None
-    for folder in app.store.runs(cluster):
-        row, before = _row(folder, before)
-        rows.append(row)
-    return rows
+    last_of_script: dict[str, Run] = {}
+    return [_row(folder, last_of_script) for folder in app.store.runs(cluster)]
 
 
-def _row(folder: RunFolder, before: "Run | None") -> "tuple[RunInfo, Run | None]":
-    """Return a run as the list shows it, and its record. `before`: the run above it."""
+def _row(folder: RunFolder, last_of_script: "dict[str, Run]") -> RunInfo:
+    """Return a run as the list shows it, and add its record to the last ones of each script."""
     run = result = None
     status: RunStatus | Literal["unreadable"] = "unreadable"
     with suppress(InventoryError):
         run = folder.load_run()
         result = folder.load_result()
         status = result.status if result else "running"
-    row = RunInfo(
+    before = last_of_script.get(run.script) if run else None
+    if run:
+        last_of_script[run.script] = run
+    return RunInfo(
         run=folder.id,
         cluster=run.cluster if run else None,
         mode=run.mode if run else None,
@@ -192,4 +191,3 @@ def _row(folder: RunFolder, before: "Run | None") -> "tuple[RunInfo, Run | None]
         loss=result.train.loss[-1] if result and result.train.loss else None,
         changed=changes(before, run) if before and run else None,
     )
-    return row, run

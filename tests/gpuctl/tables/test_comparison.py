@@ -145,6 +145,22 @@ def test_options_with_the_name_of_a_column_keep_theirs(
     assert all(word in lines[3] for word in ("mse", "0.125", "0.120"))
 
 
+def test_option_with_the_name_of_a_fact_has_a_column_if_it_says_another_thing(tmp_path: Path) -> None:
+    facts = (("cnn", "0"), ("mlp", "1"))
+    runs = [
+        saved(
+            tmp_path,
+            None,
+            f"--device {device} --model {model}",
+            train=replace(TRAIN, model=model, device=f"cuda:{device}"),
+        )
+        for model, device in facts
+    ]
+    columns = compared(runs).columns
+    assert (columns["--device"], columns["device"]) == (["0", "1"], ["cuda:0", "cuda:1"])
+    assert (columns["model"], "--model" in columns) == (["cnn", "mlp"], False)
+
+
 def test_flags_names_and_values_are_shown_as_text(tmp_path: Path) -> None:
     runs = [
         saved(tmp_path, "\x1b[2J[red]", "--amp --x \x1b]0;t\x07[bold]", script="[bold]\x1b[1mx"),

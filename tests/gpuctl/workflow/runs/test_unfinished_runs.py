@@ -69,19 +69,21 @@ def test_open_runs_read_a_reason_without_its_facts(store: Store, reason: str) ->
 
 
 def test_list_of_runs_shows_names_and_changes(store: Store) -> None:
-    folders = [a_run(store), a_run(store), a_run(store)]
+    folders = [a_run(store), a_run(store), a_run(store), a_run(store)]
     labels = RunOptions(name="base", note="first", tags={"sweep": "lr"})
     folders[0].save_run(replace(folders[0].load_run(), args=("--lr", "0.1"), options=labels))
     folders[1].save_run(
         replace(folders[1].load_run(), args=("--lr", "0.2"), commit=Commit(sha="1a2b", dirty=False))
     )
-    folders[2].save_run(replace(folders[1].load_run(), run=folders[2].id))
+    folders[2].save_run(replace(folders[2].load_run(), script="eval.py", args=("--data", "x")))
+    folders[3].save_run(replace(folders[1].load_run(), run=folders[3].id))
     train = TrainSummary(loss=(0.5, 0.25), accuracy=0.9)
     for folder in folders:
         folder.save_result(a_result(run=folder.id, train=train, dir=str(folder.path)))
-    first, second, third = overview(App(), "default")
+    first, second, other, third = overview(App(), "default")
     assert (first.name, first.note, first.tags, first.loss) == ("base", "first", {"sweep": "lr"}, 0.25)
     assert (first.changed, second.changed, third.changed) == (None, "lr 0.2, 1a2b", "")
+    assert other.changed is None
 
 
 def test_note_on_older_runs_names_those_whose_machines_the_cluster_has(
