@@ -25,6 +25,7 @@ def command(
     gpuctl config set max_hourly_usd 40              refuse an up with which everything costs more an hour
     gpuctl config set ttl 8h                         end new clusters after eight hours, unless --ttl says otherwise
     gpuctl config set region eu-frankfurt-1 us-east-1    a region for each cloud
+    gpuctl config set notify @~/.config/notify       send messages to each line of this file, as --notify does
     gpuctl config unset ttl                          remove the default
 
     The values are in config.yaml under $GPUCTL_HOME. Options on the command line win over spec files and gpuctl.yaml,

@@ -60,10 +60,10 @@ def check_min_count(count: object) -> int:
     return 0 if count == 0 and isinstance(count, int) and not isinstance(count, bool) else check_count(count)
 
 
-def parse_duration_s(text: object, option: str = "") -> float:
+def parse_duration_s(text: object, option: str = "", unit: str = "s") -> float:
     """Return `90s`, `30m`, `4h`, `1d` or a sum such as `1h30m`, in seconds. Raises InvalidInput.
 
-    `option`: the one that was typed, which the error names.
+    `option`: the one that was typed, which the error names. `unit`: of its usual values, for the error's example.
     """
     if isinstance(text, str) and _DURATION.fullmatch(text.strip()):
         parts = re.findall(r"([\d.]+)([smhd])", text)
@@ -71,7 +71,7 @@ def parse_duration_s(text: object, option: str = "") -> float:
         if seconds > 0:
             return seconds
     if option and isinstance(text, str):
-        example = f"{text}s" if re.fullmatch(r"[0-9]*[1-9][0-9]*", text) else "30m"
+        example = f"{text}{unit}" if re.fullmatch(r"[0-9]*[1-9][0-9]*", text) else "30m"
         raise InvalidInput(
             f"{option} {shown(text)} can't be used: a duration is a number above 0 with its unit s, m, h or d. For "
             f"example: {option} {example}"
@@ -92,7 +92,7 @@ def check_stop_grace_s(text: object) -> float:
 
 def check_ttl_s(text: object) -> float:
     """Return the seconds that machines live, long enough to boot; NO_LIMIT_S for `none`."""
-    seconds = NO_LIMIT_S if text == "none" else parse_duration_s(text, "--ttl")
+    seconds = NO_LIMIT_S if text == "none" else parse_duration_s(text, "--ttl", "h")
     if seconds < MIN_TTL_S:
         raise InvalidInput(
             f"A --ttl of {text} ends before the machines have booted: give {MIN_TTL_S / 60:.0f}m or more."
@@ -109,7 +109,7 @@ def check_texts(values: object) -> tuple[str, ...]:
 
 def check_idle_s(text: object) -> float:
     """Return the seconds without use after which machines end, long enough to boot; NO_LIMIT_S for `none`."""
-    seconds = NO_LIMIT_S if text == "none" else parse_duration_s(text, "--idle")
+    seconds = NO_LIMIT_S if text == "none" else parse_duration_s(text, "--idle", "m")
     if seconds < MIN_TTL_S:
         raise InvalidInput(
             f"An --idle of {text} ends machines while they are set up: give {MIN_TTL_S / 60:.0f}m or more."

@@ -57,8 +57,8 @@ class Config:
     )
     notify: tuple[str, ...] = option(
         default=(), key="notify", read=read_texts,
-        meaning="Target of `--notify`, or a list, for new clusters, and for `train`, `tune` and `bench`. Default: no "
-        "message.",
+        meaning="Target of `--notify`, such as `ntfy:TOPIC`, or a list: for new clusters, runs and `bench` that name "
+        "no other. Default: no message.",
     )
 # fmt: on
 

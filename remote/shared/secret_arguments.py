@@ -12,7 +12,7 @@ _NAME = re.compile(
     r"|(?<!pad.)(?<!bos.)(?<!eos.)(?<!unk.)(?<!sep.)(?<!cls.)(?<!mask.)(?<!stop.)(?<!image.)(?<!special.)token)",
     re.IGNORECASE,
 )
-"""Names of options with a secret. A token beside `pad` or `eos` is one of a language model."""
+"""Names of options with a secret. A token with `pad` or `eos` before it is one of a language model."""
 
 
 def without_secrets(words: Sequence[str]) -> List[str]:

@@ -52,10 +52,11 @@ def change(app: App, key: str, words: Sequence[str]) -> None:
             checked = keys[key].read
             assert checked is not None, "each key has its check"
             checked(value)
-        except InvalidInput as error:
-            raise Usage(f"{key}: {error}") from error
-        if key == NOTIFY:
-            notify_targets(words)
+            if key == NOTIFY:
+                notify_targets(words)
+        except (InvalidInput, Usage) as error:
+            problem = str(error).replace(f"--{key}", key)  # the checks are those of options
+            raise Usage(problem if key in problem else f"{key}: {problem}") from error
     path = app.config_path
     before = (files.read_bytes(path) or b"").decode()
     try:

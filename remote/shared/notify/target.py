@@ -34,11 +34,11 @@ def parse(text: str) -> Target:
     """
     kind, colon, rest = text.partition(":")
     if len(text) > MAX_CHARS:
-        raise ValueError("a target is too long: {}".format(FORMS))
+        raise ValueError("{} is too long: {}".format(_begin_of(text), FORMS))
     if kind in ("http", "https"):
         return Target("url", _checked_url(text, "a URL"))
     if kind not in KINDS or not colon or not rest.strip():
-        raise ValueError("a target is not possible: {}".format(FORMS))
+        raise ValueError("{} is no target: {}".format(_begin_of(text), FORMS))
     if kind == "ntfy":
         url = rest if rest.startswith(("http://", "https://")) else NTFY + rest
         if not _TOPIC.fullmatch(url.partition("://")[2].partition("/")[2]):
@@ -49,6 +49,13 @@ def parse(text: str) -> Target:
     if kind == "mail" and not _ADDRESS.fullmatch(rest):
         raise ValueError("mail: needs one address, such as mail:you@example.org")
     return Target(kind, rest)
+
+
+def _begin_of(text: str) -> str:
+    """Return a word that is no target so that a person finds it, with as little as possible of a secret in it."""
+    kind, colon, _ = text.partition(":")
+    shown_chars = len(kind) + 1 if colon and kind.isalpha() and len(kind) < 10 else 3
+    return "'{}{}'".format(text[:shown_chars], "…" if len(text) > shown_chars else "")
 
 
 def _checked_url(url: str, subject: str) -> str:

@@ -42,11 +42,12 @@ def test_config_sets_shows_and_unsets_values(path: Path, capsys: pytest.CaptureF
         ("set max_hourly 4", "There is no key 'max_hourly'; did you mean 'max_hourly_usd'?"),
         ("set max_hourly_usd lots", "max_hourly_usd: Cost 'lots' can't be used"),
         ("set max_hourly_usd null", "max_hourly_usd: a value is empty. `gpuctl config unset max_hourly_usd`"),
-        ("set ttl 8", "ttl: --ttl '8' can't be used"),
+        ("set ttl 8", "For example: ttl 8h"),
         ("set ttl", "Write gpuctl config set KEY VALUE."),
         ("unset ttl 8h", "Write gpuctl config unset KEY."),
         ("show ttl", "To change a value: gpuctl config set ttl VALUE."),
-        ("set notify fax:1", "--notify: "),
+        ("set ttl 5s", "A ttl of 5s ends before"),
+        ("set notify fax:1", "notify: 'fax:…' is no target: "),
     ],
 )
 def test_config_refuses_what_a_later_command_would(

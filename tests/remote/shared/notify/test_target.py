@@ -64,6 +64,14 @@ def test_impossible_target_is_refused_without_its_secret(text: str) -> None:
     assert "s3cr" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"), [("foo", "'foo'"), ("my-topic", "'my-…'"), ("nfty:topic", "'nfty:…'"), ("", "''")]
+)
+def test_word_that_is_no_target_is_named_by_its_begin(text: str, shown: str) -> None:
+    with pytest.raises(ValueError, match=f"^{shown} is no target: give ntfy:TOPIC"):
+        parse(text)
+
+
 def test_mail_server_is_named_by_a_url() -> None:
     check_mail_server("smtps://user:s3cret@mail.example.org")
     for url in ("", "mail.example.org", "smtp://", "https://mail.example.org", "smtp://host:s3cret"):
