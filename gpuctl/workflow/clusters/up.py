@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,19 +11,17 @@ from gpuctl.command_results import SetUp, UpResult
 from gpuctl.errors import Attention, Declined, Failed
 from gpuctl.workflow.clusters import up_plan
 from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_plan, resolve_shape
-from gpuctl.workflow.clusters.cost import record_price
 from gpuctl.workflow.clusters.defaults import with_defaults
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on, record_end_timers, warning
+from gpuctl.workflow.clusters.make_machines import keep, make
 from gpuctl.workflow.clusters.spending_limits import (
     refuse_over_limits,
     turn_to_launch,
     unchecked_limits,
     warn_over_limits,
 )
-from gpuctl.workflow.machines.daemons import end_daemons
-from gpuctl.workflow.machines.host_firewalls import update_firewalls
 from gpuctl.workflow.machines.idle import idle_state
-from gpuctl.workflow.machines.inventory_files import HostKeys, pin_all, pin_host_keys, save_inventory
+from gpuctl.workflow.machines.inventory_files import HostKeys, pin_host_keys
 from gpuctl.workflow.machines.log_in import log_in
 from gpuctl.workflow.machines.notify import command_succeeded, send_from_here, watch_machines
 from gpuctl.workflow.machines.reach import (
@@ -37,7 +34,7 @@ from gpuctl.workflow.machines.reach import (
     reach,
 )
 from gpuctl.workflow.machines.setup import plan_setup, set_up, setup_hint
-from gpuctl.workflow.machines.setup_state import READY, SETTLED, SETUP, Setup, setup_steps, unprepared_note
+from gpuctl.workflow.machines.setup_state import READY, SETTLED, Setup, setup_steps, unprepared_note
 from gpuctl.workflow.runs.idle_nodes import refuse_to_end_busy
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
@@ -45,7 +42,7 @@ from inventories.errors import InvalidInput, InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.specs.gpu_driver import NO_DRIVER
 from inventories.specs.spec import Spec
-from inventories.text import dollars, plural
+from inventories.text import plural
 from provision.clouds import RENTED
 from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
 from provision.provider import AdoptingProvider, OutliningProvider, Plan, Provider
@@ -125,7 +122,8 @@ def up(
             if isinstance(error, KeyboardInterrupt):
                 with suppress(InventoryError):
                     left = _inventory(folder)
-                    _say(app, unprepared_note(folder, left.machines if left is not None else ()))
+                    if left is not None and (note := unprepared_note(folder, left.machines)):
+                        app.output.say(note)
             raise
     seconds = round(passed_s() - began, 3)
     inventory, done, trouble = made
@@ -142,14 +140,15 @@ def up(
     )
     if trouble:
         raise Failed(trouble) if for_run else Attention(trouble, result=result)
-    _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
+    app.output.say(f"{up_plan.what_changed(plan, before, inventory)} ({seconds:.1f} s)")
     if provider.billed and before is None and not for_run:
-        _say(app, "another computer can use it, too: `gpuctl key export`, or there `gpuctl adopt`")
-    _say(app, unprepared_note(folder, inventory.machines))
+        app.output.say("another computer can use it, too: `gpuctl key export`, or there `gpuctl adopt`")
+    if note := unprepared_note(folder, inventory.machines):
+        app.output.say(note)
     if spec.notify:
         if wait:
             watch_machines(app, folder, inventory, spec.notify)
-        send_from_here(app, spec.notify, command_succeeded("up", folder.name, [up_line(inventory)]))
+        send_from_here(app, spec.notify, command_succeeded("up", folder.name, [up_plan.up_line(inventory)]))
     return result
 
 
@@ -178,14 +177,6 @@ def _ends(
     return ends
 
 
-def up_line(inventory: Inventory) -> str:
-    """Return a line on a cluster that is up: its machines, and their price."""
-    machines = plural(len(inventory.machines), "machine")
-    shape = f" {inventory.shape}" if inventory.shape else ""
-    price = f", {dollars(inventory.hourly_usd)} an hour" if inventory.hourly_usd else ""
-    return f"cluster {inventory.cluster}: {machines}{shape}{price}"
-
-
 def plan(app: App, spec: Spec, *, boot_timeout_s: float | None = None) -> tuple[Plan, Setup, str]:
     """Return the plan of `up`, the setup of the machines, and why the account was not asked (empty: it was)."""
     spec = resolve_shape(spec)
@@ -210,28 +201,6 @@ def _provider(
     # Terms are accepted by the same typed yes as the price, where somebody is there to type it.
     spec = replace(spec, ask_terms=app.output.asks)
     return provider, *with_defaults(app, spec, folder, provider)
-
-
-def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> str:
-    """Return the changes of an `up`, in a clause."""
-    cluster, count = inventory.cluster, plural(len(inventory.machines), "machine")
-    replaced = sum(1 for machine in plan.create if machine.replaces)
-    new = len(plan.create) - replaced
-    parts = [f"{new} created"] * bool(new) + [f"{replaced} replaced"] * bool(replaced)
-    parts += [f"{len(plan.end)} ended"] * bool(plan.end)
-    if before is not None:
-        planned = {machine.name for machine in plan.create}
-        had = {(machine.host, machine.port): machine for machine in before.machines}
-        unplanned = [machine for machine in inventory.machines if machine.name not in planned]
-        added = sum(1 for machine in unplanned if (machine.host, machine.port) not in had)
-        parts += [f"{added} added"] * bool(added)
-        pairs = [(had[m.host, m.port], m) for m in unplanned if (m.host, m.port) in had]
-        if any(old.python != now.python for old, now in pairs):
-            parts.append("another interpreter")
-        same = all(replace(now, state=old.state, gpus=old.gpus) == old for old, now in pairs)
-        if same and not parts and not plan.changes:
-            return f"nothing changed: the cluster {cluster} has {count}, as asked for"
-    return f"the cluster {cluster} is up: {', '.join([count, *parts])}"
 
 
 def _setup_of(app: App, folder: ClusterFolder, plan: Plan) -> Setup:
@@ -274,7 +243,7 @@ def _ask(app: App, plan: Plan, setup: Setup, ending: Sequence[Machine]) -> Plan:
         raise AddressUnknown(plan.ssh_unknown)
     if not plan.changes or plan.free or app.options.yes:
         for note in up_plan.standing_notes(plan):
-            _say(app, f"note: {note}")
+            app.output.say(f"note: {note}")
     else:
         app.output.table(up_plan.drawn(plan, setup), aside=True)
     if plan.requests:
@@ -341,54 +310,38 @@ def _create(
     boot_timeout_s: float | None,
     for_run: bool,
 ) -> tuple[Inventory, list[SetUp], str]:
-    """Carry out the plan. Machines made by it are in the inventory before they are reached; others only after that.
+    """Make the machines of the plan, reach them, and run their setup.
 
     `boot_timeout_s` is `None` if the command does not wait for them. Returns the cluster, the results of the setup,
     and the problem with machines that can't be used yet (empty: all can). `for_run`: as of `up`. `launch`: is left
     once the machines are made.
     """
-    folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
-    if setup.steps != setup_steps(folder):
-        folder.journal.append(SETUP, steps=setup.steps)
-    if plan.changes:
-        price = "" if plan.free else f" ({up_plan.run_price(plan) if for_run else up_plan.price(plan)})"
-        _say(app, f"{up_plan.progress_text(plan)} with {plan.provider}{price} …")
-    machines = provider.create(plan, folder.journal, app.output.say)
-    # Machines that the provider itself knows are ours to end, also where the inventory was lost.
-    ours = plan.changes or (before is None and bool(provider.find()))
-    pinned = pin_all(machines, before, host_keys)
-    known = {machine.id: machine.gpus for machine in (before.machines if before else ())}
-    inventory = Inventory(
-        cluster=folder.name,
-        provider=plan.provider,
-        region=plan.region,
-        shape=plan.spec.shape or (before.shape if before else None),
-        hourly_usd=plan.hourly_usd,
-        created_at=before.created_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
-        machines=tuple(m if m.gpus is not None else replace(m, gpus=known.get(m.id)) for m in pinned),
-    )
-    if ours:
-        save_inventory(folder, inventory)
-        record_price(app, folder, inventory, plan.price)
-    else:
-        pin_host_keys(folder, inventory.machines)
+    made = make(app, folder, provider, plan, before=before, host_keys=host_keys, setup=setup, for_run=for_run)
+    inventory = made.inventory
     launch.close()
     warn_over_limits(app, folder, plan)
     if provider.ends_machines:
         folder.journal.append(SETTLED, ended=len(plan.end))
     if boot_timeout_s is None or not inventory.machines:
-        _note_postponed_setup(app, plan, setup)
-        return _keep(app, folder, before, inventory, runs, ended=provider.ends_machines), [], ""
-    created = {machine.name for machine in plan.create}
+        if plan.create and plan.driver is not None and plan.driver.source == "install":
+            app.output.say(
+                "note: the GPUs' driver is not installed yet; `gpuctl up` without --no-wait does that."
+            )
+        if setup.machines:
+            app.output.say("note: the setup has not run yet; `gpuctl up` without --no-wait runs it.")
+        return keep(app, folder, before, inventory, runs, ended=provider.ends_machines), [], ""
+    created = [machine.name for machine in plan.create]
+    known = {machine.id for machine in (before.machines if before else ())}
     elsewhere = [m for m in inventory.machines if m.name not in created and m.id not in known]
     if elsewhere and isinstance(provider, AdoptingProvider):
         for outcome in log_in(folder, provider, elsewhere):
-            _say(app, outcome.value or "")
+            if outcome.value:
+                app.output.say(outcome.value)
     boot = Boot(
         timeout_s=boot_timeout_s,
         console=provider.console,
         hourly_usd=plan.hourly_usd,
-        made=never_ready(folder, machines, created=[machine.name for machine in plan.create]),
+        made=never_ready(folder, made.machines, created=created),
         end_timer=f"{EXPIRE_UNIT}.timer" if any(end.guard == POWER_OFF for end in plan.ends) else None,
     )
     try:
@@ -402,20 +355,12 @@ def _create(
         inventory = replace(inventory, machines=reached.machines)
         record_end_timers(folder, inventory.machines, reached.end_timers)
     except BaseException:
-        if before is not None and not ours:
+        if before is not None and not made.ours:
             pin_host_keys(folder, before.machines)
         raise
-    saved = _keep(app, folder, before, inventory, runs, ended=provider.ends_machines)
+    saved = keep(app, folder, before, inventory, runs, ended=provider.ends_machines)
     done, wrong, hints = _set_up(app, folder, saved, reached, setup, billed=provider.billed)
     return saved, done, "\n".join(wrong if for_run else (*wrong, *hints))
-
-
-def _note_postponed_setup(app: App, plan: Plan, setup: Setup) -> None:
-    """Note the parts of a machine's setup that the command does not wait for."""
-    if plan.create and plan.driver is not None and plan.driver.source == "install":
-        _say(app, "note: the GPUs' driver is not installed yet; `gpuctl up` without --no-wait does that.")
-    if setup.machines:
-        _say(app, "note: the setup has not run yet; `gpuctl up` without --no-wait runs it.")
 
 
 def _set_up(
@@ -436,55 +381,3 @@ def _set_up(
         wrong += [result.description() for result in failed]
         hints += [setup_hint(inventory, failed, billed=billed)]
     return done, wrong, hints
-
-
-def _keep(
-    app: App,
-    folder: ClusterFolder,
-    before: Inventory | None,
-    inventory: Inventory,
-    runs: "ClusterRuns",
-    *,
-    ended: bool,
-) -> Inventory:
-    """Save what has changed; before that, part with the machines that leave. `ended`: these are no more."""
-    if inventory != before:
-        if before is not None:
-            if not ended:
-                _note_runs_that_leave(app, runs, before, inventory)
-                _end_daemons_that_leave(app, folder, before, inventory)
-            update_firewalls(app, folder, before, inventory, ended=ended)
-        save_inventory(folder, inventory)
-    return inventory
-
-
-def _leaving(before: Inventory, inventory: Inventory) -> dict[str, Machine]:
-    """Return the machines that leave the cluster, by name; their addresses are compared."""
-    stay = {(machine.host, machine.port) for machine in inventory.machines}
-    return {m.name: m for m in before.machines if (m.host, m.port) not in stay}
-
-
-def _note_runs_that_leave(app: App, runs: "ClusterRuns", before: Inventory, inventory: Inventory) -> None:
-    """Note the runs that may be active on machines that leave the cluster, but stay with their owner."""
-    leave = _leaving(before, inventory)
-    if before.provider != "hosts" or not leave:
-        return
-    for run in runs.unfinished:
-        for part in run.folder.load_run().nodes:
-            if machine := leave.get(part.name):
-                app.output.say(
-                    f"note: run {run.id} may be at work on {part.name} ({machine.host}:{machine.port}), which leaves "
-                    "the cluster: gpuctl can't end it any more, but with the former file."
-                )
-
-
-def _end_daemons_that_leave(app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory) -> None:
-    """End launchers' daemons on the machines that stay with their owner, and are the cluster's no more."""
-    for daemon in end_daemons(folder, _leaving(before, inventory)):
-        if daemon.problem is not None:
-            app.output.say(f"note: {daemon.node}: {daemon.problem}")
-
-
-def _say(app: App, text: str) -> None:
-    if text:
-        app.output.say(text)

@@ -6,12 +6,14 @@ An unknown price is shown as such, and is null in JSON.
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpuctl.command_results import SetupPlan, SshAccess, UpPlan
 from gpuctl.text import clean, nothing_ends
 from gpuctl.workflow.machines.setup_state import NO_SETUP, Setup
+from inventories.machine import Inventory
 from inventories.specs.gpu_driver import DriverPlan
 from inventories.text import dollars, plural
 from provision.clouds import KUBERNETES, RENTED, refresh_command
@@ -269,6 +271,36 @@ def question(plan: Plan, ending: Mapping[str, str] = MappingProxyType({})) -> st
     terms = f" and accept the terms of {open_terms.name}" if open_terms else ""
     cost = "free" if plan.free else price(plan)
     return f"{todo[0].upper()}{todo[1:]} ({whole}{cost}){terms}?"
+
+
+def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> str:
+    """Return the changes of an `up`, in a clause."""
+    cluster, count = inventory.cluster, plural(len(inventory.machines), "machine")
+    replaced = sum(1 for machine in plan.create if machine.replaces)
+    new = len(plan.create) - replaced
+    parts = [f"{new} created"] * bool(new) + [f"{replaced} replaced"] * bool(replaced)
+    parts += [f"{len(plan.end)} ended"] * bool(plan.end)
+    if before is not None:
+        planned = {machine.name for machine in plan.create}
+        had = {(machine.host, machine.port): machine for machine in before.machines}
+        unplanned = [machine for machine in inventory.machines if machine.name not in planned]
+        added = sum(1 for machine in unplanned if (machine.host, machine.port) not in had)
+        parts += [f"{added} added"] * bool(added)
+        pairs = [(had[m.host, m.port], m) for m in unplanned if (m.host, m.port) in had]
+        if any(old.python != now.python for old, now in pairs):
+            parts.append("another interpreter")
+        same = all(replace(now, state=old.state, gpus=old.gpus) == old for old, now in pairs)
+        if same and not parts and not plan.changes:
+            return f"nothing changed: the cluster {cluster} has {count}, as asked for"
+    return f"the cluster {cluster} is up: {', '.join([count, *parts])}"
+
+
+def up_line(inventory: Inventory) -> str:
+    """Return a line on a cluster that is up: its machines, and their price."""
+    machines = plural(len(inventory.machines), "machine")
+    shape = f" {inventory.shape}" if inventory.shape else ""
+    price = f", {dollars(inventory.hourly_usd)} an hour" if inventory.hourly_usd else ""
+    return f"cluster {inventory.cluster}: {machines}{shape}{price}"
 
 
 def requests_text(plan: Plan) -> str:
