@@ -11,17 +11,17 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuctl.command_results import AdviceRow as AdviceRow
-    from gpuctl.command_results import ClusterStatus as ClusterStatus
-    from gpuctl.command_results import ClusterSummary as ClusterSummary
-    from gpuctl.command_results import CommandResult as CommandResult
-    from gpuctl.command_results import CostResult as CostResult
-    from gpuctl.command_results import DownResult as DownResult
-    from gpuctl.command_results import LogLine as LogLine
-    from gpuctl.command_results import Pulled as Pulled
-    from gpuctl.command_results import Pushed as Pushed
-    from gpuctl.command_results import RunInfo as RunInfo
-    from gpuctl.command_results import UpPlan as UpPlan
+    from gpuctl.command_results.clusters import ClusterStatus as ClusterStatus
+    from gpuctl.command_results.clusters import ClusterSummary as ClusterSummary
+    from gpuctl.command_results.clusters import CostResult as CostResult
+    from gpuctl.command_results.clusters import DownResult as DownResult
+    from gpuctl.command_results.clusters import UpPlan as UpPlan
+    from gpuctl.command_results.nodes import CommandResult as CommandResult
+    from gpuctl.command_results.nodes import Pulled as Pulled
+    from gpuctl.command_results.nodes import Pushed as Pushed
+    from gpuctl.command_results.runs import AdviceRow as AdviceRow
+    from gpuctl.command_results.runs import LogLine as LogLine
+    from gpuctl.command_results.runs import RunInfo as RunInfo
     from gpuctl.errors import Attention as Attention
     from gpuctl.errors import Declined as Declined
     from gpuctl.errors import Failed as Failed
@@ -59,10 +59,9 @@ if TYPE_CHECKING:
 LIBRARY = {
     "gpuctl.library.functions": ("up", "plan", "cluster", "clusters", "cost", "report", "results", "runs", "advise"),
     "gpuctl.library.cluster": ("Cluster",),
-    "gpuctl.command_results": (
-        "AdviceRow", "ClusterStatus", "ClusterSummary", "CommandResult", "CostResult", "DownResult", "LogLine",
-        "Pulled", "Pushed", "RunInfo", "UpPlan",
-    ),
+    "gpuctl.command_results.clusters": ("ClusterStatus", "ClusterSummary", "CostResult", "DownResult", "UpPlan"),
+    "gpuctl.command_results.nodes": ("CommandResult", "Pulled", "Pushed"),
+    "gpuctl.command_results.runs": ("AdviceRow", "LogLine", "RunInfo"),
     "inventories.runs.hang": ("Hang",),
     "inventories.machine": ("MachineInfo",),
     "gpuctl.workflow.jobs.bench": ("BenchResult",),

@@ -11,7 +11,7 @@ from gpuctl.command_line.options import common_options
 from gpuctl.errors import Usage
 
 if TYPE_CHECKING:
-    from gpuctl.command_results import ClusterDoctorResult, DoctorResult
+    from gpuctl.command_results.upkeep import ClusterDoctorResult, DoctorResult
 
 
 @click.command()

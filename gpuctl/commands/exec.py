@@ -12,7 +12,7 @@ from gpuctl.command_line.options import TAIL, common_options, json_note
 from gpuctl.text import clean
 
 if TYPE_CHECKING:
-    from gpuctl.command_results import CommandResult
+    from gpuctl.command_results.nodes import CommandResult
     from gpuctl.output import Output
 
 

@@ -10,7 +10,7 @@ from gpuctl.command_line.options import common_options
 from gpuctl.text import clean
 
 if TYPE_CHECKING:
-    from gpuctl.command_results import LogLine
+    from gpuctl.command_results.runs import LogLine
     from inventories.runs.run import Result
 
 

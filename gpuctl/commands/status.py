@@ -16,7 +16,7 @@ def command(app: App, every: bool) -> int:
     replaces it. For rented machines without a time limit it shows the cost of a day. `gpuctl clusters` has one
     line for each cluster.
     """
-    from gpuctl.command_results import ClusterStatus, ClusterSummary
+    from gpuctl.command_results.clusters import ClusterStatus, ClusterSummary
     from gpuctl.tables.lists import machines_table
 
     rows: list[ClusterStatus] | list[ClusterSummary]

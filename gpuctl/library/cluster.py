@@ -12,16 +12,9 @@ from gpuctl.workflow.machines import access
 from gpuctl.workflow.machines.connect import load_inventory
 
 if TYPE_CHECKING:
-    from gpuctl.command_results import (
-        AdviceRow,
-        ClusterStatus,
-        CommandResult,
-        DownResult,
-        LogLine,
-        Pulled,
-        Pushed,
-        RunInfo,
-    )
+    from gpuctl.command_results.clusters import ClusterStatus, DownResult
+    from gpuctl.command_results.nodes import CommandResult, Pulled, Pushed
+    from gpuctl.command_results.runs import AdviceRow, LogLine, RunInfo
     from gpuctl.library.keywords import AdviseOptions, BenchOptions, File, TrainOptions
     from gpuctl.workflow.jobs.bench import BenchResult
     from inventories.disk.store import ClusterFolder

@@ -7,7 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Unpack
 
-from gpuctl.command_results import AdviceRow, ClusterSummary, CostResult, RunInfo, UpPlan
+from gpuctl.command_results.clusters import ClusterSummary, CostResult, UpPlan
+from gpuctl.command_results.runs import AdviceRow, RunInfo
 from gpuctl.global_options import DEFAULT_CLUSTER
 from gpuctl.library.cluster import Cluster
 from gpuctl.library.keywords import AdviseOptions, UpOptions

@@ -5,7 +5,7 @@ from queue import Full, Queue
 from threading import Event, Thread
 
 from gpuctl.app import App
-from gpuctl.command_results import LogLine
+from gpuctl.command_results.runs import LogLine
 from gpuctl.workflow.runs.logs import ranks_of, read_logs
 from gpuctl.workflow.runs.runs import latest
 

@@ -18,7 +18,7 @@ from inventories.specs.validate import check_limits, read_spec
 
 if TYPE_CHECKING:
     from gpuctl.app import App
-    from gpuctl.command_results import UpResult
+    from gpuctl.command_results.clusters import UpResult
     from gpuctl.workflow.jobs.advise import AdviseRequest
     from gpuctl.workflow.machines.inventory_files import HostKeys
 

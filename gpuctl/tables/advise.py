@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.command_results import AdviceRow
+from gpuctl.command_results.runs import AdviceRow
 from gpuctl.tables.layout import FittedTable
 from inventories.text import dollars, plural
 

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.command_results import ClusterSummary
+from gpuctl.command_results.clusters import ClusterSummary
 from gpuctl.tables.layout import FittedTable
 from gpuctl.tables.lists import STATE_STYLES, unfinished_note
 

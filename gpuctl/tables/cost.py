@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.command_results import ClusterCost, CostResult
+from gpuctl.command_results.clusters import ClusterCost, CostResult
 from gpuctl.tables.layout import FittedTable, table_of
 from inventories.text import plural
 

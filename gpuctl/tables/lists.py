@@ -11,7 +11,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.command_results import ClusterStatus, ClusterSummary, IdleStatus, ReapRow, RunInfo
+from gpuctl.command_results.clusters import ClusterStatus, ClusterSummary, IdleStatus
+from gpuctl.command_results.runs import RunInfo
+from gpuctl.command_results.upkeep import ReapRow
 from gpuctl.tables.layout import FittedTable
 from gpuctl.tables.run import STATUS_STYLES
 from inventories.machine import MachineInfo

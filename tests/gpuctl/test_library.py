@@ -19,7 +19,7 @@ from support import a_machine, an_inventory, begin_run
 
 import gpuctl
 from gpuctl.command_line import cli
-from gpuctl.command_results import CleanItem
+from gpuctl.command_results.upkeep import CleanItem
 from gpuctl.commands import advise as advise_command
 from gpuctl.commands import bench as bench_command
 from gpuctl.commands import train as train_command

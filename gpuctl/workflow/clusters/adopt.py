@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuctl.app import App
-from gpuctl.command_results import ClusterStatus
+from gpuctl.command_results.clusters import ClusterStatus
 from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.text import for_cluster
 from gpuctl.workflow.clusters.accounts import prices_at

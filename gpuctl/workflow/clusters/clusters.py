@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from gpuctl.app import App
-from gpuctl.command_results import ClusterState, ClusterSummary
+from gpuctl.command_results.clusters import ClusterState, ClusterSummary
 from gpuctl.workflow.clusters import status
 from gpuctl.workflow.clusters.bill import ending_of
 from gpuctl.workflow.clusters.choose_provider import provider_name

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec
 
 from gpuctl.app import App
-from gpuctl.command_results import ClusterCost, CostResult, DayCost, RunCost
+from gpuctl.command_results.clusters import ClusterCost, CostResult, DayCost, RunCost
 from gpuctl.errors import Usage
 from gpuctl.workflow.clusters.accounts import Accounts, cloud_record, prices_at, scan_accounts
 from gpuctl.workflow.clusters.bill import ending_of

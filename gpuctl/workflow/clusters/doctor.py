@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuctl.app import App
-from gpuctl.command_results import DoctorFinding, DoctorResult
+from gpuctl.command_results.upkeep import DoctorFinding, DoctorResult
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.specs.spec import Spec

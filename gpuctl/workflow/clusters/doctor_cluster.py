@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
-from gpuctl.command_results import ClusterDoctorResult, DoctorFinding
+from gpuctl.command_results.upkeep import ClusterDoctorResult, DoctorFinding
 from gpuctl.tables.view import open_view
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.host_firewalls import may_block

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from gpuctl.app import App
-from gpuctl.command_results import DownResult, LeftOnNode
+from gpuctl.command_results.clusters import DownResult, LeftOnNode
 from gpuctl.errors import Attention, Declined
 from gpuctl.text import for_cluster, spent
 from gpuctl.workflow.clusters.bill import cost_so_far

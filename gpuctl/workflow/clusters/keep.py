@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from gpuctl.app import App
-from gpuctl.command_results import IdleStatus
+from gpuctl.command_results.clusters import IdleStatus
 from gpuctl.errors import Usage
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.idle import ask_machines, idle_s_of, idle_status, running

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuctl.app import App
-from gpuctl.command_results import KeyFile
+from gpuctl.command_results.clusters import KeyFile
 from gpuctl.errors import Usage
 from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.machines.connect import load_inventory

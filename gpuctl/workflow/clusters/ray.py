@@ -5,7 +5,7 @@ from threading import Event
 from typing import Any
 
 from gpuctl.app import App
-from gpuctl.command_results import RayEnd, RayState
+from gpuctl.command_results.nodes import RayEnd, RayState
 from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.workflow.machines.connect import connected, load_inventory
 from gpuctl.workflow.machines.daemons import end_daemons

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from gpuctl.app import App
-from gpuctl.command_results import ReapFailure, ReapResult, ReapRow, UnknownUse
+from gpuctl.command_results.upkeep import ReapFailure, ReapResult, ReapRow, UnknownUse
 from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.global_options import DEFAULT_CLUSTER
 from gpuctl.text import dollars

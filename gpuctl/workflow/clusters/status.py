@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuctl.app import App
-from gpuctl.command_results import ClusterStatus, IdleStatus
+from gpuctl.command_results.clusters import ClusterStatus, IdleStatus
 from gpuctl.workflow.clusters.bill import (
     cost_of,
     ending_of,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuctl.app import App
-from gpuctl.command_results import SetUp, UpResult
+from gpuctl.command_results.clusters import SetUp, UpResult
 from gpuctl.errors import Attention, Declined, Failed
 from gpuctl.workflow.clusters import up_plan
 from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_plan, resolve_shape

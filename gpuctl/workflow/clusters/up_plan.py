@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from gpuctl.command_results import SetupPlan, SshAccess, UpPlan
+from gpuctl.command_results.clusters import SetupPlan, SshAccess, UpPlan
 from gpuctl.text import clean, nothing_ends
 from gpuctl.workflow.machines.setup_state import NO_SETUP, Setup
 from inventories.machine import Inventory

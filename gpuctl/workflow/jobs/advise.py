@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
-from gpuctl.command_results import AdviceRow
+from gpuctl.command_results.runs import AdviceRow
 from gpuctl.errors import Usage
 from gpuctl.option_table.advise_options import AdviseSettings
 from gpuctl.shape_names import find

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from gpuctl.app import App
-from gpuctl.command_results import CommandResult, Pulled, Pushed
+from gpuctl.command_results.nodes import CommandResult, Pulled, Pushed
 from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.run_results.outputs import pull_command
 from gpuctl.text import clean, with_tilde

@@ -13,7 +13,7 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
 from gpuctl.app import App
-from gpuctl.command_results import TaskOnNode, TaskResult
+from gpuctl.command_results.nodes import TaskOnNode, TaskResult
 from gpuctl.text import clean
 from gpuctl.workflow.machines.access import chosen, with_ssh
 from inventories.text import plural

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from gpuctl.command_results import IdleStatus
+from gpuctl.command_results.clusters import IdleStatus
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from provision.clouds import RENTED

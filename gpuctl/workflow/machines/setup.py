@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpuctl.app import App
-from gpuctl.command_results import SetUp
+from gpuctl.command_results.clusters import SetUp
 from gpuctl.text import clean, dollars, for_cluster
 from gpuctl.workflow.machines.setup_state import SET_UP, Setup, identity, named_machines, not_set_up
 from inventories.disk.store import ClusterFolder

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuctl.command_results import DoctorFinding
+from gpuctl.command_results.upkeep import DoctorFinding
 from gpuctl.interrupts import on_interrupt
 from gpuctl.run_results.failures.failures import what_failed
 from gpuctl.tables.view import View

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuctl.app import App
-from gpuctl.command_results import ExportedModel
+from gpuctl.command_results.runs import ExportedModel
 from gpuctl.errors import Failed, Usage
 from gpuctl.output_files import check_file
 from gpuctl.tables.view import open_view

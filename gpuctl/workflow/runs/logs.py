@@ -8,7 +8,7 @@ from threading import Event, Lock
 from typing import TypeAlias
 
 from gpuctl.app import App
-from gpuctl.command_results import LogLine
+from gpuctl.command_results.runs import LogLine
 from gpuctl.errors import Usage
 from gpuctl.output import Output
 from gpuctl.workflow.runs.collect import attach

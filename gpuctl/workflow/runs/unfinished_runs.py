@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from gpuctl.command_results import RunInfo
+from gpuctl.command_results.runs import RunInfo
 from gpuctl.errors import Usage
 from gpuctl.run_results.saved_results import changes
 from gpuctl.workflow.runs.collect import attach

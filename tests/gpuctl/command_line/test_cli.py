@@ -17,7 +17,7 @@ from gpuctl import errors
 from gpuctl.app import App
 from gpuctl.command_line import cli, root_help
 from gpuctl.command_line.options import TAIL, ScriptCommand, common_options
-from gpuctl.command_results import UpResult
+from gpuctl.command_results.clusters import UpResult
 from gpuctl.commands.train import left_behind
 from gpuctl.workflow.runs.request.request import check_built_in
 from inventories.codec import plain

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from gpuctl.command_results import ClusterCost, CostResult, DayCost, RunCost
+from gpuctl.command_results.clusters import ClusterCost, CostResult, DayCost, RunCost
 from gpuctl.tables.cost import cost_table
 
 RUN = RunCost(run="20261120-063000-ab12", cluster="default", usd=8.0)

@@ -13,7 +13,9 @@ from rich.console import RenderableType
 from support import a_result, a_run
 from terminal import Terminal
 
-from gpuctl.command_results import ClusterStatus, ClusterSummary, IdleStatus, ReapRow, RunInfo
+from gpuctl.command_results.clusters import ClusterStatus, ClusterSummary, IdleStatus
+from gpuctl.command_results.runs import RunInfo
+from gpuctl.command_results.upkeep import ReapRow
 from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.tables.lists import found_table, machines_table, runs_table

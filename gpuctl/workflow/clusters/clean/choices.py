@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpuctl.command_results import CleanItem
+from gpuctl.command_results.upkeep import CleanItem
 from remote.files.leftovers import Item, RunFile
 from remote.shared.constants import ASIDE, OF_BENCH
 

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from gpuctl.app import App
-from gpuctl.command_results import CleanFailure, CleanItem, CleanResult, LeftOnNode, NotAsked
+from gpuctl.command_results.clusters import LeftOnNode
+from gpuctl.command_results.upkeep import CleanFailure, CleanItem, CleanResult, NotAsked
 from gpuctl.errors import Declined, Usage
 from gpuctl.text import for_cluster
 from gpuctl.workflow.clusters.clean.choices import (

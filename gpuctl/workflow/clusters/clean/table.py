@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuctl.command_results import CleanItem
+from gpuctl.command_results.upkeep import CleanItem
 from gpuctl.tables.layout import FittedTable
 from gpuctl.workflow.clusters.clean.choices import NAMES
 from inventories.text import human_bytes

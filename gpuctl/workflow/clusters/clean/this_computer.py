@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from gpuctl.app import App
-from gpuctl.command_results import CleanItem
+from gpuctl.command_results.upkeep import CleanItem
 from gpuctl.scripts.sources import script_path
 from gpuctl.workflow.clusters.clean.choices import LocalRun, began_at, places_of
 from gpuctl.workflow.runs.runs import final_result

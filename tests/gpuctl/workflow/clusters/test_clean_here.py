@@ -10,7 +10,7 @@ import pytest
 from support import a_machine, a_result, a_run
 
 from gpuctl.command_line import cli
-from gpuctl.command_results import CleanItem
+from gpuctl.command_results.upkeep import CleanItem
 from gpuctl.workflow.clusters.clean.this_computer import remove_here
 from inventories.disk.store import RunFolder, Store
 from inventories.machine import Inventory

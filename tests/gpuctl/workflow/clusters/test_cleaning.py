@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuctl.command_results import CleanItem, NotAsked
+from gpuctl.command_results.upkeep import CleanItem, NotAsked
 from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.workflow.clusters.clean.choices import (

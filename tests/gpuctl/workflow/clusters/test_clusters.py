@@ -13,7 +13,7 @@ import pytest
 from support import a_machine
 
 from gpuctl.command_line import cli
-from gpuctl.command_results import ClusterSummary
+from gpuctl.command_results.clusters import ClusterSummary
 from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.tables.clusters import clusters_table

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuctl.app import App
-from gpuctl.command_results import UpResult
+from gpuctl.command_results.clusters import UpResult
 from gpuctl.errors import Declined, Usage
 from gpuctl.global_options import Options
 from gpuctl.output import Output

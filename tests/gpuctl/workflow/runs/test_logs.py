@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support import a_run
 
-from gpuctl.command_results import LogLine
+from gpuctl.command_results.runs import LogLine
 from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.text import clean
