@@ -257,7 +257,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_package.py": ("train/__init__.py", "inventories/__init__.py", "gpuctl/__main__.py"),
     "integration/test_parts.py": (
         "gpuctl/workflow/runs/idle_nodes.py",
-        "gpuctl/workflow/runs/node_parts.py",
+        "gpuctl/workflow/runs/gpus.py",
         "remote/node/run_state.py",
         "remote/node/checks/occupancy.py",
     ),

@@ -90,7 +90,13 @@ def check_options(app: App, request: "TrainRequest", *, ignored: str = "") -> "T
     line, misspelt = _cut(context, request), _cut(context, request, spelling=_nearest)
     if line is None or misspelt is None or not (line.options or misspelt.options):
         return request
-    sources = _sources(request)
+    from remote.files.tree import read_tree, root_of
+
+    folder = request.folder
+    root = root_of(folder) if request.root is None else request.root.resolve()
+    tree = read_tree(root, include=[folder / path for path in request.include], allow_large=True)
+    target = request.module or request.words[0]
+    sources = sources_of(tree, folder, target, module=request.module is not None)
     _refuse_misspelt(misspelt, sources)
     if not line.options:
         return request
@@ -209,20 +215,6 @@ def _cut(
         options=options,
         spelling=spelling,
     )
-
-
-def _sources(request: "TrainRequest") -> list[str]:
-    """Return the sources of the script and of all that it imports of the project. Raises SyncRefused.
-
-    Empty: the script is not among the files that are sent, as a module that is installed on the nodes.
-    """
-    from remote.files.tree import read_tree, root_of
-
-    folder = request.folder
-    root = root_of(folder) if request.root is None else request.root.resolve()
-    tree = read_tree(root, include=[folder / path for path in request.include], allow_large=True)
-    target = request.module or request.words[0]
-    return sources_of(tree, folder, target, module=request.module is not None)
 
 
 def _takes(sources: Sequence[str], option: str) -> bool:

@@ -56,7 +56,12 @@ def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
     elif not printed:
         app.output.say(_nothing_printed(result, rank))
     if follow and not app.options.json:
-        _tell_the_end(app, result)
+        error = result.first_error
+        if error is not None:
+            from gpuctl.run_results.failures.failures import headline
+
+            app.output.say(clean("".join(headline(error))))
+        app.output.say(f"run {result.run}  {result.status}")
     if follow and result.status != "running":
         from gpuctl.workflow.jobs.scale_for_run import end_idle_machines
 
@@ -70,13 +75,3 @@ def _nothing_printed(result: "Result", rank: int | None) -> str:
     if result.status == "running":
         return f"note: {subject} has printed {extent} yet; gpuctl logs -f {result.run} follows the run"
     return f"note: {subject} of run {result.run} printed {extent}"
-
-
-def _tell_the_end(app: App, result: "Result") -> None:
-    """Report the end of the run, and the first failure."""
-    error = result.first_error
-    if error is not None:
-        from gpuctl.run_results.failures.failures import headline
-
-        app.output.say(clean("".join(headline(error))))
-    app.output.say(f"run {result.run}  {result.status}")

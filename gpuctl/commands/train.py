@@ -195,7 +195,10 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
         if result.reason is Reason.STOPPED and not interrupted:
             app.output.say("it was stopped by another command: gpuctl stop, or gpuctl down")
         elif result.status != "succeeded":
-            _advise(app, result)
+            from gpuctl.workflow.runs.resume import resume_hint
+
+            if advice := resume_hint(app, result):
+                app.output.say(advice)
     if interrupted:
         return 130
     if result.status == "failed" and result.script == "built-in" and result.exit_code == WRONG_OPTIONS:
@@ -215,14 +218,6 @@ def _idle_gpus(result: "Result") -> str:
     records = read_node_records(RunFolder(Path(result.dir)), run.nodes) if run else []
     ends = [record.ended for record in records if record.ended and record.ended.reason is Reason.GPUS_IDLE]
     return f"it was {sentence(ends[0] if ends else Ended(reason=Reason.GPUS_IDLE))}"
-
-
-def _advise(app: App, result: "Result") -> None:
-    """Say how to resume a run that did not succeed, where that is possible."""
-    from gpuctl.workflow.runs.resume import resume_hint
-
-    if advice := resume_hint(app, result):
-        app.output.say(advice)
 
 
 def left_behind(run: str, *, interrupted: bool) -> str:

@@ -281,15 +281,13 @@ class _Reader:
         about = alone or next(
             (option for option in options if any(flag in why for flag in option.flags)), None
         )
-        key, sentence = about.key if about else "", _in_keys(why)
+        keys = {option.flag: option.key for option in option_keys()}
+        key, sentence = (
+            about.key if about else "",
+            re.sub(r"--[a-z][a-z-]*", lambda flag: keys.get(flag[0], flag[0]), why),
+        )
         where = "" if key in sentence else f"key '{key}': "
         self._problem(about.path if about else (RUN,), where + sentence)
-
-
-def _in_keys(sentence: str) -> str:
-    """Return a sentence on options with the keys in their place."""
-    keys = {option.flag: option.key for option in option_keys()}
-    return re.sub(r"--[a-z][a-z-]*", lambda flag: keys.get(flag[0], flag[0]), sentence)
 
 
 def _folder_of(path: Path) -> Path:

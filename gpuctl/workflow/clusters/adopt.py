@@ -57,7 +57,8 @@ def adopt(app: App, scope: Scope, cluster_id: str | None, *, context: str | None
             inventory = replace(inventory, machines=tuple(reached.get(m.name, m) for m in inventory.machines))
         folder.journal.append(READY, machines=[machine.id for machine in machines])
         note_targets(folder, ())  # runs of the other computer may have undelivered notices
-        lost = _lost_ranks(inventory)
+        ranks = {machine.rank for machine in inventory.machines}
+        lost = sorted(set(range(max(ranks, default=-1) + 1)) - ranks)
         if not lost:
             save_inventory(folder, inventory)
         runs = find_runs(app, folder, machines)
@@ -174,12 +175,6 @@ def _inventory(folder: ClusterFolder, provider: Provider, cluster: FoundCluster)
             for machine in machines
         ),
     )
-
-
-def _lost_ranks(inventory: Inventory) -> list[int]:
-    """Return the ranks below the highest that no machine has. An inventory has no such gaps."""
-    ranks = {machine.rank for machine in inventory.machines}
-    return sorted(set(range(max(ranks, default=-1) + 1)) - ranks)
 
 
 def _advice(folder: ClusterFolder) -> str:

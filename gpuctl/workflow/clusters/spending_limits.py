@@ -209,7 +209,10 @@ def check_month(
         (cluster.most_hourly_usd or 0.0) * _hours(min(_end_of(cluster, ends_at, now, end), end) - now)
         for cluster in existing.clusters
     )
-    coming_usd = _until_usd(plan, plan_usd, end - now)
+    left_s = (end - now).total_seconds()
+    lives_s = left_s if plan.until_s is None or not plan.ttl_ends_bill else min(plan.until_s, left_s)
+    rest_usd = (plan.price.network_usd or 0.0) + (plan.price.control_plane_usd or 0.0)
+    coming_usd = (plan_usd * max(lives_s, plan.least_billed_s) + rest_usd * (left_s - lives_s)) / 3600
     total_usd = spent_usd + going_usd + coming_usd
     if total_usd <= limit_usd * (1 + 1e-9):
         return Check(note=f"{limit}: at most {dollars(total_usd)} this month with this cluster")
@@ -220,14 +223,6 @@ def check_month(
         f"{plan.spec.cluster} until it ends, or the month does.",
         advice=ttl + _advice(MONTHLY, total_usd) + existing.listing(),
     )
-
-
-def _until_usd(plan: Plan, plan_usd: float, left: timedelta) -> float:
-    """Return the cost of the plan's cluster in the time that is left of a month."""
-    left_s = left.total_seconds()
-    lives_s = left_s if plan.until_s is None or not plan.ttl_ends_bill else min(plan.until_s, left_s)
-    rest_usd = (plan.price.network_usd or 0.0) + (plan.price.control_plane_usd or 0.0)
-    return (plan_usd * max(lives_s, plan.least_billed_s) + rest_usd * (left_s - lives_s)) / 3600
 
 
 def _end_of(

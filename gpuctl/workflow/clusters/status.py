@@ -25,7 +25,6 @@ from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine, MachineState
 from provision.clouds import RENTED
 from provision.errors import API_UNAVAILABLE, ProvisionError
-from provision.provider import Provider
 from provision.records import EndGuard
 from provision.registry import load
 from provision.rented.state import CloudState
@@ -82,24 +81,21 @@ def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventor
         if len(machines) > len(inventory.machines):
             say(f"the last `up` of {folder.name} did not finish: {UNFINISHED}")
     else:
-        machines = _refreshed(provider, inventory.machines, say)
+        outcomes = fan_out(provider.refresh, {machine.name: machine for machine in inventory.machines})
+        silent = {
+            outcome.node: str(outcome.error)
+            for outcome in outcomes
+            if isinstance(outcome.error, API_UNAVAILABLE)
+        }
+        for why in dict.fromkeys(silent.values()):
+            say(why)
+        refreshed = values([outcome for outcome in outcomes if outcome.node not in silent])
+        machines = tuple(
+            refreshed.get(machine.name) or replace(machine, state="unknown") for machine in inventory.machines
+        )
     if len(machines) == len(inventory.machines) and (advice := unprepared_note(folder, machines)):
         say(advice)
     return replace(inventory, machines=machines, hourly_usd=price_of_all(folder, inventory, len(machines)))
-
-
-def _refreshed(
-    provider: Provider, machines: Sequence[Machine], say: Callable[[str], None]
-) -> tuple[Machine, ...]:
-    """Return each machine as the provider describes it; unknown if its API does not answer, which is reported."""
-    outcomes = fan_out(provider.refresh, {machine.name: machine for machine in machines})
-    silent = {
-        outcome.node: str(outcome.error) for outcome in outcomes if isinstance(outcome.error, API_UNAVAILABLE)
-    }
-    for why in dict.fromkeys(silent.values()):
-        say(why)
-    refreshed = values([outcome for outcome in outcomes if outcome.node not in silent])
-    return tuple(refreshed.get(machine.name) or replace(machine, state="unknown") for machine in machines)
 
 
 def describe(

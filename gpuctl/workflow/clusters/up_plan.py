@@ -14,7 +14,6 @@ from gpuctl.command_results.clusters import SetupPlan, SshAccess, UpPlan
 from gpuctl.text import clean, nothing_ends
 from gpuctl.workflow.machines.setup_state import NO_SETUP, Setup
 from inventories.machine import Inventory
-from inventories.specs.gpu_driver import DriverPlan
 from inventories.text import dollars, plural
 from provision.clouds import KUBERNETES, RENTED, refresh_command
 from provision.provider import DAY_S, Plan
@@ -158,14 +157,6 @@ def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
     yield "", "list prices, without taxes, traffic and discounts", "dim"
 
 
-def driver_clause(driver: DriverPlan) -> str:
-    """Return the source of the GPUs' driver, in a clause."""
-    if driver.source == "install":
-        branch = f"branch {driver.version}" if driver.version else "the newest branch that fits"
-        return f"installed on the machines: Ubuntu's packages, {branch}"
-    return "the image's own" if driver.source == "image" else "none is installed"
-
-
 def _terms(terms: Terms, *, accepted: bool) -> str:
     if terms.links:
         return f"of {terms.name}, accepted{'' if accepted else ' with a yes'}: {' '.join(terms.links)}"
@@ -181,7 +172,11 @@ def _driver(plan: Plan) -> str:
         if system.brings_driver or not system.ubuntu:
             source = "the image's own" if system.brings_driver else "the image's own, if it has one"
             return f"{source}, not checked (--driver none)"
-    return driver_clause(plan.driver)
+    driver = plan.driver
+    if driver.source == "install":
+        branch = f"branch {driver.version}" if driver.version else "the newest branch that fits"
+        return f"installed on the machines: Ubuntu's packages, {branch}"
+    return "the image's own" if driver.source == "image" else "none is installed"
 
 
 def standing_notes(plan: Plan) -> Iterator[str]:

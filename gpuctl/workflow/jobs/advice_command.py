@@ -85,7 +85,14 @@ def _up(row: Mapping[str, Any], account: Account) -> list[str]:
         return words
     limit_s = ttl_s(row["total_s"][1])
     words += ["--ttl", ttl_text(limit_s)]
-    other_usd = _other_hourly_usd(shape.provider, region, account.prices)
+    provider = shape.provider
+    disk_usd = disk_hourly_usd(
+        provider,
+        region,
+        BOOT_VOLUME_GB,
+        usd_per_gb_month=account.prices.disk_usd_per_gb_month(provider, region),
+    )
+    other_usd = None if disk_usd is None else disk_usd + describe(provider).address_hourly_usd
     if row["hourly_usd"] is None or other_usd is None:
         return words
     hourly_usd = row["hourly_usd"] + row["count"] * other_usd
@@ -98,17 +105,6 @@ def ttl_s(forecast_s: float) -> float:
     wanted_s = max(MIN_TTL_S, TTL_MARGIN * forecast_s)
     step_s = next(step_s for below_s, step_s in TTL_STEPS_S if wanted_s <= below_s)
     return math.ceil(wanted_s / step_s) * step_s
-
-
-def _other_hourly_usd(provider: str, region: str | None, prices: Prices) -> float | None:
-    """Return the price of a machine's boot volume and address, USD an hour. `None`: not known in that region."""
-    disk_usd = disk_hourly_usd(
-        provider,
-        region,
-        BOOT_VOLUME_GB,
-        usd_per_gb_month=prices.disk_usd_per_gb_month(provider, region),
-    )
-    return None if disk_usd is None else disk_usd + describe(provider).address_hourly_usd
 
 
 def with_absolute_paths(words: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from gpuctl.workflow.machines.connect import connected, load_inventory
 from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, last_line
 from gpuctl.workflow.runs.request.request import value_of
 from gpuctl.workflow.runs.strategy.ask import Answer, ask, machines_of_nodes, machines_of_shape
-from inventories.disk.store import RunFolder, Store
+from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory
 from inventories.text import plural
@@ -146,12 +146,13 @@ def _answer(
     app: App, request: AdviseRequest, words: Sequence[str], machines: Sequence[dict[str, Any]]
 ) -> Answer:
     """Return the answer of the job's arithmetic for the machines; print the assumptions and torch's count."""
+    runs = (_measured(folder) for folder in app.store.runs()[-NEWEST:])
     answer = ask(
         words,
         machines,
         batch_tokens=request.batch_tokens,
         tokens=request.tokens,
-        runs=measured_runs(app.store),
+        runs=[run for run in runs if run is not None],
         spelled_out=True,
     )
     for note in answer.notes:
@@ -224,12 +225,6 @@ def verdict(arithmetic_gb: float, torch_gb: float) -> str:
         f"warning: the memory is uncertain: on a few blocks it is {counts} ({difference:+.0%}). Leave room, or try "
         "with gpuctl bench"
     )
-
-
-def measured_runs(store: Store) -> list[dict[str, Any]]:
-    """Return the built-in job's runs that succeeded on machines of a known shape; the latest last."""
-    runs = (_measured(folder) for folder in store.runs()[-NEWEST:])
-    return [run for run in runs if run is not None]
 
 
 def _measured(folder: RunFolder) -> dict[str, Any] | None:

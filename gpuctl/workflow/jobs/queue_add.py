@@ -17,7 +17,7 @@ from gpuctl.workflow.machines.connect import connected, load_inventory
 from gpuctl.workflow.machines.idle import keep_for_start
 from gpuctl.workflow.machines.notify import default_targets
 from gpuctl.workflow.machines.setup_state import check_set_up
-from gpuctl.workflow.runs.gpu_end import check_gpus
+from gpuctl.workflow.runs.gpus import check_gpus
 from gpuctl.workflow.runs.launch import launches_of, plan_run
 from gpuctl.workflow.runs.prepare import Prepared, check_nodes, gather_facts, prepare
 from gpuctl.workflow.runs.queued_runs import first_machine, keep_records, mirrored, take_in

@@ -37,7 +37,7 @@ from gpuctl.workflow.machines.notify import (
 )
 from gpuctl.workflow.machines.replaced_pods import ReplacedPods
 from gpuctl.workflow.machines.setup_state import check_set_up, without_setup
-from gpuctl.workflow.runs.gpu_end import check_gpus
+from gpuctl.workflow.runs.gpus import check_gpus, with_parts
 from gpuctl.workflow.runs.idle_nodes import connected_idle, refuse_busy
 from gpuctl.workflow.runs.launch import (
     Launch,
@@ -47,7 +47,6 @@ from gpuctl.workflow.runs.launch import (
     rounded,
     see_through,
 )
-from gpuctl.workflow.runs.node_parts import with_parts
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.runs.outputs.earlier import note_or_share, rewritten_sentence
 from gpuctl.workflow.runs.outputs.task_files import with_task_files

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
 from gpuctl.workflow.machines.connect import load_inventory
+from gpuctl.workflow.runs.gpus import folder_of_part, with_parts
 from gpuctl.workflow.runs.idle_nodes import connected_idle
 from gpuctl.workflow.runs.launch import plan_run
-from gpuctl.workflow.runs.node_parts import folder_of_part, with_parts
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.runs.prepare import expected_gpus
 from gpuctl.workflow.runs.request.launchable import Launchable, read

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpuctl.app import App
 from gpuctl.command_results.nodes import CommandResult, Pulled, Pushed
@@ -133,7 +133,11 @@ def open_shell(app: App, rank: str, words: tuple[str, ...]) -> int:
     line = shell_command(tuple(words)) if words else ""
     if machine.transport != "pod":
         _refuse_key_of(machine)
-        _become_ssh(["ssh", "-F", str(folder.ssh_config_path), "--", machine.name, *([line] if line else [])])
+        command = ["ssh", "-F", str(folder.ssh_config_path), "--", machine.name, *([line] if line else [])]
+        try:
+            os.execvp(command[0], command)  # noqa: S606 - an argv, no shell
+        except FileNotFoundError as error:
+            raise Failed("There is no ssh client on this computer. Install OpenSSH's client.") from error
     from remote.transport.pods import pod_shell
 
     return pod_shell.run(machine, folder, line)
@@ -154,13 +158,6 @@ def _refuse_key_of(machine: Machine) -> None:
         raise Usage(
             f"ssh can't read the key {path}, as its lines end as on Windows. Type: sed -i 's/\\r$//' {quoted}"
         )
-
-
-def _become_ssh(command: list[str]) -> NoReturn:
-    try:
-        os.execvp(command[0], command)  # noqa: S606 - an argv, no shell
-    except FileNotFoundError as error:
-        raise Failed("There is no ssh client on this computer. Install OpenSSH's client.") from error
 
 
 def push(

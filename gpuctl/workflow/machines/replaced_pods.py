@@ -81,7 +81,13 @@ class ReplacedPods:
                 self.take_in(say)
                 machines = self._folder.load().machines
                 ready, waits = pods.readiness(machines)
-                answering = _answering(self._folder, [m for m in ready if m.id in silent])
+                from remote.fanout import fan_out
+
+                with connected(self._folder, [m for m in ready if m.id in silent], at_least=0) as nodes:
+                    outcomes = fan_out(
+                        lambda node: node.run("true", timeout_s=ANSWER_S).exit_code == 0, nodes
+                    )
+                answering = frozenset(outcome.node for outcome in outcomes if outcome.value)
                 present = [m for m in ready if m.id not in silent or m.name in answering]
                 count = min(count, len(machines))
             except Locked:
@@ -142,12 +148,3 @@ class ReplacedPods:
             for result in set_up(self._app, self._folder, machines, setup):
                 if result.status != "done":
                     self._app.output.say(f"note: {result.description()}")
-
-
-def _answering(folder: ClusterFolder, machines: Sequence[Machine]) -> frozenset[str]:
-    """Return the machines in which a command runs: a pod stays ready for a while after its node has died."""
-    from remote.fanout import fan_out
-
-    with connected(folder, machines, at_least=0) as nodes:
-        outcomes = fan_out(lambda node: node.run("true", timeout_s=ANSWER_S).exit_code == 0, nodes)
-    return frozenset(outcome.node for outcome in outcomes if outcome.value)

@@ -13,7 +13,7 @@ from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
 from gpuctl.workflow.machines.notify import for_run
 from gpuctl.workflow.runs.collect import conclude
-from gpuctl.workflow.runs.gpu_end import with_gpu_watch
+from gpuctl.workflow.runs.gpus import with_gpu_watch
 from gpuctl.workflow.runs.on_hang import HangWatch, ask
 from gpuctl.workflow.runs.request.launchable import Launchable
 from gpuctl.workflow.runs.request.request import TrainRequest
@@ -90,33 +90,26 @@ def launches_of(
     request = launchable.request
     commands = service.launches(run, launchable.script, prepared.facts, prepared.code, launchable.rank_env)
     if not request.built_in:  # the built-in job, without a project, leaves artifacts
-        commands = _with_project(commands, prepared.roots, launchable)
+        mode, sources = launchable.request.mode, launchable.sources
+        code = {
+            "folder": launchable.folder,
+            "home_folders": list(launcher_of(mode).home_folders),
+            "paths": sources.outside_paths,
+            "names": sources.name_patterns,
+        }
+        commands = {
+            name: {
+                **launch,
+                "code": {"root": prepared.roots[name], "ray_node": name if mode == "ray" else "", **code},
+            }
+            for name, launch in commands.items()
+        }
     if request.notify:
         cluster, continues = store.cluster(run.cluster), request.continues
         notify = for_run(store, cluster, request.notify, run, inventory, machines, continues=continues)
         first = run.nodes[0].name
         commands = {**commands, first: {**commands[first], "notify": notify}}
     return with_gpu_watch(commands, run, request)
-
-
-def _with_project(
-    launches: Mapping[str, dict[str, Any]], roots: Mapping[str, str], launchable: Launchable
-) -> dict[str, dict[str, Any]]:
-    """Return the launches with the places whose new files each node lists after the run.
-
-    `roots`: the path of the project's copy by node. The paths outside the project are those in the script's sources.
-    """
-    mode, sources = launchable.request.mode, launchable.sources
-    code = {
-        "folder": launchable.folder,
-        "home_folders": list(launcher_of(mode).home_folders),
-        "paths": sources.outside_paths,
-        "names": sources.name_patterns,
-    }
-    return {
-        name: {**launch, "code": {"root": roots[name], "ray_node": name if mode == "ray" else "", **code}}
-        for name, launch in launches.items()
-    }
 
 
 def plan_run(

@@ -9,7 +9,7 @@ from gpuctl.run_results.outputs import pull_command, pulled_folder
 from gpuctl.tables.view import View
 from gpuctl.text import clean, for_cluster, shorten
 from gpuctl.workflow.machines.host_firewalls import may_block, open_firewall
-from gpuctl.workflow.runs.node_parts import folder_of_part
+from gpuctl.workflow.runs.gpus import folder_of_part
 from gpuctl.workflow.runs.request.build import Build, install_project
 from gpuctl.workflow.runs.request.launchable import Launchable
 from gpuctl.workflow.runs.request.request import TrainRequest

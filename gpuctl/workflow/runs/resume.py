@@ -283,23 +283,18 @@ def _setting(word: str) -> str:
 def same_script(request: TrainRequest, run: Run, newest: Run) -> bool:
     """Return whether a run is of the named script. No script is named: of the script of the cluster's newest run."""
     if request.built_in:
-        return _alike(newest, run)
+        if newest.built_in or run.built_in:
+            return newest.built_in and run.built_in
+        paths = script_path(newest), script_path(run)
+        if None in paths:
+            return Path(newest.script).name == Path(run.script).name
+        return paths[0] == paths[1]
     if request.module is not None:
         return run.script == f"-m {request.module}"
     path = script_path(run)
     if run.built_in or path is None:
         return not run.built_in and Path(run.script).name == Path(request.words[0]).name
     return path == str(without_links_above(request.folder / request.words[0]))
-
-
-def _alike(newer: Run, older: Run) -> bool:
-    """Return whether two runs are of the built-in job, or of the same script or module of the same project."""
-    if newer.built_in or older.built_in:
-        return newer.built_in and older.built_in
-    paths = script_path(newer), script_path(older)
-    if None in paths:
-        return Path(newer.script).name == Path(older.script).name
-    return paths[0] == paths[1]
 
 
 def _chain(store: Store, run: Run) -> Iterator[Run]:

@@ -93,7 +93,15 @@ def clean_all(app: App, policy: Policy, *, dry_run: bool, here_only: bool) -> Cl
         result = _survey(folders, runs, here_only=here_only)
         choices = choose(app, policy, result, runs, now)
         doomed = [item for item in choices if item.removes]
-        _show(app, choices, result)
+        for place in result.not_asked:
+            subject = f"the machines of {place.cluster} are " if place.node is None else ""
+            app.output.say(f"note: {subject}not looked at: {place.reason}")
+        if choices and not app.options.json:
+            from gpuctl.workflow.clusters.clean.table import clean_table
+
+            app.output.table(clean_table(choices))
+        if not any(item.removes for item in choices):
+            app.output.say("Nothing has to be removed." if choices else "There is nothing to remove.")
         outcome = Outcome()
         if doomed and not dry_run:
             _ask(app, doomed)
@@ -284,18 +292,6 @@ def remove(app: App, doomed: Sequence[CleanItem], survey: Survey) -> Outcome:
             if problem is not None:
                 fail(None, item.kind, item.name, problem)
     return outcome
-
-
-def _show(app: App, choices: Sequence[CleanItem], survey: Survey) -> None:
-    for place in survey.not_asked:
-        subject = f"the machines of {place.cluster} are " if place.node is None else ""
-        app.output.say(f"note: {subject}not looked at: {place.reason}")
-    if choices and not app.options.json:
-        from gpuctl.workflow.clusters.clean.table import clean_table
-
-        app.output.table(clean_table(choices))
-    if not any(item.removes for item in choices):
-        app.output.say("Nothing has to be removed." if choices else "There is nothing to remove.")
 
 
 def _ask(app: App, doomed: Sequence[CleanItem]) -> None:

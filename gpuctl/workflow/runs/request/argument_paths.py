@@ -38,7 +38,15 @@ def notes_on_paths(words: Sequence[str], folder: Path, root: Path, *, local: boo
             continue  # the script makes it, or it is a path of the nodes
         if os.path.lexists(path):
             if local and absolute and not _SYSTEM.match(value):
-                notes.append(_on_this_computer(value, path, folder, root))
+                if path.is_relative_to(root):
+                    way = (
+                        f"write {shlex.quote(os.path.relpath(path, folder))}, which is sent with the project"
+                    )
+                else:
+                    way = f"gpuctl push {shlex.quote(str(path))} data copies it to ~/data on each node"
+                notes.append(
+                    f"note: {clean(value, 200)} is on this computer, and rented machines do not have it: {way}"
+                )
         elif near := _near(path, folder):
             shown = near if absolute else Path(os.path.relpath(near, folder))
             notes.append(f"note: {clean(value, 200)} does not exist: did you mean {clean(str(shown), 200)}?")
@@ -77,12 +85,3 @@ def _names(folder: Path) -> list[str]:
 
 def _without_digits(name: str) -> str:
     return re.sub(r"\d+", "", name)
-
-
-def _on_this_computer(value: str, path: Path, folder: Path, root: Path) -> str:
-    """Return the note on a path of this computer, which local hosts have and other machines do not."""
-    if path.is_relative_to(root):
-        way = f"write {shlex.quote(os.path.relpath(path, folder))}, which is sent with the project"
-    else:
-        way = f"gpuctl push {shlex.quote(str(path))} data copies it to ~/data on each node"
-    return f"note: {clean(value, 200)} is on this computer, and rented machines do not have it: {way}"

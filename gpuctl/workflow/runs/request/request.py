@@ -254,7 +254,12 @@ def check_request(request: TrainRequest) -> None:
             f"--nnodes {request.nnodes_text} takes every machine that comes, and {option} does not: leave one out."
         )
     if request.gpus:
-        _check_part(request)
+        if request.mode != "torchrun":
+            raise Usage("--gpus is for --mode torchrun: the Ray of a cluster has all GPUs of its nodes.")
+        if request.on_cpu:
+            raise Usage("--gpus takes GPUs, and the run uses none: leave it out.")
+        if VISIBLE in request.env:
+            raise Usage(f"--gpus sets {VISIBLE}: leave out --env {VISIBLE}.")
     if request.on_hang == "restart" and request.max_restarts == 0:
         raise Usage("--on-hang restart counts as one of --max-restarts: give --max-restarts N.")
     if request.continues and request.detach:
@@ -263,16 +268,6 @@ def check_request(request: TrainRequest) -> None:
             f"{option} needs gpuctl to stay: it is what starts the next run. Leave out --detach; a terminal "
             "multiplexer (tmux) keeps gpuctl going."
         )
-
-
-def _check_part(request: TrainRequest) -> None:
-    """Raise Usage for options that contradict `--gpus`."""
-    if request.mode != "torchrun":
-        raise Usage("--gpus is for --mode torchrun: the Ray of a cluster has all GPUs of its nodes.")
-    if request.on_cpu:
-        raise Usage("--gpus takes GPUs, and the run uses none: leave it out.")
-    if VISIBLE in request.env:
-        raise Usage(f"--gpus sets {VISIBLE}: leave out --env {VISIBLE}.")
 
 
 def home_note(words: Sequence[str], provider: str) -> str | None:

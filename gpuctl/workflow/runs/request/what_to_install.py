@@ -126,26 +126,20 @@ def _not_installed(
     if project is not None and listed.kind == "project" and listed.files[0] in project.files:
         return ""
     if same_machine and listed.kind in ("requirements", "project"):
-        return _not_in_python_here(listed, str(machine.python))
+        python = str(machine.python)
+        packages = list(listed.named)
+        lacks = "may lack"
+        if python == sys.executable:
+            plain = (name for name in packages if ";" not in name and "://" not in name)
+            packages = [name for name in plain if not _is_installed(name)]
+            lacks = "lacks"
+        if not packages:
+            return ""
+        pip = shlex.join([python, "-m", "pip", "install", *packages])
+        return f"{python}, which local hosts use, {lacks} packages that {listed.source} lists. Install them: {pip}"
     return (
         f"{listed.source} is not installed: {machine.name} uses {machine.python} as it is. `--requirements "
         f"{listed.source}` builds an environment with what it lists."
-    )
-
-
-def _not_in_python_here(listed: "Requirements", python: str) -> str:
-    """Return the note on listed packages that local hosts' Python, of this computer, may lack."""
-    packages = list(listed.named)
-    lacks = "may lack"
-    if python == sys.executable:
-        plain = (name for name in packages if ";" not in name and "://" not in name)
-        packages = [name for name in plain if not _is_installed(name)]
-        lacks = "lacks"
-    if not packages:
-        return ""
-    pip = shlex.join([python, "-m", "pip", "install", *packages])
-    return (
-        f"{python}, which local hosts use, {lacks} packages that {listed.source} lists. Install them: {pip}"
     )
 
 

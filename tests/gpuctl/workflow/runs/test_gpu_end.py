@@ -7,7 +7,7 @@ from node_facts import facts
 from support import a_run
 
 from gpuctl.errors import Usage
-from gpuctl.workflow.runs.gpu_end import check_gpus, with_gpu_watch
+from gpuctl.workflow.runs.gpus import check_gpus, with_gpu_watch
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.runs.run import RunNode
 

@@ -1,4 +1,4 @@
-"""`--end-if-gpu-below`: which runs can have it, and what their nodes need for it."""
+"""The GPUs of a run: `--gpus` takes some of each node's, `--end-if-gpu-below` ends a run by their use."""
 
 import random
 import secrets
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.errors import Usage
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.runs.run import Run
-from inventories.text import listed
+from inventories.text import listed, plural
 from remote.shared.constants import RENDEZVOUS_PORTS
 
 if TYPE_CHECKING:
@@ -41,3 +41,30 @@ def with_gpu_watch(
         "key": secrets.token_hex(16),
     }
     return {name: {**launch, "gpu_watch": watch} for name, launch in launches.items()}
+
+
+def with_parts(request: TrainRequest, facts: "Mapping[str, Facts]") -> "Mapping[str, Facts]":
+    """Return the facts of the nodes as if they had only the GPUs that the run takes.
+
+    A node with too few free GPUs stays as it is, busy with other runs. Raises Usage for a node with too few GPUs.
+    """
+    from remote.facts import with_free_gpus
+
+    if not request.gpus:
+        return facts
+    for name, fact in facts.items():
+        if len(fact.gpus) < request.gpus:
+            raise Usage(
+                f"--gpus {request.gpus} is not possible: {name} has {plural(len(fact.gpus), 'usable GPU')}."
+            )
+    return {name: with_free_gpus(fact, request.gpus) for name, fact in facts.items()}
+
+
+def folder_of_part(destination: str, request: TrainRequest, facts: "Facts") -> str:
+    """Return the folder on a node that receives the files of a run.
+
+    Runs on parts of a node have copies of their own: no run changes the files of another, or gets its outputs.
+    """
+    if not request.gpus or request.built_in:
+        return destination
+    return f"{destination}.gpu{facts.gpus[0]['index']}"
