@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from inventories.address import read_bastion
 from inventories.clocks import awake_s, retry_if_away
@@ -12,6 +13,8 @@ from remote.fanout import Outcome, fan_out
 from remote.sessions.session import Node
 from remote.transport import open_transport
 from remote.transport.tcp import has_route
+
+Answer = TypeVar("Answer")
 
 CONNECT_TIMEOUT_S = 15.0
 MAX_OFFLINE_S = 3600.0
@@ -32,6 +35,22 @@ def connect_all(machines: Iterable[Machine], cluster: ClusterFiles) -> list[Outc
         {machine.name: machine for machine in machines},
         discard=Node.close,
     )
+
+
+def ask_each(
+    question: Callable[[Node], Answer],
+    machines: Iterable[Machine],
+    cluster: ClusterFiles,
+    *,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+) -> list[Outcome[Answer]]:
+    """Connect to machines at once, and return each one's answer, or the error, in their order."""
+
+    def ask(machine: Machine) -> Answer:
+        with connect(machine, cluster, timeout_s=timeout_s) as node:
+            return question(node)
+
+    return fan_out(ask, {machine.name: machine for machine in machines})
 
 
 def reconnect(

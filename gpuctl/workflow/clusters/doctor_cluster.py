@@ -1,7 +1,7 @@
 """`doctor --cluster`: the preflight of `train` alone, and the bandwidth between the nodes. Opens and sets nothing."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from remote.checks.gpu_use import Expected
     from remote.checks.probe import ProbeAnswer
     from remote.facts import Facts
+    from remote.fanout import Outcome
     from remote.findings import Finding
     from remote.sessions.session import Node
 
@@ -73,17 +74,18 @@ def _connect(
     nodes = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
     for node in nodes.values():
         held.callback(node.close)
-    rows = [
-        DoctorFinding(o.node, False, "can't be reached", str(o.error))
-        for o in outcomes
-        if o.error is not None
-    ]
+    rows = _failed(outcomes, "can't be reached")
     if nodes:
         took = f"{time.monotonic() - began:.1f} s"
         way = " and ".join(sorted({node.machine.transport for node in nodes.values()}))
         answered = f"{len(nodes)} of {plural(len(machines), 'node')} answered in {took}"
         rows.insert(0, DoctorFinding(way, True, answered))
     return nodes, rows
+
+
+def _failed(outcomes: "Sequence[Outcome[Any]]", detail: str) -> list[DoctorFinding]:
+    """Return a row for each node without an answer."""
+    return [DoctorFinding(o.node, False, detail, str(o.error)) for o in outcomes if o.error is not None]
 
 
 def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[DoctorFinding]]":
@@ -93,11 +95,7 @@ def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[DoctorF
     peers = tuple(node.machine.private_ip for node in nodes.values())
     guarded = may_block([node.machine for node in nodes.values()])
     outcomes = fan_out(lambda node: facts.gather(node, peers, firewall=guarded), nodes)
-    rows = [
-        DoctorFinding(o.node, False, "did not tell its facts", str(o.error))
-        for o in outcomes
-        if o.error is not None
-    ]
+    rows = _failed(outcomes, "did not tell its facts")
     return {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}, rows
 
 
@@ -116,11 +114,7 @@ def _with_environment(
         name: node for name, node in nodes.items() if not node.machine.python and facts[name].torch is None
     }
     outcomes = fan_out(ready_environments, bare)
-    if mute := [
-        DoctorFinding(o.node, False, "did not tell which environments it has", str(o.error))
-        for o in outcomes
-        if o.error is not None
-    ]:
+    if mute := _failed(outcomes, "did not tell which environments it has"):
         return dict(facts), mute
     environments_of = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
     common = set.intersection(*map(set, environments_of.values())) if environments_of else set()

@@ -79,7 +79,7 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
                 ),
                 *(
                     Leftover(kind=daemon.launcher, id=daemon.node, reason=daemon.problem)
-                    for daemon in end_daemons(folder, {machine.name: machine for machine in machines})
+                    for daemon in end_daemons(folder, machines)
                     if daemon.problem is not None
                 ),
                 *restore_firewalls(app, folder),

@@ -89,7 +89,7 @@ def keep(
                 stay = {(machine.host, machine.port) for machine in inventory.machines}
                 leave = {m.name: m for m in before.machines if (m.host, m.port) not in stay}
                 _note_runs_that_leave(app, runs, before, leave)
-                for daemon in end_daemons(folder, leave):
+                for daemon in end_daemons(folder, [*leave.values()]):
                     if daemon.problem is not None:
                         app.output.say(f"note: {daemon.node}: {daemon.problem}")
             update_firewalls(app, folder, before, inventory, ended=ended)

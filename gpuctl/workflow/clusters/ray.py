@@ -32,7 +32,7 @@ def stop(app: App) -> list[RayEnd]:
         for run in active:
             for problem in stop_run(app, run.folder)[1]:
                 app.output.say(f"run {run.id}: {problem}")
-        ended = end_daemons(folder, {machine.name: machine for machine in inventory.machines}, [LAUNCHER])
+        ended = end_daemons(folder, inventory.machines, [LAUNCHER])
         errors = {outcome.node: outcome.error for outcome in ended}
         if not any(errors.values()):
             folder.ray_token_path.unlink(missing_ok=True)

@@ -68,20 +68,18 @@ def execute(
     app: App, words: Sequence[str], rank: str | None, listener: Listener | None = None
 ) -> list[CommandResult]:
     """Run a command on the nodes at once and return the results. `listener` gets the lines while it runs."""
-    from remote.fanout import fan_out
-    from remote.sessions.connect import connect
+    from remote.sessions.connect import ask_each
     from remote.sessions.session import shell_command
 
     folder = app.store.cluster(app.options.cluster)
     machines = chosen(app, rank)
     command = shell_command(tuple(words))
 
-    def run(machine: Machine) -> CommandResult:
-        with connect(machine, folder) as node:
-            done = node.run(command, None if listener is None else partial(listener.line, machine.name))
+    def run(node: "Node") -> CommandResult:
+        done = node.run(command, None if listener is None else partial(listener.line, node.name))
         result = CommandResult(
-            node=machine.name,
-            rank=machine.rank,
+            node=node.name,
+            rank=node.machine.rank,
             exit_code=done.exit_code,
             stdout=done.stdout.decode(errors="replace"),
             stderr=done.stderr.decode(errors="replace"),
@@ -90,7 +88,7 @@ def execute(
             listener.ended(result)
         return result
 
-    outcomes = fan_out(run, {machine.name: machine for machine in machines})
+    outcomes = ask_each(run, machines, folder)
     return [
         outcome.value
         or CommandResult(

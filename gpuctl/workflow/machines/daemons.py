@@ -1,11 +1,11 @@
 """End the daemons that launchers keep on machines between runs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from remote.launchers import LAUNCHERS, Launcher, launcher_of
+from remote.launchers import LAUNCHERS, launcher_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,23 +26,15 @@ class Ended:
 
 
 def end_daemons(
-    folder: ClusterFolder, machines: Mapping[str, Machine], launchers: Iterable[str] = tuple(LAUNCHERS)
+    folder: ClusterFolder, machines: Sequence[Machine], launchers: Iterable[str] = tuple(LAUNCHERS)
 ) -> list[Ended]:
     """End the daemons of launchers on these machines, all at once. Empty where they never had any."""
-    from remote.fanout import fan_out
-    from remote.sessions.connect import connect
+    from remote.sessions.connect import ask_each
 
     done: list[Ended] = []
     for name in launchers:
         launcher = launcher_of(name)
-        candidates = {
-            at: machine for at, machine in machines.items() if launcher.may_have_daemons(folder, machine)
-        }
-
-        def end(machine: Machine, launcher: Launcher = launcher) -> bool:
-            with connect(machine, folder) as node:
-                return launcher.end_daemons(node)
-
-        outcomes = fan_out(end, candidates)
+        candidates = [machine for machine in machines if launcher.may_have_daemons(folder, machine)]
+        outcomes = ask_each(launcher.end_daemons, candidates, folder)
         done += [Ended(launcher=name, node=outcome.node, error=outcome.error) for outcome in outcomes]
     return done

@@ -39,14 +39,9 @@ def ask_machines(
     `keep_s`: time in which they do not end. `None`: unchanged.
     """
     from remote.checks.idle import ask
-    from remote.fanout import fan_out
-    from remote.sessions.connect import connect
+    from remote.sessions.connect import ask_each
 
-    def of(machine: Machine) -> "IdleState":
-        with connect(machine, folder) as node:
-            return ask(node, _peers_of(machine, machines), keep_s)
-
-    return fan_out(of, {machine.name: machine for machine in machines})
+    return ask_each(lambda node: ask(node, _peers_of(node.machine, machines), keep_s), machines, folder)
 
 
 def keep_for_start(folder: ClusterFolder, inventory: Inventory, nodes: "Mapping[str, Node]") -> list[str]:

@@ -30,6 +30,7 @@ from remote.shared.secret_arguments import without_secrets
 
 if TYPE_CHECKING:
     from remote.checks.notices import Undelivered
+    from remote.sessions.session import Node
     from remote.shared.notify.delivery import Attempt
 
 NOTIFY = "notify"
@@ -150,8 +151,7 @@ def watch_machines(app: App, folder: ClusterFolder, inventory: Inventory, target
 
     Machines without a known end are not watched.
     """
-    from remote.fanout import fan_out
-    from remote.sessions.connect import connect
+    from remote.sessions.connect import ask_each
 
     record = CloudState(folder).load() if inventory.provider in RENTED else None
     if record is None or not (record.expires_at or record.idle_s or record.spot):
@@ -160,13 +160,11 @@ def watch_machines(app: App, folder: ClusterFolder, inventory: Inventory, target
     alive = [machine for machine in inventory.machines if machine.state not in ("gone", "stopped")]
     request = {"targets": list(targets), "settings": settings(app.store)}
 
-    def start(machine: Machine) -> None:
-        with connect(machine, folder) as node:
-            end = _end_of(folder, inventory, machine, first=machine == alive[0])
-            node.call("notify", {**request, "machine": end})
+    def start(node: "Node") -> None:
+        end = _end_of(folder, inventory, node.machine, first=node.machine == alive[0])
+        node.call("notify", {**request, "machine": end})
 
-    machines = alive if _spot_of(folder, inventory) else alive[:1]
-    for outcome in fan_out(start, {machine.name: machine for machine in machines}):
+    for outcome in ask_each(start, alive if _spot_of(folder, inventory) else alive[:1], folder):
         if outcome.error:
             app.output.say(f"note: {outcome.node} sends no notification before it ends: {outcome.error}")
 
@@ -253,15 +251,11 @@ def undelivered(
     if not any(entry["event"] == NOTIFY for entry in folder.journal.read()):
         return None
     from remote.checks.notices import ask, sentence
-    from remote.fanout import fan_out, values
-    from remote.sessions.connect import connect
+    from remote.fanout import values
+    from remote.sessions.connect import ask_each
 
-    def of(machine: Machine) -> "list[Undelivered]":
-        with connect(machine, folder) as node:
-            return ask(node)
-
-    alive = {m.name: m for m in machines if m.state not in ("gone", "stopped") and m.host}
-    outcomes = fan_out(of, alive)
+    alive = [m for m in machines if m.state not in ("gone", "stopped") and m.host]
+    outcomes = ask_each(ask, alive, folder)
     silent = [outcome for outcome in outcomes if outcome.error]
     for outcome in silent:
         say(f"whether notifications of {outcome.node} arrived is not known: {outcome.error}")

@@ -24,7 +24,7 @@ from inventories.specs.setup_steps import SetupStep, digest
 from inventories.text import plural
 
 if TYPE_CHECKING:
-    pass
+    from remote.sessions.session import Node
 
 COMMAND_TIMEOUT_S = 3600.0
 """For one shell line, or one command of a task."""
@@ -180,20 +180,17 @@ class _Work:
 
     def _run_line(self, step: SetupStep) -> None:
         from remote.errors import ConnectionLost
-        from remote.fanout import fan_out
-        from remote.sessions.connect import connect
+        from remote.sessions.connect import ask_each
 
-        def on_machine(machine: Machine) -> int:
-            log = self._logs[machine.name]
-            with connect(machine, self._folder) as node:
-                done = node.run(
-                    step.text,
-                    lambda _, line: log.write(line.decode(errors="replace")),
-                    timeout_s=COMMAND_TIMEOUT_S,
-                )
-            return done.exit_code
+        def on_machine(node: "Node") -> int:
+            log = self._logs[node.name]
+            return node.run(
+                step.text,
+                lambda _, line: log.write(line.decode(errors="replace")),
+                timeout_s=COMMAND_TIMEOUT_S,
+            ).exit_code
 
-        for outcome in fan_out(on_machine, self.left):
+        for outcome in ask_each(on_machine, self.left.values(), self._folder):
             if isinstance(outcome.error, ConnectionLost):
                 self._fail(
                     outcome.node, step, "unknown", f"{outcome.error} It may have ended well, or go on there."

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from gpuctl.app import App
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.runs.run import Run
 
 
 def find_runs(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[str]:
@@ -13,17 +12,11 @@ def find_runs(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> l
 
     Other commands then bring their logs and results. A node that does not answer is reported.
     """
-    from remote.fanout import fan_out
     from remote.runs.run_records import unknown_runs
-    from remote.sessions.connect import connect
+    from remote.sessions.connect import ask_each
 
     known = [run.id for run in app.store.runs()]
-
-    def ask(machine: Machine) -> list[Run]:
-        with connect(machine, folder) as node:
-            return unknown_runs(node, folder.name, known)
-
-    outcomes = fan_out(ask, {machine.name: machine for machine in machines})
+    outcomes = ask_each(lambda node: unknown_runs(node, folder.name, known), machines, folder)
     for outcome in outcomes:
         if outcome.error is not None:
             app.output.say(f"note: which runs it had is not known: {outcome.error}")

@@ -138,18 +138,17 @@ def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str,
 
     Such a node did not answer, or does not know the run because its launch is in progress.
     """
-    from remote.fanout import fan_out
     from remote.runs.node_state import is_running
-    from remote.sessions.connect import connect
+    from remote.sessions.connect import ask_each
 
     machines, cluster = machines_of(app.store, run), app.store.cluster(run.cluster)
     parts = {part.name: part for part in run.nodes if part.name in names and part.name in machines}
-
-    def ask(name: str) -> bool | None:
-        with connect(machines[name], cluster, timeout_s=ASK_TIMEOUT_S) as node:
-            return is_running(node, parts[name])
-
-    outcomes = fan_out(ask, {name: name for name in parts})
+    outcomes = ask_each(
+        lambda node: is_running(node, parts[node.name]),
+        [machines[name] for name in parts],
+        cluster,
+        timeout_s=ASK_TIMEOUT_S,
+    )
     if any(outcome.value for outcome in outcomes):
         return True, ()
     return False, tuple(outcome.node for outcome in outcomes if outcome.value is not False)
