@@ -3,13 +3,10 @@
 import math
 import os
 import re
-import shlex
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from inventories.text import dollars as amount
 from remote.shared.bars import BARS
-from remote.shared.secret_arguments import without_secrets
 
 _ESCAPES = re.compile(
     r"\x1b(\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(\x07|\x1b\\|$)|[@-Z\\^_]?)|\x9b[0-?]*[ -/]*[@-~]"
@@ -74,11 +71,6 @@ def with_tilde(path: str) -> str:
     """A path as people write it: `~` in place of this user's home folder."""
     home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - never raises
     return "~" + path[len(home) :] if home and (path + "/").startswith(home + "/") else path
-
-
-def command(script: str, args: Sequence[str]) -> str:
-    """Return `train.py --lr 0.1`: a script and its arguments as they would be typed, without secrets."""
-    return clean(" ".join([script, shlex.join(without_secrets(args))]).rstrip(), 10_000)
 
 
 def duration(seconds: float | None) -> str:

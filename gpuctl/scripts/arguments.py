@@ -1,9 +1,18 @@
 """The arguments of a script, as its own parser may read them: options with their values, and other words."""
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
+from gpuctl.text import clean
+from remote.shared.secret_arguments import without_secrets
+
 _NUMBER = re.compile(r"-\.?\d|-(?:inf(?:inity)?|nan)$", re.IGNORECASE)
+
+
+def typed_line(script: str, args: Sequence[str]) -> str:
+    """Return `train.py --lr 0.1`: a script and its arguments as they would be typed, without secrets."""
+    return clean(" ".join([script, shlex.join(without_secrets(args))]).rstrip(), 10_000)
 
 
 def is_option(word: str) -> bool:

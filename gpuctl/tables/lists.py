@@ -14,6 +14,7 @@ from gpuctl import text
 from gpuctl.command_results.clusters import ClusterStatus, ClusterSummary, IdleStatus
 from gpuctl.command_results.runs import RunInfo
 from gpuctl.command_results.upkeep import ReapRow
+from gpuctl.scripts.arguments import typed_line
 from gpuctl.tables.layout import FittedTable
 from gpuctl.tables.run import STATUS_STYLES
 from inventories.machine import MachineInfo
@@ -47,9 +48,7 @@ def runs_table(rows: Sequence[RunInfo], now: datetime | None = None) -> Renderab
     if any(row.cost_usd for row in rows):
         columns["cost"] = lambda row: text.dollars(row.cost_usd)
     columns["changed"] = lambda row: text.UNKNOWN if row.changed is None else row.changed or "nothing"
-    columns["script"] = lambda row: text.shorten(
-        text.command(row.script or text.UNKNOWN, row.args), ARGS_SHOWN
-    )
+    columns["script"] = lambda row: text.shorten(typed_line(row.script or text.UNKNOWN, row.args), ARGS_SHOWN)
     return FittedTable(
         columns,
         [[cell(row) for cell in columns.values()] for row in rows],
@@ -73,7 +72,7 @@ def queue_table(entries: Sequence[QueueEntry], now: datetime | None = None) -> R
     if any(row.after for row in entries):
         columns["after"] = lambda row: row.after or text.UNKNOWN
     columns["added"] = lambda row: text.age(row.added_at or "", now)
-    columns["script"] = lambda row: text.shorten(text.command(row.script, row.args), ARGS_SHOWN)
+    columns["script"] = lambda row: text.shorten(typed_line(row.script, row.args), ARGS_SHOWN)
     return FittedTable(
         columns,
         [[cell(row) for cell in columns.values()] for row in entries],

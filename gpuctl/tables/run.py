@@ -19,6 +19,7 @@ from gpuctl.run_results.failures.failures import headline, how_it_ended
 from gpuctl.run_results.saved_results import earlier_of, launch_of, nothing_was_left
 from gpuctl.run_results.time_parts import time_lines
 from gpuctl.run_results.utilisation import use_lines
+from gpuctl.scripts.arguments import typed_line
 from gpuctl.tables.layout import GAP, STEP_PARTS, FittedTable, bar_of, table_of
 from gpuctl.tables.outputs import OutputLines
 from gpuctl.tables.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts_table, tags_text
@@ -173,7 +174,7 @@ class _Head:
 
     def __init__(self, result: Result, args: Sequence[str]) -> None:
         self.result = result
-        self.command = text.command(result.script, args)
+        self.command = typed_line(result.script, args)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         result = self.result

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuctl import text
+from gpuctl.scripts.arguments import typed_line
 from inventories.text import plural
 from remote.shared.bars import sparkline
 
@@ -127,9 +128,9 @@ def test_shorten_keeps_both_ends() -> None:
 
 
 def test_command_quotes_arguments_and_removes_control_codes() -> None:
-    assert text.command("train.py", ["--lr", "0.1", "a b"]) == "train.py --lr 0.1 'a b'"
-    assert text.command("-m pkg", []) == "-m pkg"
-    assert "\x1b" not in text.command("t.py", ["\x1b[2J", "a\nb"])
+    assert typed_line("train.py", ["--lr", "0.1", "a b"]) == "train.py --lr 0.1 'a b'"
+    assert typed_line("-m pkg", []) == "-m pkg"
+    assert "\x1b" not in typed_line("t.py", ["\x1b[2J", "a\nb"])
 
 
 def test_sparkline_leaves_gap_for_infinite_value() -> None:
