@@ -80,17 +80,21 @@ def add(nodes: Sequence[Node], entries: Sequence[NewEntry], after: str | None, *
         def send(node: Node) -> None:
             parts = [entry.part(node.name) for entry in entries]
             body = {"node": node.name, "door": door, "entries": parts, "keep": keep, "restarts": restarts}
-            node.call("queue_follow", body)
+            body = {"entries": parts, "door": door, "keep": keep, "keep_new": True, "restarts": restarts}
+            node.call("queue_follow", {"node": node.name, **body})
 
         values(fan_out(send, {node.name: node for node in followers}))
     documents = [entry.document(first.name) for entry in entries]
     return _ask(first, "queue_add", {"entries": documents, "after": after, "restarts": restarts})
 
 
-def follow(node: Node, runs: Sequence[str]) -> None:
-    """Have a node that is not the first follow the queue, which has these runs; it forgets followers."""
+def follow(node: Node, runs: Sequence[str], *, keep_new: bool) -> None:
+    """Have a node that is not the first follow the queue, which has these runs; it forgets other ones.
+
+    `keep_new`: runs that another computer may be adding now stay.
+    """
     body = {"node": node.name, "door": None, "entries": [], "keep": list(runs), "restarts": False}
-    node.call("queue_follow", body)
+    node.call("queue_follow", {**body, "keep_new": keep_new})
 
 
 def state_of(node: Node) -> Queue:

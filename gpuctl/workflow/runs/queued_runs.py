@@ -107,8 +107,11 @@ def take_in_started(app: App, cluster: str | None) -> None:
             app.output.say(f"note: whether the queue has started further runs is not known: {error}")
 
 
-def tell_others(app: App, folder: ClusterFolder, queue: Queue) -> None:
-    """Have the other machines follow the queue, should their process be missing, and forget runs that left it."""
+def tell_others(app: App, folder: ClusterFolder, queue: Queue, *, keep_new: bool = True) -> None:
+    """Have the other machines follow the queue, should their process be missing, and forget runs that left it.
+
+    `keep_new`: runs that another computer may be adding now stay.
+    """
     from remote.fanout import fan_out
     from remote.runs.queue import follow
     from remote.sessions.connect import connect
@@ -120,7 +123,7 @@ def tell_others(app: App, folder: ClusterFolder, queue: Queue) -> None:
 
     def tell(machine: Machine) -> None:
         with connect(machine, folder, timeout_s=ASK_TIMEOUT_S) as node:
-            follow(node, runs)
+            follow(node, runs, keep_new=keep_new)
 
     machines = {machine.name: machine for machine in folder.load().machines if machine.name != first.name}
     for outcome in fan_out(tell, machines):
@@ -140,7 +143,7 @@ def clear(app: App, folder: ClusterFolder) -> None:
         with connect(first_machine(folder), folder, timeout_s=ASK_TIMEOUT_S) as node:
             queue = change(node, "clear")
             take_in(app, folder, node, queue)
-        tell_others(app, folder, queue)
+        tell_others(app, folder, queue, keep_new=False)
     except RemoteError as error:
         app.output.say(f"note: the queue may start further runs: {error}")
 

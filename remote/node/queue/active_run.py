@@ -35,7 +35,7 @@ class ActiveRun:
         ends = self._peers.ends(self._others, run)
         lost = self._peers.silent(set(self._others) - set(ends), door.LOST_S)
         if lost and self.error is None:
-            self.error = door.silence(lost, door.LOST_S)
+            self.error = self._peers.silence(lost, door.LOST_S)
         here = [] if own is None or own["running"] else [own]
         if self.error or any(end.get("exit_code") != 0 for end in [*here, *ends.values()]):
             self._stop()
@@ -54,12 +54,17 @@ class ActiveRun:
         missing = set(self._others) - self._peers.ready(self._others, run)
         if missing and not (self._launch and Path(self._launch["run_dir"]).exists()):
             self._peers.order(self._others, dict(order, order="ready"))
+            if missing & self._peers.busy():  # `train` started a run there
+                self._limit = time.monotonic() + door.GATHER_S
             if time.monotonic() > self._limit:
-                self.error = door.silence(missing, door.GATHER_S)
-                if self._launch:
-                    part.record_failure(self._launch, self.error)
+                silent = self._peers.silent(missing, door.FRESH_S)
+                lacking = "{} answers, but has no files of the run: add it again".format(
+                    ", ".join(sorted(missing))
+                )
+                self.error = self._peers.silence(silent, door.GATHER_S) if silent else lacking
+                part.record_failure(self.entry, self._node, self.error)
             return self.error is not None
-        if self._launch and not part.begin(self._launch, run, self.entry["started_at"]):
+        if self._launch and not part.begin(self.entry, self.entry["place"], self.entry["started_at"]):
             return False
         self._peers.order(self._others, dict(order, order="start"))
         self._began = True

@@ -59,6 +59,11 @@ def command_queue_change(request: Dict[str, Any], output: BinaryIO) -> None:
 def _send(queue: Spool, output: BinaryIO) -> None:
     with queue.locked():
         entries = [*queue.ended(), *queue.entries()]
+    if part.disk_is_full():
+        why = "it waits: the disk of {} is full".format(queue.folder.name)
+        entries = [
+            dict(entry, error=why) if entry["state"] == schedule.WAITING else entry for entry in entries
+        ]
     for entry in entries:
         frames.write(output, {"t": frames.ENTRY, "entry": spool.public(entry)})
     frames.write(output, {"t": frames.DONE, "paused": queue.paused})

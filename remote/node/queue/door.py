@@ -56,7 +56,9 @@ class Peers:
         """`ended`: returns the runs that the queue is done with."""
         self._ended = ended
         self._lock = Lock()
-        self._began = time.monotonic()
+        self.closed: Optional[str] = None
+        """Why the door can't be opened."""
+        self._expected_since: Dict[str, float] = {}
         self._messages: Dict[str, Dict[str, Any]] = {}
         self._last_message_at: Dict[str, float] = {}
         self._orders: Dict[str, Dict[str, Any]] = {}
@@ -71,6 +73,12 @@ class Peers:
             over = [run for run in message["parts"] if run in ended]
             return dict(self._orders.get(node) or {"run": None}, over=over)
 
+    def expect(self, nodes: Iterable[str]) -> None:
+        """Have the silence of these nodes count from now on, and that of no others: only they have a part."""
+        now = time.monotonic()
+        with self._lock:
+            self._expected_since = {node: self._expected_since.get(node, now) for node in nodes}
+
     def order(self, nodes: Iterable[str], order: Optional[Dict[str, Any]]) -> None:
         """Give nodes another order: `run`, `order` (`ready`, `start` or `stop`), its `place` and `started_at`."""
         with self._lock:
@@ -82,31 +90,30 @@ class Peers:
             return {
                 node
                 for node in nodes
-                if self._silent_s(node) <= FRESH_S
-                and self._messages.get(node, {}).get("run") == run
+                if self._is_fresh(node)
+                and self._messages[node].get("run") == run
                 and self._messages[node]["ready"]
             }
 
     def idle(self) -> Set[str]:
-        """Return the nodes that answer, and have no active run other than the ordered one."""
+        """Return the nodes that answer, and can start a run: no other run is active there."""
         with self._lock:
             return {
-                node
-                for node, message in self._messages.items()
-                if self._silent_s(node) <= FRESH_S and not message["busy"]
+                node for node in self._messages if self._is_fresh(node) and not self._messages[node]["busy"]
             }
+
+    def busy(self) -> Set[str]:
+        """Return the nodes that answer, and can't start a run now."""
+        with self._lock:
+            return {node for node in self._messages if self._is_fresh(node) and self._messages[node]["busy"]}
 
     def with_parts(self) -> Set[str]:
         """Return the nodes that answer, and have parts of runs."""
         with self._lock:
-            return {
-                node
-                for node, message in self._messages.items()
-                if self._silent_s(node) <= FRESH_S and message["parts"]
-            }
+            return {node for node in self._messages if self._is_fresh(node) and self._messages[node]["parts"]}
 
     def silent(self, nodes: Iterable[str], longer_than_s: float) -> Set[str]:
-        """Return the nodes that sent no message for longer than this, since this process began."""
+        """Return the nodes that sent no message for longer than this, since they are expected."""
         with self._lock:
             return {node for node in nodes if self._silent_s(node) > longer_than_s}
 
@@ -120,13 +127,17 @@ class Peers:
             if message.get("run") == run and message["ended"]
         }
 
+    def silence(self, nodes: Iterable[str], seconds: float) -> str:
+        """Return the sentence on nodes that do not answer."""
+        silent = "{} did not answer the first node for {:.0f} s".format(", ".join(sorted(nodes)), seconds)
+        return silent + (": " + self.closed if self.closed else "")
+
+    def _is_fresh(self, node: str) -> bool:
+        return time.monotonic() - self._last_message_at.get(node, float("-inf")) <= FRESH_S
+
     def _silent_s(self, node: str) -> float:
-        return time.monotonic() - self._last_message_at.get(node, self._began)
-
-
-def silence(nodes: Iterable[str], seconds: float) -> str:
-    """Return the sentence on nodes that do not answer."""
-    return "{} did not answer the first node for {:.0f} s".format(", ".join(sorted(nodes)), seconds)
+        since = max(times.get(node, float("-inf")) for times in (self._last_message_at, self._expected_since))
+        return time.monotonic() - since
 
 
 @contextlib.contextmanager

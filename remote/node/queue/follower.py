@@ -16,6 +16,8 @@ from remote.shared.files import read_json, write_json
 POLL_S = 0.5
 ADDING_S = 600.0
 """A part may be here for this time before the first node has its entry."""
+FORGET_S = 24 * 3600.0
+"""A part whose run has ended may be here for this time if the first node does not answer."""
 SLOW_S = 1.0
 """Between questions to a first node that does not answer: its queue may not have begun."""
 PARTS_SHOWN = 100
@@ -25,18 +27,20 @@ PARTS_SHOWN = 100
 def command_queue_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     """`queue_follow`: keep this node's part of `entries` (run, places) until the first node starts them.
 
-    `door`: address, port and key of the first node. `keep`: runs of the queue; other parts are removed
-    (null: no part is). `restarts`: have cron continue after a restart.
+    `door`: address, port and key of the first node, for all parts (null: as before). `keep`: runs of the queue;
+    other parts are removed. `keep_new`: new ones are not, as another computer may be adding their entries now.
+    `restarts`: have cron continue after a restart.
     """
     folder = following(request["node"])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for path in folder.glob("*.json"):
-        old = not request["keep"] or time.time() - path.stat().st_mtime > ADDING_S
-        if request["keep"] is not None and path.stem not in request["keep"] and old:
+        old = not request["keep_new"] or time.time() - path.stat().st_mtime > ADDING_S
+        if path.stem not in request["keep"] and old:
             path.unlink()
+    if request["door"]:
+        write_json(folder / door.SETTINGS, request["door"])
     for entry in request["entries"]:
-        document = dict(entry, door=request["door"], uses=part.folders_of(entry))
-        write_json(folder / (entry["run"] + ".json"), document)
+        write_json(folder / (entry["run"] + ".json"), dict(entry, uses=part.folders_of(entry)))
     begin(request["node"])
     if request["restarts"]:
         crontab.install(request["node"])
@@ -58,6 +62,7 @@ class Follower:
         self._folder = folder
         self._order: Dict[str, Any] = {"run": None}
         """The last order."""
+        self._answered_at = time.monotonic()
 
     def work(self) -> None:
         """Follow orders until no part of a run waits here."""
@@ -66,55 +71,62 @@ class Follower:
             if not runs:
                 crontab.remove(self._node)
                 return
-            part_file = self._read(self._order["run"]) or self._read(runs[-1])
-            answer = door.ask(part_file["door"], self._message(runs)) if part_file else None
+            settings = read_json(self._folder / door.SETTINGS)
+            answer = door.ask(settings, self._message(runs)) if settings else None
             if answer is not None:
+                self._answered_at = time.monotonic()
                 for run in answer["over"]:
                     self._forget(run)
                 self._order = answer
                 self._obey()
+            elif time.monotonic() - self._answered_at > FORGET_S:
+                for run in runs:
+                    if self._has_ended(run):
+                        self._forget(run)
             time.sleep(POLL_S if answer is not None else SLOW_S)
 
     def _read(self, run: Optional[str]) -> Dict[str, Any]:
         """Return this node's part of a run. Empty: no part."""
         return read_json(self._folder / "{}.json".format(run))
 
+    def _run_dir(self, run: Optional[str]) -> Optional[Path]:
+        """Return the folder of a run here, at each of its places. `None`: this node has no part."""
+        launches = [place["launch"] for place in self._read(run).get("places", []) if place["launch"]]
+        return Path(launches[0]["run_dir"]) if launches else None
+
+    def _has_ended(self, run: str) -> bool:
+        """Return whether the run has begun here, and has ended."""
+        run_dir = self._run_dir(run)
+        return run_dir is not None and run_dir.exists() and not run_state.state(run_dir)["running"]
+
     def _message(self, runs: Sequence[str]) -> Dict[str, Any]:
         """Return the report to the first node: on the run of its last order, and on the parts of `runs` here."""
-        run, known = self._order["run"], self._read(self._order["run"])
-        busy = bool(set(run_state.active_runs()) - {run})
-        ended = None
-        if known:
-            run_dir = _launch(known, self._order)["run_dir"]
-            state = run_state.state(Path(run_dir)) if Path(run_dir).exists() else {"running": True}
-            if not state["running"]:
-                supervisor.clean_up(Path(run_dir))
-                ended = {"exit_code": state.get("exit_code"), "ended": state.get("ended")}
+        run, ended = self._order["run"], None
+        run_dir = self._run_dir(run)
+        begun = run_dir is not None and run_dir.exists()
+        busy = bool(set(run_state.active_runs()) - {run}) or (part.disk_is_full() and not begun)
+        if run_dir is not None and self._has_ended(run):
+            state = run_state.state(run_dir)
+            supervisor.clean_up(run_dir)
+            ended = {"exit_code": state.get("exit_code"), "ended": state.get("ended")}
         parts = random.sample(runs, min(len(runs), PARTS_SHOWN))  # of long queues, others each time
-        ready = bool(known) and not busy
+        ready = run_dir is not None and not busy
         return {"node": self._node, "run": run, "busy": busy, "ready": ready, "ended": ended, "parts": parts}
 
     def _obey(self) -> None:
         """Start or stop this node's part of a run. A second order changes nothing."""
-        known = self._read(self._order["run"])
-        if not known:
+        run_dir = self._run_dir(self._order["run"])
+        if run_dir is None:
             return
-        launch = _launch(known, self._order)
         if self._order["order"] == "stop":
-            supervisor.tell_to_stop(Path(launch["run_dir"]), door.PEER_FAILED)
+            supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
         elif self._order["order"] == "start":
-            part.begin(launch, known["run"], self._order["started_at"])
+            part.begin(self._read(self._order["run"]), self._order["place"], self._order["started_at"])
 
     def _forget(self, run: str) -> None:
         """Remove the part of a run that has ended, and stop it here: the first node may have lost this one."""
-        for place in self._read(run).get("places", []):
-            run_dir = Path((place["launch"] or {}).get("run_dir", ""))
-            if place["launch"] and run_dir.exists() and run_state.state(run_dir)["running"]:
-                supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
+        run_dir = self._run_dir(run)
+        if run_dir is not None and run_dir.exists() and run_state.state(run_dir)["running"]:
+            supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
         with contextlib.suppress(FileNotFoundError):
             (self._folder / "{}.json".format(run)).unlink()
-
-
-def _launch(known: Dict[str, Any], order: Dict[str, Any]) -> Dict[str, Any]:
-    launch: Dict[str, Any] = known["places"][order["place"]]["launch"]
-    return launch

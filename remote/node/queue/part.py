@@ -1,6 +1,7 @@
 """A node's part of a run from the queue: started once, whatever was killed before."""
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 from remote.node import process, run_state
+from remote.node.home_folder import NODE_HOME
 from remote.node.runs import start, supervisor
-from remote.shared.constants import RUN_ID_VARIABLE
+from remote.shared.constants import RUN_ID_VARIABLE, RUNS
 
 POLL_S = 0.05
 CUT_OFF = "it was cut off as it started"
@@ -19,11 +21,12 @@ BEGIN_S = 10.0
 """A supervisor writes its first file within this time."""
 
 
-def begin(launch: Dict[str, Any], run: str, started_at: float) -> bool:
-    """Start a part of a run, unless it has started before. Returns False if another run has the node now.
+def begin(entry: Dict[str, Any], place: int, started_at: float) -> bool:
+    """Start the part of a run at a place, unless it has started before. Returns False if it has to wait.
 
-    If it can't start, this is recorded as its end.
+    It waits if another run has the node now, or the disk is full. If it can't start, this is recorded as its end.
     """
+    run, launch = entry["run"], entry["places"][place]["launch"]
     run_dir = Path(launch["run_dir"])
     if run_dir.exists():
         if _has_begun(run_dir):
@@ -33,7 +36,7 @@ def begin(launch: Dict[str, Any], run: str, started_at: float) -> bool:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if (run_dir / supervisor.STARTING).exists():  # a second start might do its work twice
-            record_failure(launch, CUT_OFF)
+            record_failure(entry, launch["node"], CUT_OFF)
             return True
         shutil.rmtree(str(run_dir), ignore_errors=True)
     started = datetime.fromtimestamp(started_at, timezone.utc)
@@ -43,10 +46,21 @@ def begin(launch: Dict[str, Any], run: str, started_at: float) -> bool:
     try:
         start.start(launch)
     except OSError as error:
+        if (run_dir / "runner.json").exists():  # it runs, without one of its watches
+            return True
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            shutil.rmtree(str(run_dir), ignore_errors=True)
+            return False
         if set(run_state.active_runs()) - {run}:  # `train` started it in between
             return False
-        record_failure(launch, str(error))
+        record_failure(entry, launch["node"], str(error))
     return True
+
+
+def disk_is_full() -> bool:
+    """Return whether no run can start here, as its first files find no room."""
+    disk = os.statvfs(str(NODE_HOME))
+    return disk.f_bavail * disk.f_frsize < supervisor.LOW_DISK_BYTES
 
 
 def folders_of(entry: Dict[str, Any]) -> List[Tuple[str, str]]:
@@ -55,14 +69,17 @@ def folders_of(entry: Dict[str, Any]) -> List[Tuple[str, str]]:
     return sorted({used for launch in launches for used in supervisor.folders_used(launch)})
 
 
-def record_failure(launch: Dict[str, Any], why: str) -> None:
-    """Record and notify that a run could not start."""
-    run_dir = Path(launch["run_dir"])
+def record_failure(entry: Dict[str, Any], node: str, why: str) -> None:
+    """Record on this node, and notify, that a run could not start; it need not have a part here."""
+    launches = [place["launch"] for place in entry["places"] if place["launch"]]
+    launch: Dict[str, Any] = launches[0] if launches else {"argv": [entry["script"]]}
+    run_dir = NODE_HOME / RUNS / entry["run"] / node
     supervisor.record_failed_start(run_dir, launch["argv"][0], why)
-    if launch.get("notify"):
+    targets = launch.get("notify") or entry.get("notify")
+    if targets:
         from remote.node.notify import run_watch  # its imports take long
 
-        run_watch.begin(run_dir, launch["notify"])
+        run_watch.begin(run_dir, targets)
 
 
 def _has_begun(run_dir: Path) -> bool:

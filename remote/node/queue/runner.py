@@ -10,7 +10,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Set
 
 from remote.node import run_state
-from remote.node.queue import crontab, door, lasting, schedule, spool
+from remote.node.queue import crontab, door, lasting, part, schedule, spool
 from remote.node.queue.active_run import ActiveRun, outcome_of
 from remote.node.queue.schedule import Entry
 from remote.node.queue.spool import Spool
@@ -47,26 +47,43 @@ class Runner:
         self._stranded_at = time.monotonic()
         """When an entry last failed as its nodes do not answer; at first: the beginning."""
         self._empty_at: Optional[float] = None
+        self._opened: Dict[str, Any] = {}
+        """Address, port and key of the open door. Empty: it is closed."""
 
     def work(self) -> None:
         """Run the entries until none waits. The lock is released before anybody can add another one."""
-        with contextlib.ExitStack() as stack:
-            listens = False
+        with contextlib.ExitStack() as door_open:
             while True:
                 with self._queue.locked():
                     self._read()
                     self._take()
-                    if not self._entries and self._has_parted():
+                    if self._entries:
+                        self._empty_at = None
+                    elif self._has_parted():
                         crontab.remove(self._node)
                         self._send_end()
                         fcntl.flock(self._lock, fcntl.LOCK_UN)
                         return
-                if not listens and self._others(self._entries):
-                    settings = read_json(self._queue.folder / door.SETTINGS)
-                    stack.enter_context(door.listening(settings, self._peers))
-                    listens = True
+                if self._others(self._entries):
+                    self._open_door(door_open)
                 self._follow()
                 time.sleep(POLL_S)
+
+    def _open_door(self, opened: contextlib.ExitStack) -> None:
+        """Listen at the door's present address. Without it, entries for this node alone start."""
+        settings = read_json(self._queue.folder / door.SETTINGS)
+        if not settings or settings == self._opened:
+            return
+        opened.close()
+        self._opened = {}
+        try:
+            opened.enter_context(door.listening(settings, self._peers))
+        except OSError as error:
+            self._peers.closed = "its port {}:{} can't be opened: {}".format(
+                settings["address"], settings["port"], error.strerror
+            )
+        else:
+            self._opened, self._peers.closed = settings, None
 
     def _read(self) -> None:
         """Read the entries again if they may have changed."""
@@ -76,6 +93,7 @@ class Runner:
 
     def _take(self) -> None:
         """Mark entries whose nodes are free as running, and take up the ones that a killed runner left."""
+        self._peers.expect(self._others(self._entries))
         for entry in self._entries:
             if entry["state"] == spool.RUNNING and entry["run"] not in self._active:
                 self._activate(entry)
@@ -91,8 +109,9 @@ class Runner:
             self._activate(entry)
         if stranded and time.monotonic() - self._stranded_at > door.GATHER_S:
             # One at a time: the node may come back for the others.
-            needed = {node for place in stranded[0]["places"] for node in place["nodes"]}
-            self._queue.close(stranded[0], spool.FAILED, error=door.silence(needed & lost, door.GATHER_S))
+            error = self._peers.silence(self._others(stranded[:1]) & lost, door.GATHER_S)
+            part.record_failure(stranded[0], self._node, error)
+            self._queue.close(stranded[0], spool.FAILED, error=error)
             self._stranded_at = time.monotonic()
 
     def _activate(self, entry: Entry) -> None:
@@ -100,10 +119,10 @@ class Runner:
         self._notify = entry.get("notify") or self._notify
 
     def _free(self) -> Set[str]:
-        """Return the nodes without an active run, of the queue or of anybody else."""
+        """Return the nodes without an active run, of the queue or of anybody else, and with room on their disks."""
         used = {node for run in self._active.values() for node in run.nodes}
-        here = set() if self._node in used or run_state.active_runs() else {self._node}
-        return (self._peers.idle() - used) | here
+        blocked = self._node in used or part.disk_is_full() or run_state.active_runs()
+        return (self._peers.idle() - used) | (set() if blocked else {self._node})
 
     def _others(self, entries: Sequence[Entry]) -> Set[str]:
         """Return the other nodes on which these entries may run."""

@@ -303,11 +303,15 @@ def test_peers_count_with_fresh_answers(monkeypatch: pytest.MonkeyPatch) -> None
     assert (peers.ready(nodes, "r1"), peers.idle()) == ({"gpu-1"}, {"gpu-1"})
     peers.answer(said("gpu-1", ended={"exit_code": 0, "ended": None}))
     assert peers.ends(nodes, "r1") == {"gpu-1": {"exit_code": 0, "ended": None}}
+    peers.expect([*nodes, "gpu-3"])
     assert peers.silent([*nodes, "gpu-3"], door.LOST_S) == set()
     later = time.monotonic() + door.LOST_S + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert (peers.ready(nodes, "r1"), peers.idle()) == (set(), set())
     assert peers.silent([*nodes, "gpu-3"], door.LOST_S) == {"gpu-1", "gpu-2", "gpu-3"}
+    peers.expect(["gpu-2"])  # for the first entry in hours that needs others
+    peers.expect(["gpu-2", "gpu-3"])
+    assert peers.silent([*nodes, "gpu-3"], door.LOST_S) == {"gpu-1", "gpu-2"}
 
 
 def test_door_answers_signed_messages_alone(tmp_path: Path) -> None:
@@ -317,6 +321,39 @@ def test_door_answers_signed_messages_alone(tmp_path: Path) -> None:
         assert door.ask(settings, said("gpu-1")) == {"run": None, "over": []}
         assert door.ask({**settings, "key": "0" * 32}, said("gpu-1")) is None
     assert door.ask(settings, said("gpu-1")) is None
+
+
+def test_closed_door_holds_up_no_entry_of_this_node_and_opens_later(here: QueueHere) -> None:
+    folder = here.home / ".gpuctl-node/queue/gpu-0"
+    folder.mkdir(parents=True)
+    settings = door.settings_of(folder, "127.0.0.1")
+    both = here.entry()
+    both["places"][0]["nodes"] = ["gpu-0", "gpu-1"]
+    with door.listening(settings, Peers(set)):
+        here.add(here.entry(), both)
+        wait_for(lambda: here.states() == {"1": "succeeded", "2": "waiting"}, what="the first entry")
+    wait_for(lambda: door.ask(settings, said("gpu-1")), what="the first node's answer")
+    queue.change(here.node, "clear")
+
+
+def test_full_disk_lets_entries_wait(here: QueueHere) -> None:
+    node_home = here.home / ".gpuctl-node"
+    node_home.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(node_home)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
+    try:
+        ballast = node_home / "ballast"
+        here.add(here.entry(f"head -c 3400000 /dev/zero > {ballast}; exit 3"), here.entry())
+        wait_for(lambda: here.states()["1"] == "failed", what="the first entry")
+        waiting = queue.state_of(here.node).entries[1]
+        assert (waiting.state, waiting.error) == ("waiting", "it waits: the disk of gpu-0 is full")
+        ballast.unlink()
+        here.wait()
+        assert here.lines() == ["2"]
+    finally:
+        here.power_cut()
+        subprocess.run(["umount", str(node_home)], check=True)
 
 
 CRONTAB = """#!/bin/sh
