@@ -10,8 +10,8 @@ import math
 import struct
 from typing import Any, TypeGuard
 
-from gpuctl.run_results.log_lines import HELD_OUT
 from inventories.runs.run import LossSource
+from remote.shared.log_lines import HELD_OUT
 from remote.shared.script_files import MAX_STATE_BYTES, NAMES, RECORD_HEAD, RECORD_TAIL
 
 Curve = dict[int, float]

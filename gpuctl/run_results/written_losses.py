@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from gpuctl.run_results.log_lines import LogLine
 from gpuctl.run_results.metrics import LossCurve, thinned
 from gpuctl.run_results.written_files import Curve, WrittenFile, reader_of
 from inventories.runs.outputs import OutputFile
 from inventories.runs.run import LossSource
+from remote.shared.log_lines import LogLine
 from remote.shared.script_files import FILES, NAMES
 
 PART_BYTES = 1000**2

@@ -11,6 +11,7 @@ from remote.node.notify.texts import span
 from remote.shared.bars import sparkline
 from remote.shared.constants import LOGS, RANK_LOG, RANK_METRICS, RANKS
 from remote.shared.files import read_json
+from remote.shared.log_lines import LogLine
 from remote.shared.notify.message import Notice, clean, notice
 
 TAIL_BYTES = 64 * 1024
@@ -57,7 +58,7 @@ def ended(run_dir: Path, run: Mapping[str, Any], state: Mapping[str, Any], now: 
     if status == "succeeded" and run["nodes"] > 1:
         # The first node does not know the other nodes' parts.
         status, phrase = "ended", "ended well on the first of {} nodes".format(run["nodes"])
-    losses = last_losses(run_dir / RANK_METRICS.format(0))
+    losses = last_losses(run_dir)
     command = "gpuctl {} {}".format("logs" if status == "failed" else "results", run["run"])
     lines = [
         " ".join([run["script"], *run["args"]]) if run["args"] else "",
@@ -158,16 +159,20 @@ def error_line(error: Mapping[str, Any], nodes: int) -> str:
     return rank + str(error["message"])
 
 
-def last_losses(path: Path) -> List[float]:
-    """Return the last losses that a rank wrote into its metrics."""
+def last_losses(run_dir: Path) -> List[float]:
+    """Return the last losses in the metrics of rank 0, or else in the lines of its log."""
     losses = []
-    for line in _tail(path, METRICS_BYTES).split("\n"):
+    for line in _tail(run_dir / RANK_METRICS.format(0), METRICS_BYTES).split("\n"):
         try:
             loss = json.loads(line).get("loss")
             if isinstance(loss, (int, float)) and not isinstance(loss, bool) and math.isfinite(loss):
                 losses.append(float(loss))
         except (ValueError, AttributeError, RecursionError, OverflowError):
             continue
+    if not losses:
+        lines = re.split(r"[\r\n]+", _tail(run_dir / RANK_LOG.format(0), METRICS_BYTES))
+        printed = [LogLine.of(line).loss for line in lines if "loss" in line.lower()]
+        losses = [loss for loss in printed if loss is not None and math.isfinite(loss)]
     return losses[-LOSSES:]
 
 

@@ -9,8 +9,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from gpuctl.run_results import script_progress, written_files
-from gpuctl.run_results.log_lines import LogLine
 from gpuctl.run_results.progress import Progress, State
+from remote.shared.log_lines import LogLine
 from train.reporting.tensorboard import Writer
 
 

@@ -137,6 +137,12 @@ def test_failure_without_a_rank_has_the_reason(tmp_path: Path, reason: str | Non
     assert made.data["first_error"] == {"rank": None, "node": "gpu-0", "message": message}
 
 
+def test_losses_of_a_script_without_metrics_are_those_of_its_lines(tmp_path: Path) -> None:
+    add_rank(tmp_path, 0, 0, 4595.0, "step 1/2 loss 2.0\nval loss 9.0\rstep 2/2 loss 1.0\nbye\n")
+    made = ended(tmp_path, {"exit_code": 0, "ended": None})
+    assert (made.data["loss"], made.lines[0]) == ([2.0, 1.0], "loss █▁ 2 → 1")
+
+
 def test_stop_for_a_hang_has_the_reason(tmp_path: Path) -> None:
     made = ended(tmp_path, {"exit_code": 1, "ended": {"reason": "stopped_hung"}}, name="wide")
     assert (made.type, made.lines[0]) == ("run.stopped", "it hung")

@@ -1,11 +1,12 @@
 """Epoch, step and training loss in a line of a script's log, as scripts and libraries usually print them.
 
+The same on both sides: tables, and the notices of a node.
+
 All are guesses. Any program may have written the line: nothing here raises on its content.
 """
 
 import re
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Optional, Tuple
 
 LINE_LENGTH = 1000
 """Characters of a line that are read."""
@@ -34,19 +35,18 @@ _BAR = re.compile(r"^([^|]{0,100}?)[ \t]*\d{1,3}%\|[^|]{0,400}\|[ \t]*(\d{1,12})
 _OF_TRAINING = re.compile(r"epoch|train|step|iter|batch", re.IGNORECASE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogLine:
+class LogLine(NamedTuple):
     """Values of a line. `None`: the line does not have it."""
 
-    epoch: int | None = None
-    epochs: int | None = None
-    step: int | None = None
-    steps: int | None = None
+    epoch: Optional[int] = None
+    epochs: Optional[int] = None
+    step: Optional[int] = None
+    steps: Optional[int] = None
     """The total next to the step: of the epoch if the line has one, else of the run or of an epoch."""
-    loss: float | None = None
+    loss: Optional[float] = None
 
     @classmethod
-    def of(cls, text: str) -> Self:
+    def of(cls, text: str) -> "LogLine":
         """Read a line."""
         text = text[:LINE_LENGTH]
         epoch = _EPOCH.search(text)
@@ -60,7 +60,7 @@ class LogLine:
         )
 
 
-def _step_in(text: str) -> tuple[int | None, int | None]:
+def _step_in(text: str) -> Tuple[Optional[int], Optional[int]]:
     """Return the training's step, and the total next to it. A bar with another name, such as `Map`, has none."""
     if match := _STEP.search(text) or _IN_EPOCH.search(text):
         if _OF_HELD_OUT.search(text[: match.start()]):
@@ -72,7 +72,7 @@ def _step_in(text: str) -> tuple[int | None, int | None]:
     return int(bar[2]), int(bar[3])
 
 
-def _loss_in(text: str) -> float | None:
+def _loss_in(text: str) -> Optional[float]:
     """Return the first loss in a line that is not of held-out data."""
     match = next((match for match in _LOSS.finditer(text) if not HELD_OUT.match(match[1])), None)
     if match is None:
@@ -81,5 +81,5 @@ def _loss_in(text: str) -> float | None:
     return float(match[2]) if trained or not _OF_HELD_OUT.search(text[: match.start()]) else None
 
 
-def _number(digits: str | None) -> int | None:
+def _number(digits: Optional[str]) -> Optional[int]:
     return int(digits) if digits else None
