@@ -155,6 +155,20 @@ def region_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def runs_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the words that choose runs, which `results_of` reads: `runs`, `last`, `tag`."""
+    decorators = (
+        click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completions.runs),
+        click.option("--last", type=click.IntRange(min=1), metavar="N", help="Take the last N runs."),
+        click.option(
+            "--tag", multiple=True, metavar="K=V", help="Take the runs with this tag. Repeatable: with all."
+        ),
+    )
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
 def global_options(about: About = "one") -> list[click.Option]:
     """The global options as click wants them, in the overview's order."""
     options = []

@@ -5,17 +5,12 @@ from pathlib import Path
 import click
 
 from gpuctl.app import App
-from gpuctl.command_line import completions
-from gpuctl.command_line.options import common_options
+from gpuctl.command_line.options import common_options, runs_options
 
 
 @click.command()
 @common_options
-@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completions.runs)
-@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Report the last N runs.")
-@click.option(
-    "--tag", multiple=True, metavar="K=V", help="Report the runs with this tag. Repeatable: with all."
-)
+@runs_options
 @click.option(
     "-o",
     "--output",
