@@ -56,6 +56,7 @@ def test_imported_key_gives_access_at_once(first: CloudGpuctl, second: CloudGpuc
     assert second.ok("key", "import", str(file), "--json", env=PASSPHRASE).json["cluster"] == "default"
     was, now = first.ok("status", "--json").json, second.ok("status", "--json").json
     assert now["machines"] == was["machines"]
+    assert now["notices"] is not None  # the machines are asked for notices of the first computer's runs
     assert "nothing changed" in second.ok("up", "-f", str(first.cwd / "cloud.yaml"), "--yes").err
     assert second.ok("exec", "--rank", "1", "--", "echo", "reached").out.strip().endswith("reached")
     inventory = (second.home / "clusters" / "default" / "inventory.yaml").read_text()

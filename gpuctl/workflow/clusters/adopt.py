@@ -11,7 +11,6 @@ from gpuctl.workflow.clusters.accounts import prices_at
 from gpuctl.workflow.clusters.status import status_of
 from gpuctl.workflow.machines.inventory_files import pin_host_keys, save_inventory
 from gpuctl.workflow.machines.log_in import log_in
-from gpuctl.workflow.machines.notify import note_targets
 from gpuctl.workflow.machines.reach import reach
 from gpuctl.workflow.machines.setup_state import READY
 from gpuctl.workflow.runs.found_runs import find_runs
@@ -56,7 +55,6 @@ def adopt(app: App, scope: Scope, cluster_id: str | None, *, context: str | None
             reached = {m.name: m for m in reach(app, folder, machines, boot=None).machines}
             inventory = replace(inventory, machines=tuple(reached.get(m.name, m) for m in inventory.machines))
         folder.journal.append(READY, machines=[machine.id for machine in machines])
-        note_targets(folder, ())  # runs of the other computer may have undelivered notices
         ranks = {machine.rank for machine in inventory.machines}
         lost = sorted(set(range(max(ranks, default=-1) + 1)) - ranks)
         if not lost:

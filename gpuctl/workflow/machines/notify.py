@@ -24,6 +24,7 @@ from inventories.machine import Inventory, Machine
 from inventories.runs.run import Run
 from provision.clouds import RENTED
 from provision.rented.state import CloudState
+from remote.shared.constants import RENDEZVOUS_PORTS
 from remote.shared.notify.message import Notice, notice
 from remote.shared.notify.target import Target, parse, shown
 from remote.shared.secret_arguments import without_secrets
@@ -72,14 +73,19 @@ def for_run(
     machines: Sequence[Machine],
     *,
     continues: bool,
-) -> dict[str, Any]:
-    """Return the request to the first node for a run's notices, and note the targets in the journal.
+) -> dict[str, dict[str, Any]]:
+    """Return the requests to a run's nodes for its notices, and note the targets in the journal.
 
-    `continues`: another run may follow this one if it fails.
+    The first node sends them; the others report to it how they ended. `continues`: another run may follow this one if
+    it fails.
     """
     note_targets(folder, targets)
     first, *peers = machines
-    return {
+    others = [node.name for node in run.nodes[1:]]
+    ports = [port for port in RENDEZVOUS_PORTS if port != run.master_port]
+    ends = {"address": run.master_addr, "port": secrets.choice(ports), "key": secrets.token_hex(16)}
+    request = {
+        "ends": ends if others else None,
         "targets": list(targets),
         "settings": settings(store),
         "run": {
@@ -94,10 +100,12 @@ def for_run(
             "hourly_usd": run.hourly_usd,
             "started": datetime.fromisoformat(run.started_at).timestamp() + run.nodes[0].clock_offset_s,
             "peers": {machine.name: machine.private_ip for machine in peers},
+            "others": others,
             "continues": continues,
         },
         "machine": _end_of(folder, inventory, first, first=True),
     }
+    return {first.name: request} | {name: {"ends": ends, "run": {"node": name}} for name in others}
 
 
 def note_targets(folder: ClusterFolder, targets: Sequence[str]) -> None:

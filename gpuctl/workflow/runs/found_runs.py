@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gpuctl.app import App
+from gpuctl.workflow.machines.notify import note_targets
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 
@@ -23,4 +24,5 @@ def find_runs(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> l
     runs = {run.run: run for outcome in outcomes for run in outcome.value or ()}
     for run in runs.values():
         app.store.make_run(run.run).save_run(run)
+    note_targets(folder, ())  # runs of the other computer may have undelivered notices
     return sorted(runs)

@@ -106,9 +106,8 @@ def launches_of(
         }
     if request.notify:
         cluster, continues = store.cluster(run.cluster), request.continues
-        notify = for_run(store, cluster, request.notify, run, inventory, machines, continues=continues)
-        first = run.nodes[0].name
-        commands = {**commands, first: {**commands[first], "notify": notify}}
+        requests = for_run(store, cluster, request.notify, run, inventory, machines, continues=continues)
+        commands = {name: {**command, "notify": requests[name]} for name, command in commands.items()}
     return with_gpu_watch(commands, run, request)
 
 

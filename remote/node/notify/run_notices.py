@@ -17,6 +17,7 @@ from remote.shared.notify.message import Notice, clean, notice
 TAIL_BYTES = 64 * 1024
 METRICS_BYTES = 256 * 1024
 LOSSES = 30
+PEER_FAILED = "peer_failed"
 REASONS = {
     end_reasons.SHUT_DOWN: "its machine was shut down",
     end_reasons.REBOOTED: "its machine was restarted",
@@ -25,7 +26,7 @@ REASONS = {
     end_reasons.DISK_FULL: "the disk of the node is full",
     end_reasons.RAY_ENDED: "Ray ended",
     end_reasons.RAY_LATE: "Ray did not start a rank in time",
-    "peer_failed": "another node failed",
+    PEER_FAILED: "another node failed",
 }
 """Reason for the failure of the node's part → a clause."""
 STOPS = {end_reasons.STOPPED: "", "stopped_hung": "it hung", end_reasons.GPUS_IDLE: "its GPUs did nothing"}
@@ -37,32 +38,47 @@ RESIZED = "resized"
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b.*")
 
 
-def ended(run_dir: Path, run: Mapping[str, Any], state: Mapping[str, Any], now: float) -> Optional[Notice]:
-    """Return the notice of a run's end. `None`: it continues as another run. `state`: of the run on this node."""
+def ended(
+    run_dir: Path,
+    run: Mapping[str, Any],
+    state: Mapping[str, Any],
+    now: float,
+    others: Mapping[str, Mapping[str, Any]] = {},
+) -> Optional[Notice]:
+    """Return the notice of a run's end. `None`: it continues as another run.
+
+    `state`: of the run on this node. `others`: those of other nodes that have reported, with their first error.
+    """
     if continues(state):
         return None
-    ending = state.get("ended") or {}
-    reason = str(ending.get("reason"))
     at = float(state.get("ended_at") or now)
     seconds = max(0.0, at - run["started"])
+    if succeeded(state) or is_victim(state):  # a failure elsewhere is the run's
+        state = next((end for end in others.values() if not succeeded(end) and not is_victim(end)), state)
+    node = state.get("node", run["node"])
+    silent = [name for name in run["others"] if name not in others]
+    ending = state.get("ended") or {}
+    reason = str(ending.get("reason"))
     error: Optional[Dict[str, Any]] = None
     if reason in STOPS:
         status, phrase, tone = "stopped", "was stopped", "warning"
-    elif state.get("exit_code") == 0:
-        status, phrase, tone = "succeeded", "succeeded", "good"
-    else:
+    elif not succeeded(state):
         status, phrase, tone = "failed", "failed", "bad"
-        error = first_error(run_dir, run["node"]) or {"rank": None, "node": run["node"], "message": ""}
+        found = state["error"] if "error" in state else first_error(run_dir, node)
+        error = dict(found or {"rank": None, "node": node, "message": ""})
         known = REASONS.get(reason) or error["message"] or clean(str(ending.get("detail") or ""))
         error["message"] = known or "it is not known why"
-    if status == "succeeded" and run["nodes"] > 1:
-        # The first node does not know the other nodes' parts.
-        status, phrase = "ended", "ended well on the first of {} nodes".format(run["nodes"])
+    elif silent:
+        status, tone = "ended", "warning"
+        phrase = "ended well on {} of {} nodes".format(run["nodes"] - len(silent), run["nodes"])
+    else:
+        status, phrase, tone = "succeeded", "succeeded", "good"
     losses = last_losses(run_dir)
     command = "gpuctl {} {}".format("logs" if status == "failed" else "results", run["run"])
     lines = [
         " ".join([run["script"], *run["args"]]) if run["args"] else "",
         error_line(error, run["nodes"]) if error else STOPS.get(reason, ""),
+        "no report from {}".format(", ".join(silent)) if status == "ended" else "",
         loss_line(losses),
         about_line(run, seconds),
         "gpuctl restarts it if --max-restarts allows" if error and run["continues"] else "",
@@ -83,6 +99,16 @@ def ended_somehow(run: Mapping[str, Any], now: float) -> Notice:
     lines = [about_line(run, seconds), command]
     event = END.format(run["run"])
     return notice(event, type="run.ended", at=now, tone="warning", title=title, lines=lines, data=data)
+
+
+def succeeded(state: Mapping[str, Any]) -> bool:
+    """Return whether a node's part of the run succeeded."""
+    return state.get("exit_code") == 0 and (state.get("ended") or {}).get("reason") not in STOPS
+
+
+def is_victim(state: Mapping[str, Any]) -> bool:
+    """Return whether another node's failure ended a node's part of the run."""
+    return (state.get("ended") or {}).get("reason") == PEER_FAILED
 
 
 def continues(state: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from remote.node import process
-from remote.node.notify import run_notices, spool
+from remote.node.notify import other_ends, run_notices, spool
 from remote.node.notify.machine_end import MachineEnd
 from remote.node.run_state import state
 from remote.shared.constants import HANG_REPORT, NOTIFIED, RENDEZVOUS_PORTS
@@ -34,8 +34,9 @@ FIRST_ATTEMPT_S = 5.0
 def begin(run_dir: Path, notify: Dict[str, Any]) -> None:
     """Watch the run from a process of its own, which has the targets in its memory only. Returns at once.
 
-    `notify`: `targets`, `settings`, and the facts of the `run` and its `machine`. A second call does nothing. A run
-    is worth more than its notices: without them if no process can be started.
+    `notify`: `targets`, `settings`, and the facts of the `run` and its `machine`; `ends` if others report theirs.
+    On these: `ends`, and the `node` in `run`. A second call does nothing. A run is worth more than its notices:
+    without them if no process can be started.
     """
     supervisor = read_json(run_dir / "runner.json")
     if not supervisor and not (run_dir / "exit.json").exists():
@@ -46,7 +47,11 @@ def begin(run_dir: Path, notify: Dict[str, Any]) -> None:
     except OSError:
         return
     try:
-        process.detach(lambda: RunWatch(run_dir, notify).keep_on(supervisor))
+        if "targets" in notify:
+            process.detach(lambda: RunWatch(run_dir, notify).keep_on(supervisor))
+        else:
+            node, way = notify["run"]["node"], notify["ends"]
+            process.detach(lambda: other_ends.report(run_dir, node, way, supervisor))
     except OSError:
         os.unlink(claim)
 
@@ -69,6 +74,7 @@ class RunWatch:
         self._hangs = 0
         self._hung = False
         self._peers = Peers(self._run["peers"], answers=is_alive)
+        self._others = other_ends.OtherEnds(self._run["others"], notify.get("ends"))
         self._end = MachineEnd(notify["machine"])
 
     def keep_on(self, supervisor: Mapping[str, Any]) -> None:
@@ -87,10 +93,16 @@ class RunWatch:
         while supervisor and process.lives_on(supervisor["pid"], supervisor["birth"], TICK_S):
             with contextlib.suppress(*UNREADABLE):
                 self.poll(time.time())
+        with contextlib.suppress(*UNREADABLE):
+            limit = time.monotonic() + self._others.awaited_s(state(self._run_dir))
+            while pauses_s and self._others.missing() and time.monotonic() < limit:
+                self._others.wait(min(TICK_S, limit - time.monotonic()))
+                self.poll(time.time())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         now = time.time()
         try:
-            notice = run_notices.ended(self._run_dir, self._run, state(self._run_dir), now)
+            ends = self._others.reports
+            notice = run_notices.ended(self._run_dir, self._run, state(self._run_dir), now, ends)
         except UNREADABLE:
             notice = run_notices.ended_somehow(self._run, now)
         if notice is not None:

@@ -17,6 +17,7 @@ import pytest
 from support import wait_for
 
 from remote.node import process
+from remote.node.network import free_port
 from remote.node.notify import machine_watch, run_notices, run_watch, spool
 from remote.node.notify.machine_end import MachineEnd
 from remote.node.notify.run_watch import Peers, is_alive
@@ -36,6 +37,7 @@ RUN = {
     "hourly_usd": 6.0,
     "started": 1000.0,
     "peers": {},
+    "others": [],
     "continues": False,
 }
 SETTINGS = {"secret": "s", "smtp": ""}
@@ -104,7 +106,7 @@ def test_failure_names_the_rank_that_failed_first(tmp_path: Path) -> None:
     ("state", "nodes", "type_", "title"),
     [
         ({"exit_code": 0}, 1, "run.succeeded", "train.py succeeded after 60 min"),
-        ({"exit_code": 0}, 2, "run.ended", "train.py ended well on the first of 2 nodes after 60 min"),
+        ({"exit_code": 0}, 2, "run.ended", "train.py ended well on 1 of 2 nodes after 60 min"),
         (
             {"exit_code": 1, "ended": {"reason": "stopped"}},
             1,
@@ -120,7 +122,7 @@ def test_failure_names_the_rank_that_failed_first(tmp_path: Path) -> None:
     ],
 )
 def test_ends_of_a_run(tmp_path: Path, state: dict[str, Any], nodes: int, type_: str, title: str) -> None:
-    made = ended(tmp_path, state, nodes=nodes)
+    made = ended(tmp_path, state, nodes=nodes, others=["gpu-1"][: nodes - 1])
     assert (made.type, made.title) == (type_, title)
 
 
@@ -253,6 +255,31 @@ def test_run_that_saves_after_sigterm_is_sent_when_it_has_ended(home: Path, serv
         supervisor_process.kill()
     os.waitpid(watch, 0)
     assert server.types() == ["run.succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "reason", "type_", "line"),
+    [
+        (0, None, "run.succeeded", ""),
+        (1, None, "run.failed", "rank 3 on gpu-1: ValueError: no data\n"),
+        (1, {"reason": "peer_failed"}, "run.failed", "rank 3 on gpu-1: ValueError: no data\n"),
+    ],
+)
+def test_run_on_two_nodes_ends_as_the_other_node_reports(
+    home: Path, server: Receiver, exit_code: int, reason: object, type_: str, line: str
+) -> None:
+    way = {"address": "127.0.0.1", "port": free_port("127.0.0.1")[0], "key": "k"}
+    first, other = (home / "runs" / str(RUN["run"]) / node for node in ("gpu-0", "gpu-1"))
+    for run_dir, code, ending in ((first, -9 if reason else 0, reason), (other, exit_code, None)):
+        run_dir.mkdir(parents=True)
+        (run_dir / "exit.json").write_text(json.dumps({"exit_code": code, "ended": ending}))
+    add_rank(other, 3, exit_code, 1.0, "ValueError: no data\n")
+    run = {**RUN, "nodes": 2, "others": ["gpu-1"]}
+    run_watch.begin(other, {"ends": way, "run": {"node": "gpu-1"}})
+    run_watch.begin(first, {**notify_of(server), "run": run, "ends": way})
+    wait_for(lambda: server.requests, what="the notice")
+    assert server.types() == [type_]
+    assert server.requests[0].json["data"]["text"].startswith(line)
 
 
 def catches_sigterm(pid: int) -> bool:
