@@ -59,21 +59,16 @@ def values(outcomes: list[Outcome[Value]]) -> dict[str, Value]:
     if len(errors) == 1:
         raise next(iter(errors.values()))
     if errors:
-        lines = "\n".join(f"  {line}" for line in _alike_together(errors))
+        together: dict[str, list[str]] = {}  # errors with the same words once, with the names of all nodes
+        for node, error in errors.items():
+            together.setdefault(str(error).removeprefix(f"{node}: "), []).append(node)
+        lines = "\n".join(
+            f"  {named(nodes)}: {text}" if len(nodes) > 1 else f"  {errors[nodes[0]]}"
+            for text, nodes in together.items()
+        )
         statuses = {error.exit_status for error in errors.values()}
         raise SomeNodesFailed(
             f"{len(errors)} of {len(outcomes)} nodes failed:\n{lines}",
             exit_status=statuses.pop() if len(statuses) == 1 else 1,
         )
     return {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
-
-
-def _alike_together(errors: Mapping[str, RemoteError]) -> list[str]:
-    """Return each node's error; errors with the same words once, with the names of all nodes."""
-    together: dict[str, list[str]] = {}
-    for node, error in errors.items():
-        together.setdefault(str(error).removeprefix(f"{node}: "), []).append(node)
-    return [
-        f"{named(nodes)}: {text}" if len(nodes) > 1 else str(errors[nodes[0]])
-        for text, nodes in together.items()
-    ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from remote.errors import BadAnswer
+from remote.sessions.answers import reading
 from remote.sessions.session import Node
 
 
@@ -34,7 +34,7 @@ def ask(node: Node, about: str | None = None) -> list[Undelivered]:
 
 def parse(name: str, answer: Mapping[str, Any]) -> list[Undelivered]:
     """Read a node's answer. Raises BadAnswer."""
-    try:
+    with reading(name, "its list of notices"):
         return [
             Undelivered(
                 node=name,
@@ -47,8 +47,6 @@ def parse(name: str, answer: Mapping[str, Any]) -> list[Undelivered]:
             )
             for record in answer["notices"]
         ]
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadAnswer(f"{name}: its list of notices can't be read: {error}") from error
 
 
 def sentence(notice: Undelivered) -> str:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -60,22 +59,17 @@ def as_one_set(run: Run, held: Mapping[str, Held], absent: Iterable[str] = ()) -
     owner = {name: key for key in reversed(list(held)) for name in held[key].parts}
     sizes = {name: held[key].parts[name] for name, key in owner.items()}
     absent = set(absent).difference(owner)
-    return {key: _of_set(key, held_by_node, owner, sizes, absent) for key, held_by_node in held.items()}
-
-
-def _of_set(
-    key: str, held: Held, owner: Mapping[str, str], sizes: Mapping[str, int], absent: AbstractSet[str]
-) -> Held:
-    """Return the part of the set on the machine `key`."""
-    foreign_parts = {name for name, writer in owner.items() if writer != key}
-    own_parts = {name: size for name, size in held.parts.items() if name not in foreign_parts}
-    checkpoints = held.found
-    if checkpoints is not None:
-        size = checkpoints.bytes + sum(sizes[name] for name in foreign_parts)
-        checkpoints = replace(
-            checkpoints, bytes=size, lacks=tuple(sorted(foreign_parts.union(checkpoints.lacks, absent)))
-        )
-    return Held(found=checkpoints, parts=own_parts)
+    parts_of_set = {}
+    for key, of_node in held.items():
+        foreign_parts = {name for name, writer in owner.items() if writer != key}
+        own_parts = {name: size for name, size in of_node.parts.items() if name not in foreign_parts}
+        checkpoints = of_node.found
+        if checkpoints is not None:
+            size = checkpoints.bytes + sum(sizes[name] for name in foreign_parts)
+            lacks = tuple(sorted(foreign_parts.union(checkpoints.lacks, absent)))
+            checkpoints = replace(checkpoints, bytes=size, lacks=lacks)
+        parts_of_set[key] = Held(found=checkpoints, parts=own_parts)
+    return parts_of_set
 
 
 def in_folder(folder: Path, run: Run) -> Checkpoints | None:

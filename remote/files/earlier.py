@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remote.errors import BadAnswer
+from remote.sessions.answers import reading
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
@@ -55,7 +56,7 @@ class EarlierFiles:
 
 def earlier_files(node: str, header: Mapping[str, Any], body: bytes) -> EarlierFiles:
     """Read a node's answer after a sync. Raises BadAnswer."""
-    try:
+    with reading(node, "what it says of earlier runs' files"):
         paths = json.loads(body)
         listed = paths["listed"]
         if len(listed) > MAX_LISTED or len(header["names"]) > MAX_NAMES:
@@ -68,10 +69,6 @@ def earlier_files(node: str, header: Mapping[str, Any], body: bytes) -> EarlierF
             parts={str(path): tuple(map(str, parts)) for path, parts in paths["parts"].items()},
             whole=bool(paths["whole"]),
         )
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadAnswer(
-            f"{node}: what it says of earlier runs' files can't be read: {type(error).__name__}."
-        ) from error
 
 
 def digests(node: Node, root: str, paths: Sequence[str]) -> dict[str, str]:
@@ -85,10 +82,8 @@ def digests(node: Node, root: str, paths: Sequence[str]) -> dict[str, str]:
 
 def digests_in(node: str, body: bytes) -> dict[str, str]:
     """Return the digests of files that a node sent, by path. Raises BadAnswer."""
-    try:
+    with reading(node, "its list of digests of earlier runs' files"):
         return {str(path): str(digest) for path, digest in json.loads(body).items()}
-    except (AttributeError, ValueError, RecursionError) as error:
-        raise BadAnswer(f"{node} sent digests of earlier runs' files that can't be read.") from error
 
 
 def _bounded(number: Any) -> int:  # noqa: ANN401 - whatever the node sent

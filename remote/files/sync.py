@@ -89,7 +89,7 @@ def sync(
     with node.stream("sync", request, bounds=Bounds()) as talk:
         talk.send({"t": frames.MANIFEST}, tree.packed)
         answers = talk.frames()
-        need = _expect(node, answers, frames.NEED, {"paths", "removed", "rsync", "root"})
+        need, _ = _frame(node, answers, frames.NEED, {"paths", "removed", "rsync", "root"})
         paths = _files(node, tree, need["paths"])
         sizes = {path: int(tree.entries[path][0]) for path in paths}
         progress = _Progress(total_bytes=sum(sizes.values()), say=say)
@@ -98,7 +98,7 @@ def sync(
         if worth_it and need["rsync"] and node.transport.ssh_config and rsync.usable():
             _bring(rsync.Target.of(need, node.name, node.transport.ssh_config), tree.root, large, progress)
             talk.send({"t": frames.LIST})
-            paths = _files(node, tree, _expect(node, answers, frames.NEED, {"paths"})["paths"])
+            paths = _files(node, tree, _frame(node, answers, frames.NEED, {"paths"})[0]["paths"])
             progress.at(progress.total_bytes - sum(sizes[path] for path in paths))
         _send(talk, tree.root, paths, progress)
         talk.send({"t": frames.SENT})
@@ -166,10 +166,6 @@ def _files(node: Node, tree: Tree, paths: Sequence[str]) -> list[str]:
         if path not in tree.entries:
             raise BadAnswer(f"{node.name}: asked for a file that is not in the project: {path!r}.")
     return [path for path in paths if len(tree.entries[path]) > 1]
-
-
-def _expect(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[str]) -> dict[str, Any]:
-    return _frame(node, answers, kind, keys)[0]
 
 
 def _frame(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[str]) -> frames.Frame:

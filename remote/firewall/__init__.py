@@ -215,7 +215,10 @@ def _steps(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[St
     by_firewalld = [(base.filter, peers) for base in facts.bases if firewalld.is_firewalld(base.filter)]
     by_ufw: list[Address] = []
     kept_out: set[Address] = set()
-    shared = {version: ufw.read_shared(_texts(facts, [path])) for version, path in ufw.FILES.items()}
+    shared = {
+        version: ufw.read_shared([facts.files[path].text] if path in facts.files else [])
+        for version, path in ufw.FILES.items()
+    }
     for program, filter_ in facts.filters.items():
         version = _version(program)
         peers_of_version = [peer for peer in peers if peer.version == version]
@@ -240,10 +243,6 @@ def _steps(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[St
         elif path in _NFT_SAVED:
             steps.append(nftables.file_step(path, facts.files, native, tag, peers))
     return tuple(step for step in steps if step is not None)
-
-
-def _texts(facts: FirewallFacts, paths: Iterable[str]) -> list[str]:
-    return [facts.files[path].text for path in paths if path in facts.files]
 
 
 def _version(program: str) -> int:
@@ -271,7 +270,6 @@ def _unread(facts: FirewallFacts, versions: set[int]) -> str:
 
 def _guesses(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[Step, ...]:
     """Commands that let the peers in, for each kind of firewall that may be in use there."""
-    four = [peer for peer in peers if peer.version == 4]
     steps: list[Step] = []
     if "firewall-cmd" in facts.programs:
         rules = [
@@ -282,9 +280,7 @@ def _guesses(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[
     if "ufw" in facts.programs:
         steps += ufw.live_steps({}, tag, peers, kept_out=peers)
     for program in facts.programs:
-        networks = networks_of(
-            four if _version(program) == 4 else [peer for peer in peers if peer.version == 6]
-        )
+        networks = networks_of([peer for peer in peers if peer.version == _version(program)])
         if program.startswith(("iptables", "ip6tables")) and networks:
             rule = f"-p tcp --dport 1024:65535 -m comment --comment {tag} -j ACCEPT".split()
             sources = ",".join(map(short, networks))

@@ -59,17 +59,12 @@ def marked(filter_: Filter, permanent: Permanent) -> Filter:
     """The same with our rules known as ours."""
     ours = {network for zone in permanent.values() for networks in zone.values() for network in networks}
 
-    def mark(rule: Rule) -> Rule:
+    def mark(chain: str, rule: Rule) -> Rule:
         accepts = rule.verdict is Verdict.ACCEPT and rule.rest is Match.YES and not rule.not_from
-        return replace(rule, owner="firewalld") if accepts and set(rule.sources or ()) & ours else rule
+        is_ours = chain.endswith("_pre") and accepts and set(rule.sources or ()) & ours
+        return replace(rule, owner="firewalld") if is_ours else rule
 
-    return replace(
-        filter_,
-        chains={
-            name: tuple(map(mark, rules)) if name.endswith("_pre") else rules
-            for name, rules in filter_.chains.items()
-        },
-    )
+    return filter_.with_rules(mark)
 
 
 def zones_of(filter_: Filter, peers: Sequence[Address]) -> tuple[str, ...]:
@@ -104,7 +99,9 @@ def live_steps(
         kept_out = [peer for peer in peers if foreign.blocked_at(peer) is not None]
         missing = missing or filter_.first_block(kept_out) is not None
         for zone in zones_of(foreign, kept_out):
-            networks_of_zone[zone] = networks_of({*kept_out, *_addresses(networks_of_zone.get(zone, ()))})
+            networks_of_zone[zone] = networks_of(
+                {*kept_out, *(address for network in networks_of_zone.get(zone, ()) for address in network)}
+            )
     permanent_rules = {zone: numbers[number] for zone, numbers in permanent.items() if number in numbers}
     steps: list[Run] = []
     for zone, networks in networks_of_zone.items():
@@ -114,10 +111,6 @@ def live_steps(
         leaving = [each for each in networks if each not in networks_of_zone.get(zone, ())]
         steps += _both("--remove-rich-rule", zone, number, leaving)
     return steps
-
-
-def _addresses(networks: Networks) -> list[Address]:
-    return [address for network in networks for address in network]
 
 
 def _both(option: str, zone: str, number: int, networks: Sequence[Network]) -> list[Run]:

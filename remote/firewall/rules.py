@@ -6,7 +6,7 @@ keeping it out.
 """
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -95,13 +95,14 @@ class Filter:
 
         Another cluster's rules may go at any time, and must not be leant on.
         """
-        return replace(
-            self,
-            chains={
-                name: tuple(replace(rule, verdict=Verdict.CONTINUE) if rule.owner else rule for rule in rules)
-                for name, rules in self.chains.items()
-            },
+        return self.with_rules(
+            lambda _, rule: replace(rule, verdict=Verdict.CONTINUE) if rule.owner else rule
         )
+
+    def with_rules(self, change: Callable[[str, Rule], Rule]) -> "Filter":
+        """The same with each rule as `change` returns it, given its chain's name."""
+        chains = {name: tuple(change(name, rule) for rule in rules) for name, rules in self.chains.items()}
+        return replace(self, chains=chains)
 
 
 def _walk(

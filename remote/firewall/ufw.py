@@ -47,15 +47,10 @@ def manages(filter_: Filter, index: int) -> bool:
 def marked(filter_: Filter, shared: Shared) -> Filter:
     """The same with our rules known as ours: ufw keeps their comments to itself."""
     texts = {f"-s {network} -p tcp -m multiport --dports {_PORTS} -j ACCEPT" for network in shared}
-    return replace(
-        filter_,
-        chains={
-            name: tuple(
-                replace(rule, owner="ufw") if name in _USER_CHAINS and rule.text in texts else rule
-                for rule in rules
-            )
-            for name, rules in filter_.chains.items()
-        },
+    return filter_.with_rules(
+        lambda chain, rule: (
+            replace(rule, owner="ufw") if chain in _USER_CHAINS and rule.text in texts else rule
+        )
     )
 
 

@@ -63,30 +63,19 @@ def see_to_driver(
         task.close()
 
 
+@dataclass
 class _Task:
     """The work on one machine, with a connection that is opened when it is needed."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        cluster: ClusterFiles,
-        peers: tuple[str, ...],
-        *,
-        plan: DriverPlan,
-        limits: Limits,
-        return_s: float,
-        judged: bool = True,
-        say: Say,
-    ) -> None:
-        self._machine = machine
-        self._cluster = cluster
-        self._peers = peers
-        self._plan = plan
-        self._limits = limits
-        self._return_s = return_s
-        self._judged = judged
-        self._say = say
-        self._open: Node | None = None
+    machine: Machine
+    cluster: ClusterFiles
+    peers: tuple[str, ...]
+    plan: DriverPlan
+    limits: Limits
+    return_s: float
+    say: Say
+    judged: bool = True
+    _open: Node | None = None
 
     def close(self) -> None:
         """Close the connection, if one is open."""
@@ -96,12 +85,12 @@ class _Task:
 
     def work(self, state: Observed) -> DriverOutcome:
         """Step after step, until it is done or given up."""
-        name, began, next_s = self._machine.name, awake_s(), readiness.QUIET_S
+        name, began, next_s = self.machine.name, awake_s(), readiness.QUIET_S
         while True:
-            match decision.next_step(self._plan, state, self._limits):
+            match decision.next_step(self.plan, state, self.limits):
                 case "done":
-                    if note := decision.another_version(self._plan, state):
-                        self._say(f"note: {name}: {note}")
+                    if note := decision.another_version(self.plan, state):
+                        self.say(f"note: {name}: {note}")
                     return DriverOutcome(facts=state.facts, problem=None)
                 case "give up":
                     return DriverOutcome(facts=state.facts, problem=f"{name}: {decision.sentence(state)}")
@@ -123,52 +112,50 @@ class _Task:
                     waited_s = awake_s() - began
                     if waited_s > next_s:
                         next_s = waited_s + readiness.EVERY_S
-                        self._say(
+                        self.say(
                             f"waiting for the GPU driver of {name} … ({waited_s:.0f} s, at most "
-                            f"{span(self._limits.appear_s)})"
+                            f"{span(self.limits.appear_s)})"
                         )
-                    time.sleep(self._limits.poll_s)
+                    time.sleep(self.limits.poll_s)
                     facts = self._facts()
                     state = replace(state, facts=facts, waited_s=awake_s() - began)
 
     def _node(self) -> Node:
         if self._open is None:
-            self._open = connect_booting(
-                self._machine, self._cluster, deadline_s=self._return_s, say=self._say
-            )
+            self._open = connect_booting(self.machine, self.cluster, deadline_s=self.return_s, say=self.say)
         return self._open
 
     def _facts(self) -> Facts:
         """The machine's facts; over another connection where this one breaks."""
         try:
-            return gather(self._node(), self._peers)
+            return gather(self._node(), self.peers)
         except ConnectionLost:
             self.close()
-            return gather(self._node(), self._peers)
+            return gather(self._node(), self.peers)
 
     def _reboot(self, state: Observed) -> Facts:
         """Reboot once; the facts of the next boot."""
         why = "its driver was installed" if state.installed else "the GPU driver waits for a reboot"
-        self._say(f"{self._machine.name}: {why}; rebooting once …")
+        self.say(f"{self.machine.name}: {why}; rebooting once …")
         readiness.reboot(self._node())
         self.close()
         return readiness.facts_after_reboot(
-            self._machine,
-            self._cluster,
-            self._peers,
+            self.machine,
+            self.cluster,
+            self.peers,
             boot_id=state.facts.boot_id,
-            deadline_s=self._return_s,
-            say=self._say,
-            judged=self._judged,
+            deadline_s=self.return_s,
+            say=self.say,
+            judged=self.judged,
         )
 
     def _install(self) -> str | None:
         """Have the driver installed, or follow who does that already. `None`: it is; else why it is not."""
-        attempt, limit = os.urandom(8).hex(), awake_s() + self._limits.install_s
-        name = self._machine.name
-        self._say(
+        attempt, limit = os.urandom(8).hex(), awake_s() + self.limits.install_s
+        name = self.machine.name
+        self.say(
             f"{name}: installing the NVIDIA driver with Ubuntu's packages; that takes minutes, at most "
-            f"{span(self._limits.install_s)} …"
+            f"{span(self.limits.install_s)} …"
         )
         while True:
             try:
@@ -177,15 +164,15 @@ class _Task:
                 # The installation does not depend on it.
                 self.close()
                 if awake_s() < limit:
-                    time.sleep(self._limits.poll_s)
+                    time.sleep(self.limits.poll_s)
                     continue
                 result = {"state": "going on"}
             try:
                 if result["state"] == "installed":
                     packages = [str(package) for package in result["packages"]]
-                    self._say(f"{name}: installed {', '.join(packages)}")
+                    self.say(f"{name}: installed {', '.join(packages)}")
                     return None
-                return decision.failure(result, self._limits)
+                return decision.failure(result, self.limits)
             except (KeyError, TypeError, ValueError) as error:
                 raise BadAnswer(f"{name}: no answer about its driver that can be read: {error!r}.") from error
 
@@ -193,9 +180,9 @@ class _Task:
         """Follow an installation to its end, and report its progress."""
         request = {
             "attempt": attempt,
-            "version": self._plan.version,
-            "mirror_s": self._limits.mirror_s,
-            "lock_s": self._limits.lock_s,
+            "version": self.plan.version,
+            "mirror_s": self.limits.mirror_s,
+            "lock_s": self.limits.lock_s,
             "follow_s": follow_s,
         }
         result: Mapping[str, Any] | None = None
@@ -208,15 +195,15 @@ class _Task:
                     since_s = float(header.get("since_s", 0.0))
                 except (TypeError, ValueError) as error:
                     raise BadAnswer(
-                        f"{self._machine.name}: no answer about its driver that can be read: {error!r}."
+                        f"{self.machine.name}: no answer about its driver that can be read: {error!r}."
                     ) from error
                 if result is None and since_s > next_s:
                     next_s = since_s + readiness.EVERY_S
                     doing = decision.progress(str(header.get("phase")), str(header.get("detail")))
-                    self._say(
-                        f"{self._machine.name}: installing the NVIDIA driver: {doing} … "
-                        f"({span(since_s)}, at most {span(self._limits.install_s)})"
+                    self.say(
+                        f"{self.machine.name}: installing the NVIDIA driver: {doing} … "
+                        f"({span(since_s)}, at most {span(self.limits.install_s)})"
                     )
         if result is None:
-            raise BadAnswer(f"{self._machine.name}: no answer about the installation of its driver.")
+            raise BadAnswer(f"{self.machine.name}: no answer about the installation of its driver.")
         return result

@@ -76,11 +76,6 @@ class KubeRayService(Service):
         self.cpus.update(joined.cpus)
 
 
-def planned(ids: dict[str, str]) -> KubeRayService:
-    """Return the service as a dry run shows it."""
-    return KubeRayService(head="{head}", ids=ids, cpus={})
-
-
 def service(
     nodes: Mapping[str, Node], facts: Mapping[str, Facts], say: Callable[[str, str], None]
 ) -> KubeRayService:
@@ -88,32 +83,27 @@ def service(
 
     Raises RayNotReady with the missing ones, or if their Ray has another version.
     """
-    cluster_nodes = _ask(nodes, {name: len(facts[name].gpus) for name in nodes}, say, READY_DEADLINE_S)
+    ray, version = _ask(nodes, {name: len(facts[name].gpus) for name in nodes}, say, READY_DEADLINE_S)
     first = next(iter(nodes))
-    if missing := [name for name in nodes if name not in cluster_nodes.service.ids]:
+    if missing := [name for name in nodes if name not in ray.ids]:
         namespace, _, pod = nodes[missing[0]].machine.id.partition("/")
         raise RayNotReady(
             f"Ray's head did not count in {', '.join(missing)} in {READY_DEADLINE_S:.0f} s. The pod's own log may "
             f"tell: kubectl logs -n {namespace} {pod}"
         )
-    if facts[first].ray != cluster_nodes.version:
+    if facts[first].ray != version:
         raise RayNotReady(
             f"Ray is {facts[first].ray} for {facts[first].python_below} and "
-            f"{cluster_nodes.version or 'not known'} in the "
+            f"{version or 'not known'} in the "
             "pods, and takes part in a cluster of its own version alone. Install that one: "
-            f"--pip 'ray[default,train]=={cluster_nodes.version or RAY_VERSION}'."
+            f"--pip 'ray[default,train]=={version or RAY_VERSION}'."
         )
-    return cluster_nodes.service
+    return ray
 
 
 def counted(nodes: Mapping[str, Node]) -> KubeRayService:
     """Return Ray with the pods that it counts in at this moment."""
-    return _ask(nodes, dict.fromkeys(nodes, 0), lambda _node, _text: None, 0.0).service
-
-
-def counts_in(node: Node) -> bool:
-    """Return whether Ray counts a pod in, at this moment."""
-    return node.name in counted({node.name: node}).ids
+    return _ask(nodes, dict.fromkeys(nodes, 0), lambda _node, _text: None, 0.0)[0]
 
 
 def way_to(head: str, python: str, variables: Mapping[str, str]) -> dict[str, str]:
@@ -133,17 +123,13 @@ def way_to(head: str, python: str, variables: Mapping[str, str]) -> dict[str, st
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Service:
-    service: KubeRayService
-    version: str
-    """Of Ray; empty where its head does not answer."""
-
-
 def _ask(
     nodes: Mapping[str, Node], gpus: Mapping[str, int], say: Callable[[str, str], None], deadline_s: float
-) -> _Service:
-    """Ask the first pod which of the nodes Ray counts in; wait for them until the deadline."""
+) -> tuple[KubeRayService, str]:
+    """Ask the first pod which of the nodes Ray counts in; wait for them until the deadline.
+
+    Returns Ray, and its version: empty where its head does not answer.
+    """
     first = next(iter(nodes.values()))
     names = {node.machine.private_ip: name for name, node in nodes.items()}
     request = {
@@ -158,7 +144,7 @@ def _ask(
                 ids = {names[address]: str(of) for address, of in header["ids"].items()}
                 cpus = {names[address]: float(count) for address, count in header["cpus"].items()}
                 service = KubeRayService(head=str(header["address"]), ids=ids, cpus=cpus)
-                return _Service(service=service, version=str(header["version"]))
+                return service, str(header["version"])
             missing = [names[address] for address in header["missing"]]
             if missing != missing_before:
                 say(first.name, f"Ray waits for {', '.join(missing)}")

@@ -67,15 +67,15 @@ class Ray(Launcher):
         if kuberay.keeps_ray(machines):
             return kuberay.service(nodes, facts, say)
         token = cluster.ray_token()
-        started = ray_daemons.bring_up(nodes, facts, token, say, most=most)
+        head, ids = ray_daemons.bring_up(nodes, facts, token, say, most=most)
         master = min(machines, key=lambda machine: machine.rank)
-        return RayService(head=started.head, ids=started.ids, master=master, token=token, say=say, most=most)
+        return RayService(head=head, ids=ids, master=master, token=token, say=say, most=most)
 
     def planned(self, machines: Sequence[Machine], facts: Mapping[str, Facts]) -> Service:
         """Return the service, with names in braces for values that the nodes choose."""
         ids = {machine.name: f"{{{machine.name}}}" for machine in machines}
         if kuberay.keeps_ray(machines):
-            return kuberay.planned(ids)
+            return kuberay.KubeRayService(head="{head}", ids=ids, cpus={})
         cores = cores_of_a_node(facts)
         head = f"{commands.address_of(machines[0])}:{{gcs}}"
         daemons = {
@@ -95,7 +95,7 @@ class Ray(Launcher):
     def takes_part(self, node: Node) -> bool:
         """Return whether Ray runs on a node."""
         if kuberay.keeps_ray([node.machine]):
-            return kuberay.counts_in(node)
+            return node.name in kuberay.counted({node.name: node}).ids
         return ray_daemons.runs_on(node)
 
     def may_have_daemons(self, cluster: ClusterFiles, machine: Machine) -> bool:

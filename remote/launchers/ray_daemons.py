@@ -1,8 +1,8 @@
 """Ray's daemons on the nodes of a cluster: started where they are not as they should be, ended, asked about."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from inventories.machine import Machine
 from remote.errors import BadAnswer, RayNotReady
@@ -19,16 +19,6 @@ SILENCE_S = 30.0
 START_TIMEOUT_S = 120.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class RayNodes:
-    """A Ray cluster that is ready."""
-
-    head: str
-    """HOST:PORT of its control service."""
-    ids: dict[str, str]
-    """By a node's name, what Ray calls it."""
-
-
 def bring_up(
     nodes: Mapping[str, Node],
     facts: Mapping[str, Facts],
@@ -36,9 +26,10 @@ def bring_up(
     say: Callable[[str, str], None],
     *,
     most: int = 0,
-) -> RayNodes:
+) -> tuple[str, dict[str, str]]:
     """Have a head on the first of the nodes and workers on the others, and wait until Ray counts all of them in.
 
+    Returns HOST:PORT of the head's control service, and Ray's id of each node.
     Daemons in the right state are kept. `say`: gets a node's name and its action. `most`: the number of nodes that
     there may be later, where that is known. Raises RayNotReady with the nodes that are missing, NodeFailed with the
     output of a node's Ray.
@@ -46,10 +37,10 @@ def bring_up(
     machines = sorted((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
     start = partial(_start, facts=facts, master=machines[0], token=token, say=say, most=most)
     first = start(nodes[machines[0].name], head=None)
-    head = f"{ray.address_of(machines[0])}:{first.ports['gcs']}"
+    head = f"{ray.address_of(machines[0])}:{int(first['ports']['gcs'])}"
     workers = values(fan_out(partial(start, head=head), {m.name: nodes[m.name] for m in machines[1:]}))
     ids = _wait_until_ready(nodes, machines[0], {machines[0].name: first, **workers}, facts, say)
-    return RayNodes(head=head, ids=ids)
+    return head, ids
 
 
 def join(
@@ -72,15 +63,6 @@ def join(
     return _wait_until_ready(nodes, master, {joining.name: started}, facts, say)[joining.name]
 
 
-@dataclass(frozen=True)
-class _Started:
-    """A node's answer about its daemons."""
-
-    ports: Mapping[str, int]
-    start: str
-    """Which of their starts it is."""
-
-
 def _start(
     node: Node,
     *,
@@ -90,8 +72,8 @@ def _start(
     token: str,
     say: Callable[[str, str], None],
     most: int,
-) -> _Started:
-    """Have the daemons of one node. `head` `None`: it is the head itself."""
+) -> dict[str, Any]:
+    """Have the daemons of one node, and return its answer. `head` `None`: it is the head itself."""
     daemons = ray.daemons(
         node.machine,
         facts[node.name],
@@ -105,14 +87,13 @@ def _start(
     part = "head" if head is None else "worker"
     suffix = "" if head is not None else ", and stays for later runs: gpuctl ray stop ends it"
     say(node.name, f"Ray's {part} {'is there' if started['kept'] else 'was started'}{suffix}")
-    ports = {str(name): int(port) for name, port in started["ports"].items()}
-    return _Started(ports=ports, start=str(started["start"]))
+    return started
 
 
 def _wait_until_ready(
     nodes: Mapping[str, Node],
     master: Machine,
-    started: Mapping[str, _Started],
+    started: Mapping[str, Mapping[str, Any]],
     facts: Mapping[str, Facts],
     say: Callable[[str, str], None],
 ) -> dict[str, str]:
@@ -122,7 +103,7 @@ def _wait_until_ready(
     request = {
         "node": head.name,
         "expected": {
-            address: {"gpus": len(facts[name].gpus), "start": started[name].start}
+            address: {"gpus": len(facts[name].gpus), "start": str(started[name]["start"])}
             for address, name in names.items()
         },
         "deadline_s": READY_DEADLINE_S,

@@ -56,6 +56,15 @@ CONVERSING = {
 """Like ANSWERING, for commands that also take frames: `command_NAME(request, output, incoming)`."""
 
 
+STARTED_HERE = {
+    "rank": "runs.rank_wrapper",
+    "forked_ranks": "runs.forked_ranks",
+    "ray_ranks": "ray.ranks",
+    "ray_tune": "ray.tune",
+}
+"""Commands that are started on the node itself, in the place of ranks, each with the module that has its `main`."""
+
+
 def load(module: str, command: str) -> Callable[..., Any]:
     """The function of a command."""
     function: Callable[..., Any] = getattr(
@@ -72,28 +81,15 @@ def main(arguments: List[str]) -> int:
 
         greet(sys.stdin.buffer, sys.stdout.buffer)
         return main(arguments[1:])
-    if command == "rank":
-        from remote.node.runs import rank_wrapper
-
-        return rank_wrapper.main(arguments[1:])
-    if command == "forked_ranks":
-        from remote.node.runs import forked_ranks
-
-        return forked_ranks.main(arguments[1:])
-    if command == "ray_ranks":
-        from remote.node.ray import ranks
-
-        return ranks.main(arguments[1:])
+    if command in STARTED_HERE:
+        module = importlib.import_module("remote.node." + STARTED_HERE[command])
+        return int(module.main(arguments[1:]))
     if command == "queue_continue":
         from remote.node.queue import follower, runner
 
         runner.begin(arguments[1])
         follower.begin(arguments[1])
         return 0
-    if command == "ray_tune":
-        from remote.node.ray import tune
-
-        return tune.main(arguments[1:])
     source, output = sys.stdin.buffer, sys.stdout.buffer
     request = json.loads(source.readline())
     try:

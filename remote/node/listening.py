@@ -6,6 +6,8 @@ import struct
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
+from remote.shared.files import read_text
+
 PROC = Path("/proc")
 LISTEN = "0A"
 """State of a listening socket in the kernel's tables."""
@@ -18,7 +20,7 @@ def read(proc: Path = PROC) -> List[Dict[str, Any]]:
 
     `pid` and `command` are `None` where the process is another user's, or the kernel itself.
     """
-    entries = [entry for name in ("tcp", "tcp6") for entry in parse(_text(proc / "net" / name))]
+    entries = [entry for name in ("tcp", "tcp6") for entry in parse(read_text(proc / "net" / name))]
     holders = socket_holders(proc) if entries else {}
     rows = []
     for address, port, inode in sorted(entries, key=lambda entry: (entry[1], entry[0])):
@@ -87,13 +89,6 @@ def open_files(pid: int, proc: Path = PROC) -> List[str]:
 
 def command_of(pid: int, proc: Path = PROC) -> Optional[str]:
     """Return a process's command line, shortened; its name without one; `None` if it has ended."""
-    words = _text(proc / str(pid) / "cmdline").split("\0")
-    line = " ".join(words).strip() or _text(proc / str(pid) / "comm").strip()
+    words = read_text(proc / str(pid) / "cmdline").split("\0")
+    line = " ".join(words).strip() or read_text(proc / str(pid) / "comm").strip()
     return line[:MAX_COMMAND] or None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, List, Optional, Sequence, Tuple
 
 POLL_S = 0.5
 """How often a process is looked at where the system can't wait for it."""
@@ -59,6 +59,18 @@ def birth(pid: int) -> Optional[str]:
 def alive(pid: int, born: str) -> bool:
     """True while that very process lives."""
     return birth(pid) == born
+
+
+def output_of(argv: Sequence[str], timeout_s: float) -> Tuple[Optional[int], str]:
+    """Run a program; return its exit status and its output. `None`: it did not start, or did not end in time."""
+    nothing = subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            argv, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing, timeout=timeout_s, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None, ""
+    return done.returncode, done.stdout.decode(errors="replace")
 
 
 def wait_for_end(pids: Sequence[int], timeout_s: float) -> None:

@@ -206,17 +206,8 @@ def commands(
         install += ["--constraint", CONSTRAINTS]
     if requirements.kind == "lock":
         # `sync` would go where the lock says; the wheels are elsewhere, and may be of another build.
-        export = [
-            "export",
-            "--frozen",
-            "--no-dev",
-            "--no-emit-workspace",
-            "--no-hashes",
-            "--quiet",
-            *member,
-            "-o",
-            LOCKED,
-        ]
+        without = ["--no-dev", "--no-emit-workspace", "--no-hashes"]
+        export = ["export", "--frozen", *without, "--quiet", *member, "-o", LOCKED]
         return [make, export, [*install, "-r", LOCKED]]
     return [make, [*install, "-r", requirements.files[0][0], *requirements.always]]
 

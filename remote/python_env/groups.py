@@ -35,12 +35,12 @@ def listed_in(path: Path, package: str) -> tuple[Literal["group", "extra"], str]
     """Return the extra, or the group, in which a pyproject.toml lists a package; `None`: not listed."""
     document = read_toml(path)
     extras = document.get("project", {}).get("optional-dependencies", {})
-    group = next((name for name, lines in extras.items() if _has(lines, package)), None)
-    if group is not None:
-        return "extra", group
-    groups = document.get("dependency-groups", {})
-    group = next((name for name, lines in groups.items() if _has(lines, package)), None)
-    return None if group is None else ("group", group)
+    kinds: list[tuple[Literal["group", "extra"], Mapping[str, Any]]] = [
+        ("extra", extras),
+        ("group", document.get("dependency-groups", {})),
+    ]
+    named = ((kind, name) for kind, table in kinds for name, lines in table.items() if _has(lines, package))
+    return next(named, None)
 
 
 def _requirements(path: Path, name: str, within: Sequence[str]) -> Iterator[str]:

@@ -5,11 +5,11 @@ The nodes' files are the truth; connections come and go. Whoever attaches to a r
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
-from typing import Any, Literal
+from typing import Any
 
 from inventories.clocks import awake_s, back_for_s, passed_s
 from inventories.disk.cluster_files import ClusterFiles
@@ -17,7 +17,7 @@ from inventories.disk.store import RunFolder
 from inventories.machine import Machine
 from inventories.runs.activity import HangReport
 from inventories.runs.end_reasons import Ended, Reason
-from inventories.runs.records import NodeEnding, NodeRecord, RankRecord
+from inventories.runs.records import NodeRecord, RankRecord
 from inventories.runs.run import Run
 from remote.checks import notices
 from remote.end_sentences import ended_lines, interrupt_text, sentence, waiting_text
@@ -56,31 +56,6 @@ LAST_WORDS = Bounds(total_s=LAST_WORDS_S, max_bytes=MAX_LOGS_BYTES, grows=True)
 top."""
 OWN_END_S = 15.0
 """A node whose rank failed ends its other ranks, within their grace. It is stopped this much later."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Event:
-    kind: Literal[
-        "started",
-        "rank",
-        "ending",
-        "ended",
-        "done",
-        "left",
-        "lost",
-        "crashed",
-        "interrupted",
-        "resize",
-        "hangs",
-        "give up",
-    ]
-    """`done`: ended, and all files are here; `left`: the run continues and nobody waits for it."""
-    node: str = ""
-    rank: RankRecord | None = None
-    record: NodeRecord | None = None
-    report: HangReport | None = None
-    ending: NodeEnding | None = None
-    error: Exception | None = None
 
 
 class _Lost(Exception):
@@ -136,8 +111,8 @@ class RunMonitor:
             if mirror and part.rank == 0
         }
         """The first node's, if checkpoints are brought during the run."""
-        # A SimpleQueue, as signal handlers put into it.
-        self._events: SimpleQueue[_Event] = SimpleQueue()
+        # What followers and signal handlers want done, in the thread of `go`; a signal handler may put into it.
+        self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._open = set(self._parts)
         """Nodes that still have something to say."""
         self._failing: dict[str, float] = {}
@@ -204,8 +179,9 @@ class RunMonitor:
                 for name, text in () if self._stopping.reasons else self._ranks.waiting_nodes(awake_s()):
                     self._observer.node(name, text)
                 continue
-            self._handle(event)
-            if event.kind == "started" and len(self.started_s) == len(self._parts):
+            ready = len(self.started_s) == len(self._parts)
+            event()
+            if not ready and len(self.started_s) == len(self._parts):
                 on_started()
             if not begun and self._ranks.all_begun and not self._stopping.reasons:
                 begun = True
@@ -230,7 +206,7 @@ class RunMonitor:
         The first stops the run; a later one leaves, once all nodes have the order.
         """
         self.interrupts += 1
-        self._events.put(_Event(kind="interrupted"))
+        self._events.put(self._interrupted)
 
     @property
     def lost(self) -> frozenset[str]:
@@ -239,52 +215,53 @@ class RunMonitor:
 
     def stop_for_resize(self) -> None:
         """Stop the run on every node, unless it is about to end already. From any thread."""
-        self._events.put(_Event(kind="resize"))
+
+        def stop() -> None:
+            self.stopped_for_resize |= self._stop_unless_ending(Reason.RESIZED)
+
+        self._events.put(stop)
 
     def stop_hung(self) -> None:
         """Stop the run on every node, as it hangs. From any thread."""
-        self._events.put(_Event(kind="give up"))
 
-    def _handle(self, event: _Event) -> None:
-        match event.kind:
-            case "crashed":
-                assert event.error is not None
-                raise event.error
-            case "interrupted":
-                self._interrupted()
-            case "resize" if not (self.records or self._stopping.reasons):
-                self._stop_all(Reason.RESIZED)
-                self.stopped_for_resize = True
-            case "hangs":
-                self._on_hang(event.node, event.report)
-            case "give up" if not (self.records or self._stopping.reasons):
-                self._stop_all(Reason.STOPPED_HUNG)
-                self.stopped_as_hung = True
-            case "started":
-                self.started_s[event.node] = passed_s()
-                self._observer.node(event.node, "ranks are starting")
-            case "rank" if event.rank is not None:
-                self._ranks.add(event.node, event.rank, awake_s())
-                if event.rank.exit_code:
-                    self._failing.setdefault(event.node, awake_s())
-                    self._stop_others(event.node)
-            case "ending" if event.ending is not None:
-                self._observer.node(event.node, waiting_text(event.ending))
-            case "ended" if event.record is not None:
-                self._ended(event.node, event.record)
-            case "lost" if event.record is not None and event.node in self.records:
-                self._observer.note(f"{event.node}: not everything was brought back: {_why(event.record)}")
-            case "lost" if event.record is not None:
-                if not self._gang:
-                    self._observer.note(f"{event.node} could not be asked: {_why(event.record)}")
-                self._ended(event.node, event.record)
-                if not event.record.lost:
-                    save_node_record(self._folder, event.record)
-            case "done":
-                # The node's word is kept once everything has come with it: until then a later command asks again.
-                save_node_record(self._folder, self.records[event.node])
-        if event.kind in ("done", "lost", "left"):
-            self._open.discard(event.node)
+        def stop() -> None:
+            self.stopped_as_hung |= self._stop_unless_ending(Reason.STOPPED_HUNG)
+
+        self._events.put(stop)
+
+    def _stop_unless_ending(self, reason: Reason) -> bool:
+        ending = bool(self.records or self._stopping.reasons)
+        if not ending:
+            self._stop_all(reason)
+        return not ending
+
+    def _started(self, name: str) -> None:
+        self.started_s[name] = passed_s()
+        self._observer.node(name, "ranks are starting")
+
+    def _add_rank(self, name: str, rank: RankRecord) -> None:
+        self._ranks.add(name, rank, awake_s())
+        if rank.exit_code:
+            self._failing.setdefault(name, awake_s())
+            self._stop_others(name)
+
+    def _close_lost(self, name: str, record: NodeRecord) -> None:
+        if name in self.records:
+            self._observer.note(f"{name}: not everything was brought back: {_why(record)}")
+        else:
+            if not self._gang:
+                self._observer.note(f"{name} could not be asked: {_why(record)}")
+            self._ended(name, record)
+            if not record.lost:
+                save_node_record(self._folder, record)
+        self._open.discard(name)
+
+    def _close(self, name: str, *, ended: bool) -> None:
+        """Follow a node no longer, which has ended, with all files here, or on which the run continues."""
+        if ended:
+            # The node's word is kept once everything has come with it: until then a later command asks again.
+            save_node_record(self._folder, self.records[name])
+        self._open.discard(name)
 
     def _ended(self, name: str, record: NodeRecord) -> None:
         self.records[name] = record
@@ -422,11 +399,11 @@ class RunMonitor:
         except RemoteError as error:
             self._lose(name, Ended(reason=Reason.UNREACHABLE, detail=str(error)), lost=True)
         except Exception as error:  # noqa: BLE001 - raised again by `go`, in the caller's thread
-            self._events.put(_Event(kind="crashed", node=name, error=error))
+            self._events.put(partial(_raise, error))
 
     def _lose(self, name: str, ended: Ended, *, lost: bool) -> None:
         record = NodeRecord(node=name, launcher=self._run.mode, ended=ended, lost=lost)
-        self._events.put(_Event(kind="lost", node=name, record=record))
+        self._events.put(partial(self._close_lost, name, record))
 
     def _stop_unwatched(self, name: str) -> None:
         """Stop the run on a node that can't be followed."""
@@ -502,18 +479,18 @@ class RunMonitor:
                     talk.bound(replace(LAST_WORDS, total_s=LAST_WORDS_S + self._run.stop_grace_s))
                 kind = header.get("t")
                 if kind == frames.STARTED:
-                    self._events.put(_Event(kind="started", node=name))
+                    self._events.put(partial(self._started, name))
                 elif kind == frames.FILE:
                     files.append(header["path"], int(header["offset"]), body)
                     lines.feed(header["path"], body)
                 elif kind == frames.RECORD and header["path"] == ENDING:
-                    self._events.put(_Event(kind="ending", node=name, ending=files.ending(body)))
+                    self._events.put(partial(self._observer.node, name, waiting_text(files.ending(body))))
                 elif kind == frames.RECORD:
-                    self._events.put(_Event(kind="rank", node=name, rank=files.record(header["path"], body)))
+                    self._events.put(partial(self._add_rank, name, files.record(header["path"], body)))
                 elif kind == frames.HANG:
                     if not body and self._stopping.reasons:
                         continue  # what ranks write that are being ended is no progress
-                    self._events.put(_Event(kind="hangs", node=name, report=files.hang_report(body)))
+                    self._events.put(partial(self._on_hang, name, files.hang_report(body)))
                 elif kind == frames.SCRIPT_FILE:
                     self._show_script_file(header["path"], body, begins=bool(header["begins"]))
                 elif kind == frames.CHECKPOINT and mirror is not None:
@@ -527,7 +504,7 @@ class RunMonitor:
                     ended = not header["state"]["running"]
                     if ended:
                         record = record_of_end(name, self._run.mode, header["state"])
-                        self._events.put(_Event(kind="ended", node=name, record=record))
+                        self._events.put(partial(self._ended, name, record))
                 elif kind == frames.CHUNK:
                     files.intake.chunk(header["path"], int(header["offset"]), body)
                 elif kind == frames.COMPLETE:
@@ -556,7 +533,7 @@ class RunMonitor:
             if differ := files.keep_checkpoints():
                 self._observer.note(checkpoints.other_content(self._run, differ))
             files.keep_outputs()
-        self._events.put(_Event(kind="done" if ended else "left", node=name))
+        self._events.put(partial(self._close, name, ended=ended))
 
 
 def _why(record: NodeRecord) -> str:
@@ -574,3 +551,7 @@ def _reconnect_s() -> float:
 def _left(name: str) -> ConnectionLost:
     """Return the error for nodes that are still active once nobody follows them any more."""
     return ConnectionLost(f"{name}: it is not followed from here any more.")
+
+
+def _raise(error: Exception) -> None:
+    raise error

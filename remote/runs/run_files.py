@@ -29,6 +29,7 @@ from remote.runs import outputs
 from remote.runs.metrics_lines import MetricsFile, read_metrics_file
 from remote.runs.node_state import RANK_REASONS, problem_of
 from remote.runs.rank_activity import hang_report, rank_activity
+from remote.sessions.answers import answer_as, reading
 from remote.shared import constants, flight_recorder
 from remote.shared.checkpoint_files import lacking, parts_in
 from remote.shared.files import digest_of, read_json, write_json
@@ -169,12 +170,8 @@ class RunFiles:
 
     def ending(self, body: bytes) -> NodeEnding:
         """Return the node's end while it lasts. Raises BadAnswer."""
-        try:
+        with reading(self._node.name, "its record of the run's end"):
             return from_json(NodeEnding, json.loads(body), constants.ENDING)
-        except (ValueError, CorruptFile) as error:
-            raise BadAnswer(
-                f"{self._node.name}: its record of the run's end can't be read: {error}"
-            ) from error
 
     def hang_report(self, body: bytes) -> HangReport | None:
         """Save the node's report that its ranks make no progress; an empty one withdraws it.
@@ -246,17 +243,12 @@ class RunFiles:
         """Keep a rank's record."""
         if path not in self._records:
             raise BadAnswer(f"{self._node.name} sent {path!r}, which is none of its records; it was refused.")
-        try:
-            document = json.loads(body)
-            known = {key: document[key] for key in RankRecord.__dataclass_fields__ if key in document}
-            record = from_json(RankRecord, known, path)
-        except (ValueError, TypeError, CorruptFile) as error:
-            raise BadAnswer(f"{self._node.name}: a rank's record can't be read: {error}") from error
+        with reading(self._node.name, "a rank's record"):
+            record = answer_as(RankRecord, json.loads(body), path)
+            if wrong := problem_of(record.ended, RANK_REASONS):
+                raise CorruptFile(f"{wrong}.")
         if record.rank != self._records[path]:
             raise BadAnswer(f"{self._node.name}: {path} is the record of rank {record.rank}; it was refused.")
-        wrong = problem_of(record.ended, RANK_REASONS)
-        if wrong:
-            raise BadAnswer(f"{self._node.name}: a rank's record can't be read: {wrong}.")
         write_atomic(self._folder.path / path, dump(record))
         return record
 

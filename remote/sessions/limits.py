@@ -47,11 +47,9 @@ class Source(Protocol):
 
     def recv(self, nbytes: int, /) -> bytes:
         """Receive bytes, like a socket."""
-        ...
 
     def settimeout(self, timeout: float | None, /) -> None:
         """Set the timeout, like a socket."""
-        ...
 
 
 class BoundedStream(io.RawIOBase):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from remote.shared.checkpoint_sets import POINTERS, missing_parts, sets_in
-from remote.shared.files import is_regular, read_json, walk_files
+from remote.shared.files import is_regular, read_json, size_of, walk_files
 
 
 def files_in(folder: Path, whole: bool, newest: bool = False) -> List[Tuple[str, int]]:
@@ -30,7 +30,7 @@ def files_in(folder: Path, whole: bool, newest: bool = False) -> List[Tuple[str,
     return [
         (name, size)
         for document, files in counting
-        for name, size in [*((name, size) for name, size in files if _size(folder / name) >= 0), document]
+        for name, size in [*((name, size) for name, size in files if size_of(folder / name) >= 0), document]
     ]
 
 
@@ -52,12 +52,12 @@ def _plain_files(folder: Path) -> List[Tuple[str, int]]:
 def lacking(folder: Path, newest: bool = False) -> Dict[str, int]:
     """The files of the built-in job's checkpoints, or of the `newest`, that the folder does not have, with bytes."""
     counting = _counting(folder)[-1:] if newest else _counting(folder)
-    return {name: size for _, files in counting for name, size in files if _size(folder / name) < 0}
+    return {name: size for _, files in counting for name, size in files if size_of(folder / name) < 0}
 
 
 def parts_in(folder: Path) -> Dict[str, int]:
     """The files in the folders of the built-in job's checkpoints, with their bytes; they may count or not."""
-    sizes = {path.relative_to(folder).as_posix(): _size(path) for path in folder.glob("step-*/*")}
+    sizes = {path.relative_to(folder).as_posix(): size_of(path) for path in folder.glob("step-*/*")}
     return {name: size for name, size in sizes.items() if size >= 0}
 
 
@@ -69,12 +69,12 @@ def _counting(folder: Path) -> "List[Tuple[Tuple[str, int], List[Tuple[str, int]
         step, files = document.get("step"), _told_files(document)
         if not isinstance(step, int) or not files:
             continue
-        sizes = [(_size(folder / name), size) for name, size in files]
+        sizes = [(size_of(folder / name), size) for name, size in files]
         if all(
             size_on_disk == size or (size_on_disk < 0 and "folder" in document)
             for size_on_disk, size in sizes
         ):
-            steps.append((step, ((path.name, _size(path)), files)))
+            steps.append((step, ((path.name, size_of(path)), files)))
     return [counted for _, counted in sorted(steps)]
 
 
@@ -103,20 +103,6 @@ def _behind(folder: Path, name: str, status: os.stat_result) -> os.stat_result:
     target = os.path.realpath(str(folder / name))
     inside = target.startswith(os.path.realpath(str(folder)) + os.sep)
     return os.stat(target) if inside and os.path.isfile(target) else status
-
-
-def _size(path: Path) -> int:
-    """Return the bytes of a plain file; -1 without one."""
-    status = _status(path)
-    return status.st_size if status is not None and is_regular(status) else -1
-
-
-def _status(path: Path) -> "Optional[os.stat_result]":
-    """Return the state of a file; `None` without one, as an active run may remove old ones."""
-    try:
-        return os.lstat(str(path))
-    except FileNotFoundError:
-        return None
 
 
 def describe_script(
@@ -159,12 +145,14 @@ def describe(folder: Path, newest: bool = False) -> Optional[Dict[str, Any]]:
     _, sizes = _counting(folder)[-1]
     name, _, part = sizes[0][0].partition("/")
     dated = files[-1][0] if part else name
-    status = _status(folder / dated)
+    written_ns = 0
+    with contextlib.suppress(FileNotFoundError):  # an active run may remove old ones
+        written_ns = os.lstat(str(folder / dated)).st_mtime_ns
     return {
         "files": len(files),
         "bytes": sum(size for _, size in files) + sum(lacking(folder, newest).values()),
         "newest": name,
-        "written_ns": 0 if status is None else status.st_mtime_ns,
+        "written_ns": written_ns,
         "lacks": sorted(lacking(folder, newest=True)),
     }
 

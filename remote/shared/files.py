@@ -73,3 +73,20 @@ def walk_files(root: Path) -> Iterator[Tuple[str, "os.stat_result"]]:
 def is_regular(status: "os.stat_result") -> bool:
     """True for plain files: no links, pipes, sockets or devices."""
     return stat.S_ISREG(status.st_mode)
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a plain file; -1 for a missing one, and for something else."""
+    try:
+        status = os.lstat(str(path))
+    except FileNotFoundError:
+        return -1
+    return status.st_size if is_regular(status) else -1
+
+
+def read_text(path: Path) -> str:
+    """Return a file's text; empty if it can't be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

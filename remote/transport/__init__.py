@@ -25,23 +25,18 @@ class Stream(Protocol):
 
     def send(self, data: bytes, /) -> int:
         """Send a part of the data; returns its size. 0: the other side has closed the stream."""
-        ...
 
     def recv(self, size: int, /) -> bytes:
         """Receive at most `size` bytes; empty at the end."""
-        ...
 
     def end_input(self) -> None:
         """Tell the other side that no more is sent."""
-        ...
 
     def settimeout(self, timeout_s: float | None, /) -> None:
         """Set how long to wait for the other side. `None`: without end."""
-        ...
 
     def close(self) -> None:
         """Close it. Again: nothing. A `recv` that waits in another thread returns nothing, or raises OSError."""
-        ...
 
 
 class Process(Stream, Protocol):
@@ -49,11 +44,9 @@ class Process(Stream, Protocol):
 
     def recv_stderr(self, size: int, /) -> bytes:
         """Receive at most `size` bytes of the standard error; empty at the end."""
-        ...
 
     def exit_status(self, timeout_s: float) -> int | None:
         """Wait for the exit status; NO_STATUS if the command has no status. `None`: it did not arrive in time."""
-        ...
 
 
 class Transport(Protocol):
@@ -71,22 +64,18 @@ class Transport(Protocol):
             awaits_input: It does nothing before its first input, so it may start twice: where this process was away
                 while it started, its start is tried again.
         """
-        ...
 
     def connect_port(self, port: int, host: str = LOOPBACK) -> Stream:
         """Connect to a port on the machine's loopback, or of a host that the machine reaches.
 
         Raises ConnectionLost, also where nobody listens there.
         """
-        ...
 
     def is_open(self) -> bool:
         """Return whether the connection is not known to be broken."""
-        ...
 
     def close(self) -> None:
         """Close the connection; detached processes on the machine continue. Idempotent."""
-        ...
 
 
 class Connector(Protocol):
@@ -94,7 +83,6 @@ class Connector(Protocol):
 
     def connect(self, machine: Machine, cluster: ClusterFiles, timeout_s: float) -> Transport:
         """Open a connection to the machine. `cluster`: the folder of trusted keys."""
-        ...
 
 
 def open_transport(machine: Machine, cluster: ClusterFiles, timeout_s: float) -> Transport:

@@ -9,7 +9,8 @@ import getpass
 import shlex
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,12 +18,14 @@ from threading import Lock
 from typing import Any
 
 import paramiko
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
 from paramiko.pkey import UnknownKeyType
 
 from inventories.threads import READ_S, within
 from inventories.user_ssh import SshSettings
-from remote.errors import AuthenticationFailed
+from remote.errors import AuthenticationFailed, RemoteError, Unreachable
+from remote.transport.known_hosts import host_pattern
+from remote.transport.paramiko_errors import HungUp, hung_up, incompatible
 from remote.transport.ssh_agent import Agent, open_agent
 
 TRIES = 3
@@ -110,7 +113,7 @@ class KeyLogin:
     """Offers keys one after the other: what paramiko takes for an AuthStrategy."""
 
     def __init__(self, user: str, offer: Offer, login_s: float) -> None:
-        self._user = user
+        self.user = user
         self.offer = offer
         self._login_s = login_s
         self._agent: Agent | None = None
@@ -121,7 +124,7 @@ class KeyLogin:
         refusal: Exception | None = None
         for key in self._keys():
             try:
-                missing = transport.auth_publickey(self._user, key)
+                missing = transport.auth_publickey(self.user, key)
             except paramiko.BadAuthenticationType:
                 raise
             except paramiko.AuthenticationException as error:
@@ -187,6 +190,64 @@ class SecondFactor(paramiko.SSHException):
     """The server took the key, and demands more: a password or a code."""
 
 
+REFUSALS = (paramiko.AuthenticationException, NoKey, TooManyKeys, SecondFactor)
+"""Errors of a login for which the server took no key."""
+
+
+def open_client(
+    address: tuple[str, int],
+    stream: object,
+    login: KeyLogin,
+    timeout_s: float,
+    *,
+    where: str,
+    host_keys: Mapping[str, paramiko.PKey],
+    explain: Callable[[Exception], RemoteError | None],
+    **options: Any,  # noqa: ANN401 - paramiko's
+) -> paramiko.SSHClient:
+    """Return a client that is logged in over a stream to a host with one of these keys.
+
+    `where`: begins the errors' sentences. `explain`: the caller's own error for one of paramiko's, if it has one.
+    Raises AuthenticationFailed, HungUp, Unreachable, and the caller's own errors.
+    """
+    with ExitStack() as opened, closing(login):
+        client = paramiko.SSHClient()
+        opened.callback(client.close)
+        client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        for name, key in host_keys.items():
+            client.get_host_keys().add(host_pattern(*address), name, key)
+        try:
+            client.connect(
+                *address,
+                username=login.user,
+                sock=stream,  # type: ignore[arg-type]
+                auth_strategy=login,  # type: ignore[arg-type]
+                timeout=timeout_s,
+                banner_timeout=timeout_s,
+                auth_timeout=timeout_s,
+                **options,
+            )
+        except AuthenticationFailed as error:
+            raise AuthenticationFailed(f"{where}: {error}") from error
+        except (paramiko.SSHException, InvalidTag, OSError, EOFError, ValueError) as error:
+            if explained := explain(error):
+                raise explained from error
+            if hung_up(error):
+                raise HungUp(
+                    f"{where}: the port answers, but the server hung up before its banner."
+                ) from error
+            if sentence := incompatible(error):
+                raise Unreachable(f"{where}: {sentence}") from error
+            # Both stages are given up after the same time, and paramiko's words tell which only by chance.
+            transport = client.get_transport()
+            stage = "key exchange" if transport is not None and transport.remote_version else "banner"
+            raise Unreachable(
+                f"{where}: the port answers, but SSH failed in its {stage}: {str(error).rstrip('.')}."
+            ) from error
+        opened.pop_all()
+    return client
+
+
 @cache
 def _read_key(path: Path, certificates: Sequence[Path]) -> KeyFile:
     try:
@@ -235,20 +296,15 @@ def unlocked_key(file: KeyFile) -> paramiko.PKey:
     if file.problem:
         raise AuthenticationFailed(file.problem)
     with _typing:
-        return _unlock_once(file.path)
-
-
-_unlocked: dict[Path, Any] = {}
-
-
-def _unlock_once(path: Path) -> paramiko.PKey:
-    known = _unlocked.get(path)
-    if known is None:
-        known = _unlocked[path] = _ask(path)
+        if file.path not in _unlocked:
+            _unlocked[file.path] = _ask(file.path)
+        known = _unlocked[file.path]
     if isinstance(known, AuthenticationFailed):
         raise known
-    assert isinstance(known, paramiko.PKey)
     return known
+
+
+_unlocked: dict[Path, paramiko.PKey | AuthenticationFailed] = {}
 
 
 def _ask(path: Path) -> paramiko.PKey | AuthenticationFailed:

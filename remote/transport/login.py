@@ -6,15 +6,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import paramiko
-from cryptography.exceptions import InvalidTag
 
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
 from inventories.user_ssh import SshSettings, read_settings
-from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
-from remote.transport.keys import KeyLogin, NoKey, Offer, SecondFactor, TooManyKeys, offer_of, unlock
-from remote.transport.known_hosts import find_keys, host_pattern
-from remote.transport.paramiko_errors import HungUp, hung_up, incompatible, no_pinned_key
+from remote.errors import AuthenticationFailed, HostKeyRejected, RemoteError
+from remote.transport.keys import (
+    REFUSALS,
+    KeyLogin,
+    NoKey,
+    Offer,
+    SecondFactor,
+    TooManyKeys,
+    offer_of,
+    open_client,
+    unlock,
+)
+from remote.transport.known_hosts import find_keys, host_pattern, read
+from remote.transport.paramiko_errors import no_pinned_key
 from remote.transport.ssh_agent import complaint
 
 if TYPE_CHECKING:
@@ -51,76 +60,48 @@ def log_in(
 
     Raises HostKeyRejected before anything was sent, AuthenticationFailed, Unreachable, HungUp.
     """
-    client = paramiko.SSHClient()
-    client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    login = KeyLogin(machine.user, offer, timeout_s)
-    try:
-        _connect(client, machine, stream, login, known_hosts, timeout_s)
-    except BaseException:
-        client.close()
-        raise
-    finally:
-        login.close()
-    _notice_its_end(client, in_tunnel=not isinstance(stream, socket.socket))
-    return client
-
-
-def _connect(
-    client: paramiko.SSHClient,
-    machine: Machine,
-    stream: "socket.socket | WatchedStream",
-    login: KeyLogin,
-    known_hosts: Path,
-    timeout_s: float,
-) -> None:
-    """Connect and log in with a client, for `log_in`; translate paramiko's errors."""
     where = f"{machine.name} ({machine.user}@{machine.host}:{machine.port})"
     pattern = host_pattern(machine.host, machine.port)
-    try:
-        for name, key in find_keys(known_hosts.read_text(errors="replace"), pattern).items():
-            client.get_host_keys().add(pattern, name, key)
-        client.connect(
-            machine.host,
-            machine.port,
-            username=machine.user,
-            sock=stream,  # type: ignore[arg-type]
-            auth_strategy=login,  # type: ignore[arg-type]
-            timeout=timeout_s,
-            banner_timeout=timeout_s,
-            auth_timeout=timeout_s,
-            transport_factory=_transport,  # type: ignore[arg-type]
-        )
-    except AuthenticationFailed as error:
-        raise AuthenticationFailed(f"{where}: {error}") from error
-    except paramiko.BadHostKeyException as error:
-        raise HostKeyRejected(
-            f"{where}: the host key has changed: expected {error.expected_key.fingerprint}, got "
-            f"{error.key.fingerprint}. Nothing was sent. If you did not make the machine anew, somebody "
-            "else may be answering. If you did: `gpuctl down` forgets the pinned key, "
-            f"`ssh-keygen -R '{pattern}'` the one in your own known_hosts, and `gpuctl up` then pins the new one."
-            + " `gpuctl up` alone replaces local hosts that are gone."
-            * (machine.shape == "local")
-        ) from error
-    except (paramiko.AuthenticationException, NoKey, TooManyKeys, SecondFactor) as error:
-        raise AuthenticationFailed(
-            f"{where}: {refusal(error, login.offer, machine)}{complaint(login.offer.agent)}"
-        ) from error
-    except (paramiko.SSHException, InvalidTag, OSError, EOFError) as error:
+
+    def explain(error: Exception) -> RemoteError | None:
+        if isinstance(error, paramiko.BadHostKeyException):
+            return HostKeyRejected(
+                f"{where}: the host key has changed: expected {error.expected_key.fingerprint}, got "
+                f"{error.key.fingerprint}. Nothing was sent. If you did not make the machine anew, somebody "
+                "else may be answering. If you did: `gpuctl down` forgets the pinned key, "
+                f"`ssh-keygen -R '{pattern}'` the one in your own known_hosts, and `gpuctl up` then pins the new one."
+                + " `gpuctl up` alone replaces local hosts that are gone."
+                * (machine.shape == "local")
+            )
+        if isinstance(error, REFUSALS):
+            return AuthenticationFailed(f"{where}: {refusal(error, offer, machine)}{complaint(offer.agent)}")
         if no_pinned_key(error):
-            raise HostKeyRejected(
-                f"{where}: no host key is pinned for {pattern} in {known_hosts}. "
-                "Run `gpuctl up` again to pin it."
-            ) from error
-        if hung_up(error):
-            raise HungUp(f"{where}: the port answers, but the server hung up before its banner.") from error
-        if sentence := incompatible(error):
-            raise Unreachable(f"{where}: {sentence}") from error
-        # Both stages are given up after the same time, and paramiko's words tell which only by chance.
-        transport = client.get_transport()
-        stage = "key exchange" if transport is not None and transport.remote_version else "banner"
-        raise Unreachable(
-            f"{where}: the port answers, but SSH failed in its {stage}: {str(error).rstrip('.')}."
-        ) from error
+            return HostKeyRejected(
+                f"{where}: no host key is pinned for {pattern} in {known_hosts}. Run `gpuctl up` again to pin it."
+            )
+        return None
+
+    client = open_client(
+        (machine.host, machine.port),
+        stream,
+        KeyLogin(machine.user, offer, timeout_s),
+        timeout_s,
+        where=where,
+        host_keys=find_keys(read([known_hosts]), pattern),
+        explain=explain,
+        transport_factory=_transport,
+    )
+    transport = client.get_transport()
+    assert transport is not None
+    if isinstance(stream, socket.socket):
+        # Something to be acknowledged every few seconds, so that TCP_USER_TIMEOUT notices a peer that is gone.
+        transport.set_keepalive(KEEPALIVE_S)
+    else:
+        from remote.transport.tunnel import TunnelTransport
+
+        assert isinstance(transport, TunnelTransport)
+        transport.watch()
+    return client
 
 
 def refusal(error: Exception, offer: Offer, machine: Machine) -> str:
@@ -153,20 +134,6 @@ def refusal(error: Exception, offer: Offer, machine: Machine) -> str:
         f"the host did not accept {offer}: {str(error).rstrip('.')}. Its log says why: a wrong user, a key that is "
         "not in ~/.ssh/authorized_keys there, an account without a shell."
     )
-
-
-def _notice_its_end(client: paramiko.SSHClient, *, in_tunnel: bool) -> None:
-    """Have the connection break when the machine is gone."""
-    transport = client.get_transport()
-    assert transport is not None
-    if in_tunnel:
-        from remote.transport.tunnel import TunnelTransport
-
-        assert isinstance(transport, TunnelTransport)
-        transport.watch()
-    else:
-        # Something to be acknowledged every few seconds, so that TCP_USER_TIMEOUT notices a peer that is gone.
-        transport.set_keepalive(KEEPALIVE_S)
 
 
 def _transport(stream: "socket.socket | WatchedStream", **options: Any) -> paramiko.Transport:  # noqa: ANN401 - paramiko's

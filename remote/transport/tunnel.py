@@ -5,7 +5,6 @@ in the user's known_hosts already; no key is ever added.
 """
 
 import shlex
-import socket
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -22,8 +21,8 @@ from inventories.machine import Machine
 from inventories.user_ssh import CONFIG, SshSettings, read_settings
 from remote.errors import AuthenticationFailed, HostKeyRejected, RemoteError, Unreachable
 from remote.transport import known_hosts
-from remote.transport.keys import KeyLogin, NoKey, SecondFactor, TooManyKeys, offer_of
-from remote.transport.paramiko_errors import HungUp, channel_timed_out, hung_up, retry_hang_ups
+from remote.transport.keys import REFUSALS, KeyLogin, offer_of, open_client
+from remote.transport.paramiko_errors import channel_timed_out, retry_hang_ups
 from remote.transport.proxy_command import ProxyStream, WatchedStream, command_over_bastion
 from remote.transport.ssh_agent import complaint
 from remote.transport.tcp import DEAD_PEER_S, open_tcp
@@ -229,19 +228,30 @@ def _connect(bastion: Address, way: SshSettings, timeout_s: float) -> paramiko.S
             f"{where}: no TCP connection to {way.host}:{way.port}: {reason or error}. Check that it runs and "
             "that its firewall lets this computer in."
         ) from error
-    client = paramiko.SSHClient()
-    client.set_missing_host_key_policy(paramiko.RejectPolicy())
     login = KeyLogin(way.user, offer_of(None, lambda: way), timeout_s)
+
+    def explain(error: Exception) -> RemoteError | None:
+        if isinstance(error, paramiko.BadHostKeyException):
+            name = shlex.quote(known_hosts.known_name(way))
+            return HostKeyRejected(
+                f"{where}: its host key has changed: expected {error.expected_key.fingerprint}, got "
+                f"{error.key.fingerprint}. Nothing was sent. If it was made new, `ssh-keygen -R {name}` removes the "
+                "old key from your known_hosts; if not, somebody else may be answering."
+            )
+        if isinstance(error, REFUSALS):
+            return AuthenticationFailed(
+                f"{where}: it did not accept {login.offer} for {way.user}: {error}. Load the key into your agent "
+                f"(ssh-add), or name it as IdentityFile of this host in {CONFIG}.{complaint(login.offer.agent)}"
+            )
+        return None
+
     try:
-        for name, key in keys.items():
-            client.get_host_keys().add(known_hosts.host_pattern(way.host, way.port), name, key)
-        _log_in(client, way, stream, where, timeout_s, login)
+        client = open_client(
+            (way.host, way.port), stream, login, timeout_s, where=where, host_keys=keys, explain=explain
+        )
     except BaseException:
-        client.close()
         stream.close()
         raise
-    finally:
-        login.close()
     transport = client.get_transport()
     assert transport is not None
     transport.set_keepalive(KEEPALIVE_S)
@@ -269,42 +279,3 @@ def _shell_path(path: Path) -> str:
     """A path as a shell takes it, which expands a leading ~."""
     text = str(path)
     return "~/" + shlex.quote(text[2:]) if text.startswith("~/") else shlex.quote(text)
-
-
-def _log_in(
-    client: paramiko.SSHClient,
-    way: SshSettings,
-    stream: socket.socket,
-    where: str,
-    timeout_s: float,
-    login: KeyLogin,
-) -> None:
-    try:
-        client.connect(
-            way.host,
-            way.port,
-            username=way.user,
-            sock=stream,
-            auth_strategy=login,  # type: ignore[arg-type]
-            timeout=timeout_s,
-            banner_timeout=timeout_s,
-            auth_timeout=timeout_s,
-        )
-    except AuthenticationFailed as error:
-        raise AuthenticationFailed(f"{where}: {error}") from error
-    except paramiko.BadHostKeyException as error:
-        name = known_hosts.known_name(way)
-        raise HostKeyRejected(
-            f"{where}: its host key has changed: expected {error.expected_key.fingerprint}, got "
-            f"{error.key.fingerprint}. Nothing was sent. If it was made new, `ssh-keygen -R {shlex.quote(name)}` "
-            "removes the old key from your known_hosts; if not, somebody else may be answering."
-        ) from error
-    except (paramiko.AuthenticationException, NoKey, TooManyKeys, SecondFactor) as error:
-        raise AuthenticationFailed(
-            f"{where}: it did not accept {login.offer} for {way.user}: {error}. Load the key into your agent "
-            f"(ssh-add), or name it as IdentityFile of this host in {CONFIG}.{complaint(login.offer.agent)}"
-        ) from error
-    except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
-        if hung_up(error):
-            raise HungUp(f"{where}: the port answers, but the server hung up before its banner.") from error
-        raise Unreachable(f"{where}: the port answers, but SSH failed: {error or 'it hung up'}.") from error

@@ -4,7 +4,6 @@ import os
 import platform
 import re
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from remote.node.home_folder import NODE_HOME
 from remote.node.network import address_of, free_port, ipv4_addresses, route_interface
 from remote.shared import frames
 from remote.shared.constants import COMPILED_CODE
+from remote.shared.files import read_text
 
 DMI = Path("/sys/class/dmi/id")
 INFINIBAND = Path("/sys/class/infiniband")
@@ -91,9 +91,8 @@ def timer_state(unit: str) -> Optional[str]:
     if not os.path.isdir("/run/systemd/system"):
         return None
     command = ["systemctl", "show", "--property=LoadState", "--property=ActiveState", unit]
-    try:
-        shown = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=10).stdout.decode()
-    except (OSError, subprocess.SubprocessError):
+    status, shown = process.output_of(command, 10)
+    if status != 0:
         return None
     state = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     if state.get("LoadState") == "not-found":
@@ -177,17 +176,9 @@ def software(
 def cached_libraries() -> List[str]:
     """Return the paths in the loader's cache; empty if `ldconfig` can't list them."""
     for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
-        try:
-            listing = subprocess.run(
-                [program, "-p"],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=LDCONFIG_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        return _CACHED.findall(listing.stdout.decode(errors="replace"))
+        status, listing = process.output_of([program, "-p"], LDCONFIG_TIMEOUT_S)
+        if status is not None:
+            return _CACHED.findall(listing)
     return []
 
 
@@ -203,11 +194,7 @@ def _in_folders(names: Sequence[str], folders: Sequence[str]) -> List[str]:
 def cloud(dmi: Path = DMI) -> Optional[str]:
     """Return the cloud that rents the machine out. `None`: another cloud, or no cloud."""
     for name, start, cloud_name in CLOUDS:
-        try:
-            text = (dmi / name).read_text()
-        except OSError:
-            continue
-        if text.startswith(start):
+        if read_text(dmi / name).startswith(start):
             return cloud_name
     return None
 

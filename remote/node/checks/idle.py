@@ -1,7 +1,6 @@
 """The watch that ends this machine after a time without use: its state, peers and time to keep."""
 
 import os
-import subprocess
 import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Set
@@ -47,25 +46,12 @@ def has_other_logins() -> bool:
         return True
     # Clients count as strangers if they were at both times: each of them has its row in between.
     before = _strangers()
-    try:
-        listed = subprocess.run(
-            [
-                "ss",
-                "-tnH",
-                "state",
-                "established",
-                "state",
-                "close-wait",
-                "( sport = :{} )".format(connection[3]),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=SS_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
+    of_this_port = "( sport = :{} )".format(connection[3])
+    ss = ["ss", "-tnH", "state", "established", "state", "close-wait", of_this_port]
+    status, listed = process.output_of(ss, SS_S)
+    if status != 0:
         return True
-    rows = [line.split() for line in listed.stdout.decode("utf-8", "replace").splitlines()]
+    rows = [line.split() for line in listed.splitlines()]
     other_clients = [row for row in rows if row and row[-1].rpartition(":")[2] != connection[1]]
     return len(other_clients) > len(before & _strangers())
 

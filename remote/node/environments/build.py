@@ -73,6 +73,8 @@ def state_of(key: str) -> Dict[str, Any]:
     `ready`: its record, or `None`. `interpreters`: Pythons of the image that have torch. `environments`: all that are
     ready, the newest first.
     """
+    paths = sorted(ENVIRONMENTS.glob("*/ready.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    environments = [ready(str(read_json(path).get("key"))) for path in paths]
     return {
         "key": key,
         "ready": ready(key),
@@ -82,15 +84,10 @@ def state_of(key: str) -> Dict[str, Any]:
                 name: record.get(name)
                 for name in ("key", "python", "python_version", "torch", "packages", "bytes")
             }
-            for record in _all_ready()
+            for record in environments
+            if record is not None
         ],
     }
-
-
-def _all_ready() -> List[Dict[str, Any]]:
-    paths = sorted(ENVIRONMENTS.glob("*/ready.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    environments = [ready(str(read_json(path).get("key"))) for path in paths]
-    return [record for record in environments if record is not None]
 
 
 def home_of(key: str) -> Path:
@@ -188,12 +185,9 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
     torch_index = None
     if request["conda"]:
         uv_tool.tell_of_pip(environment, caller.progress)
-        try:
-            with_conda = conda_commands(request["conda"], home)
-        except NoProgram as error:
-            raise Failed("looking for conda", [str(error)]) from error
-        for argv in with_conda:
-            run(argv, folder, without_active(environment), caller)
+        outside = {name: value for name, value in environment.items() if name not in NOT_FOR_CONDA}
+        for argv in conda_commands(request["conda"], home):
+            run(argv, folder, outside, caller)
     else:
         try:
             uv = uv_tool.provide(wheels, caller.progress)
@@ -229,7 +223,7 @@ def _install(
     """Run uv's commands. The index that torch came from where PyTorch's own was not reached, else `None`."""
     *before, last = request["commands"]
     for arguments in before:
-        _uv(uv, arguments, folder, environment, caller)
+        run([uv, *arguments], folder, environment, caller)
     try:
         _download(uv, last, folder, environment, caller)
         return None
@@ -253,14 +247,7 @@ def _download(
     size = download_size.download_size(uv, install, folder, environment, caller)
     if size:
         caller.tell({"t": frames.DOWNLOAD, "bytes": size})
-    _uv(uv, install, folder, environment, caller)
-
-
-def _uv(
-    uv: str, arguments: List[str], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
-) -> None:
-    """Run one command of uv. Raises Failed."""
-    run([uv, *arguments], folder, environment, caller)
+    run([uv, *install], folder, environment, caller)
 
 
 def run(
@@ -348,10 +335,6 @@ def offer(wheels: Dict[str, str], folder: Path) -> None:
         (folder / name).symlink_to(STORE / name)
 
 
-class NoProgram(Exception):
-    """Nothing that makes conda's environments is there; the message says how to have it."""
-
-
 def conda_program() -> Optional[Tuple[str, str]]:
     """Return kind and path of a program that makes conda's environments; `None`: no such program."""
     for kind, *folders in CONDA_PLACES:
@@ -365,14 +348,11 @@ def conda_program() -> Optional[Tuple[str, str]]:
 
 
 def conda_commands(file: str, home: Path) -> List[List[str]]:
-    """The command lines that make `home`/venv of an environment file, run in that file's folder.
-
-    Raises NoProgram.
-    """
+    """The command lines that make `home`/venv of an environment file, run in that file's folder. Raises Failed."""
     conda = conda_program()
     if conda is None:
         machine = {"x86_64": "64", "aarch64": "aarch64"}.get(os.uname().machine, os.uname().machine)
-        raise NoProgram(MISSING.format(file, machine))
+        raise Failed("looking for conda", [MISSING.format(file, machine)])
     kind, path = conda
     venv = str(home / "venv")
     if kind == "pixi":
@@ -382,11 +362,6 @@ def conda_commands(file: str, home: Path) -> List[List[str]]:
     if kind == "micromamba":
         return [[path, "create", "--yes", "--prefix", venv, "--file", file]]
     return [[path, "env", "create", "--prefix", venv, "--file", file]]
-
-
-def without_active(environment: Dict[str, str]) -> Dict[str, str]:
-    """Return the variables without the settings of an active environment."""
-    return {name: value for name, value in environment.items() if name not in NOT_FOR_CONDA}
 
 
 def python_of(venv: Path) -> Optional[str]:

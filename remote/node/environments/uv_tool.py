@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -16,6 +15,7 @@ import zipfile
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, MutableMapping, Optional, Tuple
 
+from remote.node import process
 from remote.node.home_folder import NODE_HOME
 from remote.shared.constants import UV
 from remote.shared.files import temporary_beside
@@ -95,7 +95,8 @@ def installed() -> Optional[str]:
     places = [shutil.which("uv"), os.path.expanduser("~/.local/bin/uv")]
     places += sorted(map(str, (NODE_HOME / UV).glob("*/uv")), reverse=True)
     for place in places:
-        if place and os.access(place, os.X_OK) and version_of(_version_text(place)) >= OLDEST:
+        usable = place and os.access(place, os.X_OK)
+        if place and usable and version_of(process.output_of([place, "--version"], 10)[1]) >= OLDEST:
             return place
     return None
 
@@ -104,14 +105,6 @@ def version_of(text: str) -> Tuple[int, ...]:
     """`uv 0.13.9 (x86_64-…)` as numbers; empty, which is older than all others, for anything else."""
     match = re.match(r"uv (\d+)\.(\d+)\.(\d+)", text)
     return tuple(int(part) for part in match.groups()) if match else ()
-
-
-def _version_text(program: str) -> str:
-    try:
-        shown = subprocess.run([program, "--version"], stdout=subprocess.PIPE, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return shown.stdout.decode(errors="replace")
 
 
 def sent(names: List[str], system: str, machine: str) -> Optional[str]:

@@ -13,6 +13,8 @@ import urllib.parse
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Set, Tuple
 
+from remote.shared.files import read_text
+
 QUIET = ["DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1", "LC_ALL=C"]
 """Nothing asks, and no service is restarted while packages are installed: a reboot follows."""
 LOCK_PAUSE_S = 5.0
@@ -221,11 +223,7 @@ def has_proxy(settings: str) -> bool:
 def proxy_is_set() -> bool:
     """Return whether a variable names a proxy: here, or for every login."""
     names = [name for name, value in os.environ.items() if value]
-    try:
-        lines = ENVIRONMENT.read_text(errors="replace")
-    except OSError:
-        lines = ""
-    names += re.findall(r"""^\s*(?:export\s+)?(\w+)=["']?[^\s"']""", lines, re.MULTILINE)
+    names += re.findall(r"""^\s*(?:export\s+)?(\w+)=["']?[^\s"']""", read_text(ENVIRONMENT), re.MULTILINE)
     return any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in names)
 
 

@@ -17,17 +17,14 @@ from remote.node.gpu import apt, driver_packages, gpus
 from remote.node.gpu.apt import Failed
 from remote.node.home_folder import NODE_HOME
 from remote.shared import frames
-from remote.shared.files import read_json, write_json
+from remote.shared.files import read_json, read_text, write_json
 
 MACHINE_ID = Path("/etc/machine-id")
 
 
 def machine_id() -> str:
     """This machine's own name, in a home that others may share."""
-    try:
-        return MACHINE_ID.read_text().strip() or os.uname().nodename
-    except OSError:
-        return os.uname().nodename
+    return read_text(MACHINE_ID).strip() or os.uname().nodename
 
 
 FOLDER = NODE_HOME / "driver" / machine_id()
@@ -195,11 +192,7 @@ def install(request: Dict[str, Any], tell: apt.Tell) -> Dict[str, Any]:
 
 def check_system(os_release: Path) -> None:
     """Raise Failed where this is no Ubuntu."""
-    try:
-        text = os_release.read_text()
-    except OSError:
-        text = ""
-    names = dict(re.findall(r'^(ID|PRETTY_NAME)="?([^"\n]*)"?$', text, re.MULTILINE))
+    names = dict(re.findall(r'^(ID|PRETTY_NAME)="?([^"\n]*)"?$', read_text(os_release), re.MULTILINE))
     if names.get("ID") != "ubuntu":
         raise Failed("system_is_other", os=names.get("PRETTY_NAME") or "an unknown system")
 

@@ -8,6 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from remote.node import process
+from remote.node.gpu.gpu_usage import is_visible
+
 PCI = Path("/sys/bus/pci/devices")
 MODULE = Path("/sys/module/nvidia")
 REBOOT_REQUIRED = Path("/var/run/reboot-required")
@@ -99,15 +102,8 @@ def fabric_state(program: Optional[str]) -> str:
 
     A manager that is inactive here may run outside this container, so `program`, nvidia-smi, is asked as well.
     """
-    try:
-        query = subprocess.run(
-            ["systemctl", "is-active", FABRIC_SERVICE],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            timeout=QUERY_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    state = query.stdout.decode(errors="replace").strip() or "unknown"
+    _, answer = process.output_of(["systemctl", "is-active", FABRIC_SERVICE], QUERY_TIMEOUT_S)
+    state = answer.strip() or "unknown"
     if state == "inactive" and program is not None:
         status, output = ask(program, words=["-q"])
         return "active" if status == 0 and fabric_completed(output) else state
@@ -139,20 +135,20 @@ def holders(proc: Path = Path("/proc")) -> List[str]:
 
 def ask(program: str, timeout_s: float = QUERY_TIMEOUT_S, words: Sequence[str] = QUERY) -> Tuple[int, str]:
     """Return nvidia-smi's exit status and its output; -1: it hung. Takes little longer than the timeout."""
-    process = subprocess.Popen(
+    asking = subprocess.Popen(
         [program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        output, _ = process.communicate(timeout=timeout_s)
+        output, _ = asking.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        process.kill()
-        assert process.stdout is not None
-        process.stdout.close()  # its own children may have it open for long
+        asking.kill()
+        assert asking.stdout is not None
+        asking.stdout.close()  # its own children may have it open for long
         # Stuck in the driver, where no signal reaches it, it is left to the system.
         with suppress(subprocess.TimeoutExpired):
-            process.wait(END_S)
+            asking.wait(END_S)
         return -1, "nvidia-smi did not answer within {:g} s".format(timeout_s)
-    return process.returncode, output.decode(errors="replace")
+    return asking.returncode, output.decode(errors="replace")
 
 
 def rows_of(csv: str) -> List[List[str]]:
@@ -163,17 +159,11 @@ def rows_of(csv: str) -> List[List[str]]:
 
 def parse_gpus(csv: str, visible: Optional[str]) -> List[Dict[str, Any]]:
     """Return nvidia-smi's CSV rows of the devices in `visible`, by index or UUID (`None`: all; empty: no device)."""
-    visible_ids = None if visible is None else [word.strip() for word in visible.split(",")]
     gpus = []
     for index, uuid, name, memory, driver in rows_of(csv):
-        if (
-            visible_ids is not None
-            and index not in visible_ids
-            and not any(w and uuid.startswith(w) for w in visible_ids)
-        ):
-            continue
-        memory_mb = int(memory) if memory.isdigit() else None
-        gpus.append(
-            {"index": int(index), "uuid": uuid, "name": name, "memory_mb": memory_mb, "driver": driver}
-        )
+        if is_visible(int(index), uuid, visible):
+            memory_mb = int(memory) if memory.isdigit() else None
+            gpus.append(
+                {"index": int(index), "uuid": uuid, "name": name, "memory_mb": memory_mb, "driver": driver}
+            )
     return gpus

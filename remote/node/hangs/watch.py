@@ -14,7 +14,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 from remote.node import process
 from remote.node.hangs import worker_server
 from remote.node.hangs.rank_files import rank_files
-from remote.node.hangs.why import PROBLEMS, examine_ranks, note
+from remote.node.hangs.rank_hook.sitecustomize import note
+from remote.node.hangs.why import PROBLEMS, examine_ranks
 from remote.shared.constants import (
     HANG_AFTER_VARIABLE,
     HANG_OFF,

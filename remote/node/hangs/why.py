@@ -16,11 +16,11 @@ from typing import Any, BinaryIO, Dict, List, Optional
 from remote.node import process
 from remote.node.hangs import worker_server
 from remote.node.hangs.rank_files import STACKS, rank_files
-from remote.node.hangs.rank_hook.sitecustomize import STACKS_SIGNAL
+from remote.node.hangs.rank_hook.sitecustomize import STACKS_SIGNAL, note
 from remote.node.home_folder import NODE_HOME
 from remote.shared import frames
 from remote.shared.constants import CODE, RANK_LOG, RANK_METRICS, RANK_RECORD
-from remote.shared.files import read_json
+from remote.shared.files import read_json, read_text
 
 CPU_S = 1.0
 """The time of which a rank's share of a CPU is, and its input and output."""
@@ -110,7 +110,7 @@ def examine(run_dir: Path, rank: int) -> Dict[str, Any]:
         except PROBLEMS as error:
             note(files, "asking it: {!r}".format(error))
     if not activity["stacks"]:
-        activity["stacks"], activity["stacks_by"] = kernel_stack(pid), "kernel"
+        activity["stacks"], activity["stacks_by"] = read_of(pid, "stack"), "kernel"
     activity["wait_channel"] = read_of(pid, "wchan").strip("0\n")
     time.sleep(max(0.0, CPU_S - (time.monotonic() - began)))
     took, after = time.monotonic() - began, _work_of(tree)
@@ -118,15 +118,6 @@ def examine(run_dir: Path, rank: int) -> Dict[str, Any]:
         # A process that has ended since then has taken its part along.
         activity[name] = round(max(0.0, value - before[name]) / took, 3)
     return activity
-
-
-def note(files: str, problem: str) -> None:
-    """Record an error with its subject; on a full disk, nothing is recorded."""
-    try:
-        with open(files + ".problem", "a") as file:
-            file.write(problem + "\n")
-    except OSError:
-        return
 
 
 def wrote_s(run_dir: Path, rank: int) -> Optional[float]:
@@ -229,11 +220,6 @@ def stacks_by_signal(pid: int, path: str) -> str:
         return file.read(MOST_STACKS_BYTES).decode(errors="replace")
 
 
-def kernel_stack(pid: int) -> str:
-    """Return the kernel's stack of a process's main thread, which the system shows to root alone."""
-    return read_of(pid, "stack")
-
-
 TGKILL = {"x86_64": 234, "aarch64": 131}
 """The system call that sends a signal to one thread, by machine."""
 
@@ -307,10 +293,7 @@ def _has(status: str, mask: str) -> bool:
 
 def read_of(pid: int, name: str) -> str:
     """A file of the kernel's about a process; empty where it is gone, or may not be read."""
-    try:
-        return (PROC / str(pid) / name).read_text(errors="replace")
-    except OSError:
-        return ""
+    return read_text(PROC / str(pid) / name)
 
 
 def state_of(pid: int) -> Optional[str]:

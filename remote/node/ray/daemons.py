@@ -15,7 +15,7 @@ import socket
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Optional, Sequence
+from typing import Any, BinaryIO, Callable, Dict, List, Optional, Sequence, Tuple
 
 from remote.node import process, run_state
 from remote.node.home_folder import NODE_HOME
@@ -227,14 +227,30 @@ def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
     if not known:
         raise OSError("Ray was not started here")
     port, token = known["ports"]["dashboard"], (folder / "token").read_text()
+    ready, _ = _wait_for_nodes(request, output, "127.0.0.1", port, token, lambda: check_running(folder))
+    frames.write(output, ready)
+
+
+def _wait_for_nodes(
+    request: Dict[str, Any],
+    output: BinaryIO,
+    host: str,
+    port: int,
+    token: str,
+    check: Callable[[], None] = lambda: None,
+) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
+    """Wait until Ray's dashboard has all nodes of the request, and return the answer, and the nodes alive.
+
+    `check`: called between two looks; its errors end the wait.
+    """
     limit, beat = time.monotonic() + float(request["deadline_s"]), time.monotonic()
     while True:
-        ids = ids_of(alive(ask("127.0.0.1", port, token, NODES)), request["expected"])
+        nodes = alive(ask(host, port, token, NODES))
+        ids = ids_of(nodes, request["expected"])
         missing = sorted(request["expected"].keys() - ids.keys())
         if not missing or time.monotonic() > limit:
-            frames.write(output, {"t": frames.READY, "missing": missing, "ids": ids})
-            return
-        check_running(folder)
+            return {"t": frames.READY, "missing": missing, "ids": ids}, nodes
+        check()
         if time.monotonic() - beat > BEAT_S:
             frames.write(output, {"t": frames.WAITING, "missing": missing})
             beat = time.monotonic()
@@ -344,29 +360,8 @@ def command_kuberay_ready(request: Dict[str, Any], output: BinaryIO) -> None:
         raise OSError(
             "this pod is no worker of a RayCluster with a token: it has no variable {}".format(error)
         ) from None
-    limit, beat = time.monotonic() + float(request["deadline_s"]), time.monotonic()
-    while True:
-        nodes = alive(ask(host, DASHBOARD_PORT, token, NODES))
-        ids = ids_of(nodes, request["expected"])
-        missing = sorted(request["expected"].keys() - ids.keys())
-        if not missing or time.monotonic() > limit:
-            break
-        if time.monotonic() - beat > BEAT_S:
-            frames.write(output, {"t": frames.WAITING, "missing": missing})
-            beat = time.monotonic()
-        time.sleep(ASK_S)
+    ready, nodes = _wait_for_nodes(request, output, host, DASHBOARD_PORT, token)
     amounts = {str(node["node_ip"]): node.get("resources_total") or {} for node in nodes}
-    cpus = {address: float(amounts[address].get("CPU", 0)) for address in ids}
+    cpus = {address: float(amounts[address].get("CPU", 0)) for address in ready["ids"]}
     version = str(ask(host, DASHBOARD_PORT, token, VERSION).get("ray_version", ""))
-    address = "{}:{}".format(host, port)
-    frames.write(
-        output,
-        {
-            "t": frames.READY,
-            "missing": missing,
-            "ids": ids,
-            "cpus": cpus,
-            "address": address,
-            "version": version,
-        },
-    )
+    frames.write(output, dict(ready, cpus=cpus, address="{}:{}".format(host, port), version=version))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from remote.node.runs import nccl_log
+from remote.shared.files import read_text
 
 LOOK_S = 2.0
 PROC = Path("/proc")
@@ -101,12 +102,9 @@ class EndFacts:
 
 def memory_group(pid: int) -> Optional[Path]:
     """Return the folder of a process's memory control group; `None` without one, and for an ended process."""
-    try:
-        lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
-        status = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return None
-    if status in "ZX":  # it is counted to the root by now
+    lines = read_text(PROC / str(pid) / "cgroup").splitlines()
+    status = read_text(PROC / str(pid) / "stat").rpartition(")")[2].split()[:1]
+    if status in ([], ["Z"], ["X"]):  # it is gone, or counted to the root by now
         return None
     for line in lines:
         number, controllers, path = line.split(":", 2)
@@ -132,10 +130,7 @@ def kill_count(group: Path) -> Optional[int]:
 
 def kills_in(file: Path) -> Optional[int]:
     """The number in a line `oom_kill N`."""
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return None
+    lines = read_text(file).splitlines()
     counts = [line.split()[1] for line in lines if line.startswith("oom_kill ")]
     return int(counts[0]) if counts else None
 
@@ -145,10 +140,7 @@ def memory_limit(group: Optional[Path]) -> Optional[int]:
     limits: List[int] = []
     while group is not None and group != CGROUPS.parent:
         for name in ("memory.max", "memory.limit_in_bytes"):
-            try:
-                word = (group / name).read_text().strip()
-            except OSError:
-                continue
+            word = read_text(group / name).strip()
             limits += [int(word)] if word.isdecimal() else []
         group = group.parent
     lowest = min(limits) if limits else None
@@ -158,10 +150,7 @@ def memory_limit(group: Optional[Path]) -> Optional[int]:
 
 def limits(pid: int) -> Dict[str, int]:
     """Return the soft limits of a process that has some; empty where it is gone."""
-    try:
-        lines = (PROC / str(pid) / "limits").read_text().splitlines()
-    except OSError:
-        return {}
+    lines = read_text(PROC / str(pid) / "limits").splitlines()
     values = {}
     for title, name in LIMITS.items():
         for line in lines:

@@ -11,7 +11,7 @@ from remote.node.storage import checkpoints, outputs
 from remote.node.storage.sending import send_tree
 from remote.shared import frames
 from remote.shared.constants import ARTIFACTS, CHECKPOINTS, HANG_REPORT, NOTIFIED
-from remote.shared.files import is_regular
+from remote.shared.files import is_regular, size_of
 
 POLL_S = 0.2
 """How often growing files are looked at; the end of the run is noticed at once."""
@@ -62,7 +62,7 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         process.wait_for_end([state["pid"]], POLL_S)
     if not state["running"]:
         supervisor.clean_up(run_dir)
-    sizes = {path: _size(run_dir / path) for path in offsets}
+    sizes = {path: size_of(run_dir / path) for path in offsets}
     while any(offsets[path] < size for path, size in sizes.items()):
         _send_growth(run_dir, offsets, output)
     frames.write(output, {"t": frames.END, "state": state})
@@ -86,20 +86,11 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     frames.write(output, {"t": frames.DONE})
 
 
-def _size(path: Path) -> int:
-    """Return a file's size; 0 for a missing file, or something that is no plain file."""
-    try:
-        status = os.lstat(str(path))
-    except FileNotFoundError:
-        return 0
-    return status.st_size if is_regular(status) else 0
-
-
 def _send_growth(run_dir: Path, offsets: Dict[str, int], output: BinaryIO) -> int:
     """Send one chunk of each file that has grown; returns the number of frames."""
     sent = 0
     for path, offset in offsets.items():
-        if _size(run_dir / path) <= offset:
+        if size_of(run_dir / path) <= offset:
             continue
         with open(str(run_dir / path), "rb") as file:
             file.seek(offset)

@@ -36,22 +36,22 @@ def transports(log: bytes) -> List[str]:
     return sorted(word.decode(errors="replace") for word in names)
 
 
-def read(path: str) -> List[str]:
-    """Return the transports in a log file; empty without such a file."""
+def _log(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return transports(file.read(READ_BYTES))
-    except FileNotFoundError:
-        return []
+            return file.read(READ_BYTES)
+    except OSError:
+        return b""
+
+
+def read(path: str) -> List[str]:
+    """Return the transports in a log file; empty without such a file."""
+    return transports(_log(path))
 
 
 def network(path: str) -> Tuple[List[str], str]:
     """Return NCCL's interfaces by its log file, and its last warning; empty if unknown."""
-    try:
-        with open(path, "rb") as file:
-            log = file.read(READ_BYTES)
-    except OSError:
-        return [], ""
+    log = _log(path)
     interfaces = [name for line in _INTERFACES.findall(log) for name in _INTERFACE.findall(line)]
     names = list(dict.fromkeys(name.decode(errors="replace") for name in interfaces))
     warnings = _WARNING.findall(log)

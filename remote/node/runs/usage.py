@@ -13,7 +13,7 @@ from remote.node.gpu.gpu_usage import Feed
 from remote.node.runs.gpu_watch import GpuWatch
 from remote.shared import frames
 from remote.shared.constants import USAGE
-from remote.shared.files import read_json
+from remote.shared.files import read_json, read_text
 
 PROC = Path("/proc")
 NET = Path("/sys/class/net")
@@ -99,14 +99,6 @@ def physical(net: Path) -> List[str]:
     return [name for name in names if (net / name / "device").exists()] or [n for n in names if n != "lo"]
 
 
-def _read(path: Path) -> str:
-    """Read a file of the kernel's; empty without it (macOS)."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
 class Sampler:
     """Takes samples; rates are of the time since the sample before. To be closed.
 
@@ -126,14 +118,18 @@ class Sampler:
 
     @staticmethod
     def _read() -> Tuple[float, Optional[Tuple[int, int]], Counters]:
-        return time.monotonic(), parse_stat(_read(PROC / "stat")), parse_net(_read(PROC / "net" / "dev"))
+        return (
+            time.monotonic(),
+            parse_stat(read_text(PROC / "stat")),
+            parse_net(read_text(PROC / "net" / "dev")),
+        )
 
     def sample(self) -> Dict[str, Any]:
         """Return the load of the node. `seconds`: the time that the rates are of; fractions are 0 .. 1."""
         before, self._before = self._before, self._read()
         seconds = self._before[0] - before[0]
         received, sent = rates(before[2], self._before[2], self._interfaces, seconds)
-        used, total = parse_meminfo(_read(PROC / "meminfo")) or (None, None)
+        used, total = parse_meminfo(read_text(PROC / "meminfo")) or (None, None)
         disk = os.statvfs(self._home)
         return {
             "time": time.time(),

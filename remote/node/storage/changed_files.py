@@ -86,14 +86,17 @@ def find_changes(
                     if is_cache(entry.name):
                         continue
                     path = "{}/{}".format(inner, entry.name) if inner else entry.name
-                    status = _lstat(entry)
-                    if status is None:
-                        continue
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue  # removed since then
                     if stat.S_ISDIR(status.st_mode):
                         inside = status.st_dev == device and entry.path not in mounts
                         if inside and not is_environment(entry.path):
                             pending.append(path)
-                    elif uid in (None, status.st_uid) and _is_output(status, sent.get(path), began_ns):
+                        continue
+                    new = stat.S_ISREG(status.st_mode) and status.st_ctime_ns >= began_ns
+                    if new and uid in (None, status.st_uid) and not as_sent(status, sent.get(path)):
                         changes.add(prefix + path, status)
         except OSError:
             continue  # removed since then, or not readable
@@ -116,18 +119,6 @@ def is_cache(name: str) -> bool:
 def is_environment(folder: str) -> bool:
     """Return whether a folder is an environment of Python or conda."""
     return any(os.path.lexists(os.path.join(folder, mark)) for mark in ENVIRONMENT_MARKS)
-
-
-def _lstat(entry: "os.DirEntry[str]") -> "Optional[os.stat_result]":
-    try:
-        return entry.stat(follow_symlinks=False)
-    except OSError:
-        return None  # removed since then
-
-
-def _is_output(status: "os.stat_result", sent: Optional[Sequence[Any]], began_ns: int) -> bool:
-    changed = stat.S_ISREG(status.st_mode) and status.st_ctime_ns >= began_ns
-    return changed and not as_sent(status, sent)
 
 
 def as_sent(status: "os.stat_result", sent: Optional[Sequence[Any]], path: str = "") -> bool:

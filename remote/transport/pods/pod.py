@@ -183,6 +183,15 @@ class PodTransport:
         query += [("command", word) for word in argv]
         address = f"{settings.host}/api/v1/namespaces/{namespace}/pods/{name}/exec?{urlencode(query)}"
 
+        proxy: dict[str, Any] = {}
+        if settings.proxy:
+            parts = urlsplit(settings.proxy)
+            proxy = {
+                "http_proxy_host": parts.hostname,
+                "http_proxy_port": parts.port,
+                "proxy_type": parts.scheme,
+            }
+
         def dial() -> "websocket.WebSocket":
             return websocket.create_connection(
                 "ws" + address.removeprefix("http"),
@@ -192,7 +201,7 @@ class PodTransport:
                 sslopt=_tls(settings),
                 sockopt=DEAD_PEER_OPTIONS,
                 suppress_origin=True,
-                **_proxy(settings),
+                **proxy,
             )
 
         try:
@@ -224,18 +233,6 @@ def _tls(settings: Any) -> dict[str, Any]:  # noqa: ANN401 - the client's class 
         "server_hostname": getattr(settings, "tls_server_name", None),
     }
     return {"cert_reqs": ssl.CERT_REQUIRED} | {name: value for name, value in named.items() if value}
-
-
-def _proxy(settings: Any) -> dict[str, Any]:  # noqa: ANN401 - the client's class has no types
-    """Return the kubeconfig's proxy, as websocket-client takes it."""
-    if not settings.proxy:
-        return {}
-    address = urlsplit(settings.proxy)
-    return {
-        "http_proxy_host": address.hostname,
-        "http_proxy_port": address.port,
-        "proxy_type": address.scheme,
-    }
 
 
 class PodProcess:

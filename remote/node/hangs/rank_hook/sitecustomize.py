@@ -47,14 +47,18 @@ def begin_as_told() -> None:
 
 def begin(files: str) -> None:
     """Make this process report its activity. Also called in a process that others have started."""
-    for work in (_let_gloo_rest_at_exit, _register_signal, _watch_torch_distributed, _note_alone):
+    _do(files, _let_gloo_rest_at_exit, _register_signal, _watch_torch_distributed, _note_alone)
+
+
+def _do(files: str, *works: "Callable[[str], object]") -> None:
+    for work in works:
         try:
             work(files)
         except Exception as error:  # noqa: BLE001 - whatever it is, the script must go on
-            _note(files, error)
+            note(files, error)
 
 
-def _note(files: str, problem: object) -> None:
+def note(files: str, problem: object) -> None:
     """Keep what went wrong; a full disk keeps nothing."""
     try:
         with open(files + ".problem", "a") as file:
@@ -172,11 +176,7 @@ def _watch_torch_distributed(files: str) -> None:
 
 def _use_torch_distributed(files: str) -> None:
     """Start torch's worker server, and look out for its stores."""
-    for work in (_start_server, _note_stores):
-        try:
-            work(files)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the script must go on
-            _note(files, error)
+    _do(files, _start_server, _note_stores)
 
 
 def _note_stores(files: str) -> None:
