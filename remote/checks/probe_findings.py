@@ -107,19 +107,14 @@ def _health(name: str, health: Health) -> list[Finding]:
                 fix=f"remove files there, at least {MIN_INODES} (gpuctl exec -- df -i)",
             )
         )
-    return [*problems, *_hostname(name, health)]
-
-
-def _hostname(name: str, health: Health) -> list[Finding]:
-    """A hostname that peers can't use. gpuctl gives addresses only; a script may not."""
     addresses = health.hostname_addresses
     loopback = [address for address in addresses or () if address.startswith(LOOPBACK)]
-    if health.interface is not None and health.interface.startswith("lo"):
-        return []  # nodes that share this machine
-    if addresses and not loopback:
-        return []
+    shares_machine = health.interface is not None and health.interface.startswith("lo")
+    if shares_machine or (addresses and not loopback):
+        return problems
     state = f"is {loopback[0]}" if loopback else "has no answer" if addresses is None else "has no address"
-    return [
+    # gpuctl gives addresses only; a script may not.
+    problems.append(
         Finding(
             node=name,
             problem=f"its hostname {state} there: no peer can meet it by that name",
@@ -128,7 +123,8 @@ def _hostname(name: str, health: Health) -> list[Finding]:
             fatal=False,
             harmless=True,
         )
-    ]
+    )
+    return problems
 
 
 def _stale(name: str, stale: StaleProcess) -> Finding:

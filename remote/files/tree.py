@@ -108,14 +108,8 @@ class Tree:
 
     def why_skipped(self, name: str) -> str:
         """Return which part of a path is not sent, and why; empty if unknown."""
-        return next(
-            (
-                f"{skipped}: {why}"
-                for skipped, why in self.skipped.items()
-                if f"{name}/".startswith(f"{skipped}/")
-            ),
-            "",
-        )
+        around = (skipped for skipped in self.skipped if f"{name}/".startswith(f"{skipped}/"))
+        return next((f"{skipped}: {self.skipped[skipped]}" for skipped in around), "")
 
     @cached_property
     def packed(self) -> bytes:

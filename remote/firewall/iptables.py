@@ -185,12 +185,8 @@ def _owned(filter_: Filter, chain: str) -> Owned:
         return Owned(sources=None, there=any(rule.owner == chain for rule in filter_.chains[filter_.base]))
     sources: list[Network] = []
     for rule in rules:
-        if (
-            rule.verdict is not Verdict.ACCEPT
-            or rule.rest is not Match.YES
-            or not rule.sources
-            or rule.not_from
-        ):
+        accepts = rule.verdict is Verdict.ACCEPT and rule.rest is Match.YES
+        if not accepts or not rule.sources or rule.not_from:
             return Owned(sources=None, there=True)
         sources += rule.sources
     return Owned(sources=tuple(sources), there=True)

@@ -115,12 +115,8 @@ def works(state: Observed) -> bool:
 def another_version(plan: DriverPlan, state: Observed) -> str | None:
     """A note where a driver works that is of another branch than the one asked for, and so is left as it is."""
     works_now = str(state.facts.gpus[0]["driver"]) if state.facts.gpus else ""
-    if (
-        plan.source != "install"
-        or not plan.version
-        or not works_now
-        or works_now.split(".")[0] == plan.version
-    ):
+    asked_for = plan.version if plan.source == "install" else None
+    if not asked_for or not works_now or works_now.split(".")[0] == asked_for:
         return None
     return f"its driver {works_now} works and stays; branch {plan.version} was not installed"
 

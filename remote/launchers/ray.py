@@ -46,7 +46,16 @@ class Ray(Launcher):
                 if not fact.ray
             ),
             *not_the_first(rays, "Ray is", "install the same version on all nodes", fatal=True),
-            *(_too_old(name, facts[name]) for name, version in rays.items() if older(version, OLDEST)),
+            *(
+                Finding(
+                    node=name,
+                    problem=f"Ray is {version} for {facts[name].python_below}, which is older than "
+                    "what gpuctl starts",
+                    fix=f"install {OLDEST} or newer there, or name it with --pip 'ray[default,train]>={OLDEST}'",
+                )
+                for name, version in rays.items()
+                if older(version, OLDEST)
+            ),
         ]
 
     def drives(self, *, built_in: bool, search: bool) -> bool:
@@ -147,11 +156,3 @@ class RayService(Service):
 
 
 launcher = Ray()
-
-
-def _too_old(name: str, fact: Facts) -> Finding:
-    return Finding(
-        node=name,
-        problem=f"Ray is {fact.ray} for {fact.python_below}, which is older than what gpuctl starts",
-        fix=f"install {OLDEST} or newer there, or name it with --pip 'ray[default,train]>={OLDEST}'",
-    )

@@ -128,14 +128,12 @@ def launch(
         part = ["ray_ranks", node.run_dir, cwd, str(node.first_rank), str(node.nproc), ",".join(environment)]
         part += driver(run, facts, script, cpus, ids) if node.rank == 0 else []
     else:
-        command = (
-            script.command(fact.python) if script.search is None else search(script, facts, fact, cwd, env)
-        )
+        searches = script.search is not None
+        command = search(script, facts, fact, cwd, env) if searches else script.command(fact.python)
         part = ["rank", node.run_dir, cwd, "--", *command]
     if node.rank == 0:
-        own_script = (
-            script.kind != "built-in" and script.search is None
-        )  # gpuctl itself passes them on in the others
+        # In the others, gpuctl itself passes them on.
+        own_script = script.kind != "built-in" and script.search is None
         environment |= with_variables(ray, env) if own_script else ray
     words = node_payload.argv_on_node(fact.python, fact.home, *part)
     return launch_spec(node, fact, words, environment, grace_s=run.stop_grace_s)

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Callable, List, Optional, Sequence, Tuple
 
+from remote.shared.files import read_text
+
 POLL_S = 0.5
 """How often a process is looked at where the system can't wait for it."""
 MAX_OPEN_FILES = 1 << 20
@@ -44,11 +46,8 @@ def boot_id() -> str:
 def birth(pid: int) -> Optional[str]:
     """Return the birth of a process, in the system's own units; `None` without such a live process."""
     if sys.platform == "linux":
-        try:
-            fields = Path("/proc/{}/stat".format(pid)).read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        return None if fields[0] in "ZX" else fields[19]
+        fields = read_text(Path("/proc/{}/stat".format(pid))).rpartition(")")[2].split()
+        return None if not fields or fields[0] in "ZX" else fields[19]
     shown = subprocess.run(
         ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)], stdout=subprocess.PIPE, check=False
     )
@@ -98,13 +97,8 @@ def signal_group(group: int, number: int) -> None:
 
 def children(pid: int) -> List[int]:
     """Direct children of a process (Linux; elsewhere empty)."""
-    pids = []
-    for task in Path("/proc/{}/task".format(pid)).glob("*/children"):
-        try:
-            pids += [int(word) for word in task.read_text().split()]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return pids
+    tasks = Path("/proc/{}/task".format(pid)).glob("*/children")
+    return [int(word) for task in tasks for word in read_text(task).split()]
 
 
 def with_variable(name: str, value: str) -> List[int]:
@@ -123,10 +117,7 @@ def with_variable(name: str, value: str) -> List[int]:
 
 def name(pid: int) -> Optional[str]:
     """Return the system's name of a process (Linux; elsewhere, and without such a process, `None`)."""
-    try:
-        return Path("/proc/{}/comm".format(pid)).read_text().strip()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    return read_text(Path("/proc/{}/comm".format(pid))).strip() or None
 
 
 def start_detached(work: Callable[[int], None], died: str) -> None:

@@ -172,11 +172,9 @@ def requirements_of(
         package=base.package,
         projects=base.projects,
     )
-    return (
-        requirements_of_run
-        if wheels is None
-        else replace(requirements_of_run, wheels=tuple(_read_wheels(wheels, requirements_of_run).items()))
-    )
+    if wheels is None:
+        return requirements_of_run
+    return replace(requirements_of_run, wheels=tuple(_read_wheels(wheels, requirements_of_run).items()))
 
 
 def built_in_requirements(metadata: Iterable[str] | None = None) -> list[str]:
@@ -274,12 +272,10 @@ def _of_lock(lock: Path, wanted_for: Path) -> Source:
             break
         document = read_toml(place / "pyproject.toml")
         if "project" in document and workspace_above(place, folder) == folder:
-            files[(place / "pyproject.toml").relative_to(folder).as_posix()] = read_text(
-                place / "pyproject.toml"
-            )
-            return Source(
-                str(lock), "lock", files, _python_of(document), document["project"].get("name", place.name)
-            )
+            path = place / "pyproject.toml"
+            files[path.relative_to(folder).as_posix()] = read_text(path)
+            package = document["project"].get("name", place.name)
+            return Source(str(lock), "lock", files, _python_of(document), package)
     return Source(str(lock), "lock", files, _python_of(pyproject), EVERY if is_frame(folder) else None)
 
 

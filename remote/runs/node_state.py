@@ -167,14 +167,11 @@ def stop_on_node(
 
 def _grace(node: Node, header: Mapping[str, Any]) -> float:
     """Return the grace that a node says its ranks have. Raises BadAnswer."""
-    grace_s = header.get("grace_s")
-    if (
-        isinstance(grace_s, bool)
-        or not isinstance(grace_s, int | float)
-        or not 0 <= grace_s <= LONGEST_GRACE_S
-    ):
+    grace_s: Any = header.get("grace_s")
+    number = isinstance(grace_s, int | float) and not isinstance(grace_s, bool)
+    if not number or not 0 <= grace_s <= LONGEST_GRACE_S:
         raise BadAnswer(f"{node.name}: was told to stop a run, and said that its ranks have {grace_s!r} s.")
-    return grace_s
+    return float(grace_s)
 
 
 def stop_everywhere(

@@ -69,7 +69,11 @@ def open_tunnel(machine: Machine, timeout_s: float) -> "Tunnel | ProxyStream":
     shared, first = _take(bastion)
     try:
         if first:
-            _fulfil(shared, way, timeout_s)
+            try:
+                shared.client.set_result(connect_bastion(bastion, way, timeout_s))
+            except BaseException as error:
+                shared.client.set_exception(error)
+                raise
         # Others wait for the first one's attempt, which has its own deadlines, and share its outcome.
         return Tunnel(_channel(shared.client.result(), machine, timeout_s), shared)
     except RemoteError as error:
@@ -149,14 +153,6 @@ def _take(bastion: Address) -> tuple[_Shared, bool]:
             shared = _open[bastion] = _Shared(bastion=bastion)
         shared.users += 1
         return shared, first
-
-
-def _fulfil(shared: _Shared, way: SshSettings, timeout_s: float) -> None:
-    try:
-        shared.client.set_result(connect_bastion(shared.bastion, way, timeout_s))
-    except BaseException as error:
-        shared.client.set_exception(error)
-        raise
 
 
 def _release(shared: _Shared) -> None:

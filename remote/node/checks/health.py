@@ -11,6 +11,7 @@ from remote.node import listening, network, run_state
 from remote.node.checks import facts
 from remote.node.home_folder import NODE_HOME
 from remote.shared.constants import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RUNS
+from remote.shared.files import read_text
 
 HOSTNAME_TIMEOUT_S = 2.0
 NCCL_PACKAGES = ("nvidia_nccl_cu12", "nvidia_nccl_cu13")
@@ -32,10 +33,8 @@ def read(address: str) -> Dict[str, Any]:
 
 def mtu_of(interface: str) -> Optional[int]:
     """The interface's MTU, bytes."""
-    try:
-        return int(Path("/sys/class/net/{}/mtu".format(interface)).read_text())
-    except (OSError, ValueError):
-        return None
+    text = read_text(Path("/sys/class/net/{}/mtu".format(interface))).strip()
+    return int(text) if text.isdecimal() else None
 
 
 def addresses_of(name: str) -> Optional[List[str]]:

@@ -20,7 +20,7 @@ from remote.node.home_folder import NODE_HOME, refuse_noexec
 from remote.shared import frames
 from remote.shared.constants import ENVIRONMENTS as FOLDER
 from remote.shared.constants import WHEELS
-from remote.shared.files import read_json, walk_files, write_json
+from remote.shared.files import read_json, read_text, walk_files, write_json
 from remote.shared.wheels import record_digest
 
 ENVIRONMENTS = NODE_HOME / FOLDER
@@ -268,9 +268,10 @@ def run(
 
 def python_version(venv: Path) -> Optional[str]:
     """The version of an environment's Python, as uv or conda writes it down; `None` where they did not."""
-    if not (venv / "pyvenv.cfg").exists():
-        return python_of(venv)
-    match = re.search(r"^version_info\s*=\s*(\S+)", (venv / "pyvenv.cfg").read_text(), re.MULTILINE)
+    settings = read_text(venv / "pyvenv.cfg")
+    names = "\n".join(path.name for path in venv.glob("conda-meta/python-3.*.json"))
+    match = re.search(r"^version_info\s*=\s*(\S+)", settings, re.MULTILINE)
+    match = match or re.search(r"^python-(\d+\.\d+\.\d+)-", names, re.MULTILINE)
     return match.group(1) if match else None
 
 
@@ -362,13 +363,6 @@ def conda_commands(file: str, home: Path) -> List[List[str]]:
     if kind == "micromamba":
         return [[path, "create", "--yes", "--prefix", venv, "--file", file]]
     return [[path, "env", "create", "--prefix", venv, "--file", file]]
-
-
-def python_of(venv: Path) -> Optional[str]:
-    """Return the version of the environment's Python, as conda records it; `None` without a record."""
-    names = [path.name for path in venv.glob("conda-meta/python-3.*.json")]
-    matches = [re.match(r"python-(\d+\.\d+\.\d+)-", name) for name in names]
-    return next((match.group(1) for match in matches if match), None)
 
 
 def missing_wheels(

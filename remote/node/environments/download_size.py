@@ -25,30 +25,24 @@ def download_size(
     if words is None or build_lock.run([uv, *words], folder, environment, caller, quiet=True)[0] != 0:
         return 0  # why it can't be resolved, the installation says
     try:
-        return _missing_bytes(folder, environment)
+        cached = wheels_in(Path(environment.get("UV_CACHE_DIR") or os.path.expanduser("~/.cache/uv")))
+        total, requested = 0, 0
+        version = re.search(
+            r"^version_info\s*=\s*3\.(\d+)", (folder.parent / "venv" / "pyvenv.cfg").read_text(), re.M
+        )
+        for url, size in wheels_of(
+            (folder / RESOLVED).read_text(encoding="utf-8"), version and version.group(1)
+        ):
+            if name_of(url) in cached:
+                continue
+            if not size and requested < MOST_ASKED:
+                requested += 1
+                with contextlib.suppress(OSError, ValueError):
+                    size = uv_tool.size_of(url)
+            total += size
+        return total
     except (OSError, ValueError):
         return 0  # an installation does not fail for want of its size
-
-
-def _missing_bytes(folder: Path, environment: Dict[str, str]) -> int:
-    """Return the bytes of the resolved wheels that uv's cache lacks.
-
-    Raises OSError and ValueError for unusable files.
-    """
-    cached = wheels_in(Path(environment.get("UV_CACHE_DIR") or os.path.expanduser("~/.cache/uv")))
-    total, requested = 0, 0
-    version = re.search(
-        r"^version_info\s*=\s*3\.(\d+)", (folder.parent / "venv" / "pyvenv.cfg").read_text(), re.M
-    )
-    for url, size in wheels_of((folder / RESOLVED).read_text(encoding="utf-8"), version and version.group(1)):
-        if name_of(url) in cached:
-            continue
-        if not size and requested < MOST_ASKED:
-            requested += 1
-            with contextlib.suppress(OSError, ValueError):
-                size = uv_tool.size_of(url)
-        total += size
-    return total
 
 
 def resolving(install: List[str], folder: Path) -> Optional[List[str]]:

@@ -135,19 +135,12 @@ class Feed:
         self._open = bool(data)
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()[-MAX_LINE_BYTES:]
-        for line in lines:
-            self._take(line.decode(errors="replace"))
+        for row in filter(None, (parse_row(line.decode(errors="replace")) for line in lines)):
+            self._count, uuid, values = row
+            self._sampled[values["index"]] = time.monotonic()
+            if is_visible(values["index"], uuid, self._visible):
+                self._rows[values["index"]] = values
         return self._open
-
-    def _take(self, line: str) -> None:
-        row = parse_row(line)
-        if row is None:
-            return
-        self._count, uuid, values = row
-        index = values["index"]
-        self._sampled[index] = time.monotonic()
-        if is_visible(index, uuid, self._visible):
-            self._rows[index] = values
 
     def close(self) -> None:
         """End nvidia-smi. One that hangs in the driver is left to the system."""

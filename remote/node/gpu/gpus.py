@@ -10,6 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from remote.node import process
 from remote.node.gpu.gpu_usage import is_visible
+from remote.shared.files import read_text
 
 PCI = Path("/sys/bus/pci/devices")
 MODULE = Path("/sys/module/nvidia")
@@ -74,22 +75,11 @@ def bus(pci: Path) -> Bus:
     except OSError:
         devices = []
     for device in devices:
-        try:
-            vendor, kind = (device / "vendor").read_text().strip(), (device / "class").read_text().strip()
-        except OSError:
-            continue
+        vendor, kind = read_text(device / "vendor").strip(), read_text(device / "class").strip()
         if vendor == NVIDIA and kind.startswith(DISPLAY):
-            gpu_ids.append(_device_id(device))
+            gpu_ids.append(int(read_text(device / "device").strip() or "0", 16))
         switches += vendor == NVIDIA and kind.startswith(BRIDGE)
     return Bus(gpus=gpu_ids, switches=switches)
-
-
-def _device_id(device: Path) -> int:
-    """Return the device's id; 0 if it can't be read."""
-    try:
-        return int((device / "device").read_text(), 16)
-    except (OSError, ValueError):
-        return 0
 
 
 def needs_fabric(pci_bus: Bus) -> bool:

@@ -199,7 +199,7 @@ def stacks_by_signal(pid: int, path: str) -> str:
 
     It writes into a descriptor by its number: where that is no longer the file, it may be one of the script's.
     """
-    if not (holds_open(pid, path) and handles_signal(pid)):
+    if not (holds_open(pid, path) and _has(read_of(pid, "status"), "SigCgt:")):
         return ""
     size = before = os.path.getsize(path)
     thread = send(pid)
@@ -222,11 +222,6 @@ def stacks_by_signal(pid: int, path: str) -> str:
 
 TGKILL = {"x86_64": 234, "aarch64": 131}
 """The system call that sends a signal to one thread, by machine."""
-
-
-def handles_signal(pid: int) -> bool:
-    """Return whether a process has a handler for the signal: without it, the signal would kill the process."""
-    return _has(read_of(pid, "status"), "SigCgt:")
 
 
 def holds_open(pid: int, path: str) -> bool:

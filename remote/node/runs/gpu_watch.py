@@ -119,12 +119,8 @@ class GpuWatch:
         self._reported_at = now
         try:
             ends_in_s = self._ends_in_s(now)
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-        ) as error:  # no answer: use of the others is not known, and the next may come
-            self._warn(error)
+        except (OSError, ValueError, TypeError) as error:
+            self._warn(error)  # without an answer the others' use is not known, and the next may come
             return
         self._failures = 0
         if ends_in_s is not None:

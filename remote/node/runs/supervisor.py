@@ -100,9 +100,8 @@ def start(spec: Dict[str, Any], run_dir: Path) -> None:
 def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     """The supervisor itself: start the launcher, wait, clean up, write the exit status."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(
-        signal.SIGINT, lambda _number, _frame: None
-    )  # unlike SIG_IGN, the launcher does not inherit it
+    # Unlike SIG_IGN, the launcher does not inherit it.
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
     # Kept in mind until it is said that the run is under way: who stops it sooner has not made its start fail.
     early: List[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: early.append(number))
@@ -126,13 +125,11 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
         os.write(answers, "{} could not be started: {}".format(spec["argv"][0], error).encode())
         return
     end = ending.Ending(run_dir, launcher, ending.grace_of(run_dir, spec))
-    identity = {
+    record = {
         "pid": os.getpid(),
         "birth": process.birth(os.getpid()),
         "boot_id": process.boot_id(),
         "init_birth": process.birth(1),
-    }
-    launched = {
         "launcher": launcher.pid,
         "launcher_birth": process.birth(launcher.pid),
         "grace_s": ending.grace_of(run_dir, spec),
@@ -140,7 +137,7 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
         "gpus": spec.get("gpus", []),
     }
     try:
-        write_json(run_dir / "runner.json", dict(identity, **launched))
+        write_json(run_dir / "runner.json", record)
     except OSError as error:
         # Nobody could find the run again, so it must not go on.
         process.signal_group(launcher.pid, signal.SIGKILL)
@@ -230,15 +227,12 @@ def _write_exit(
         disk = os.statvfs(str(run_dir))
         free_bytes = disk.f_bavail * disk.f_frsize
         os.unlink(str(run_dir / ".reserve"))
-    full = (
-        end_reasons.ended(end_reasons.DISK_FULL, free_bytes=free_bytes)
-        if free_bytes < LOW_DISK_BYTES
-        else None
-    )
+    full = end_reasons.ended(end_reasons.DISK_FULL, free_bytes=free_bytes)
     with contextlib.suppress(OSError):
         order = run_dir / "stop"
         told_at = order.stat().st_mtime if stopped and order.exists() else None
-        ended = (ended or read_json(run_dir / REASON) or full) if exit_code != 0 else None
+        known = ended or read_json(run_dir / REASON) or (full if free_bytes < LOW_DISK_BYTES else None)
+        ended = known if exit_code != 0 else None
         if stopped and ended is None:
             ended = why_stopped(run_dir)
     write_json(
