@@ -82,8 +82,10 @@ def digests(node: Node, root: str, paths: Sequence[str]) -> dict[str, str]:
 
 def digests_in(node: str, body: bytes) -> dict[str, str]:
     """Return the digests of files that a node sent, by path. Raises BadAnswer."""
-    with reading(node, "its list of digests of earlier runs' files"):
+    try:
         return {str(path): str(digest) for path, digest in json.loads(body).items()}
+    except (AttributeError, ValueError, RecursionError) as error:
+        raise BadAnswer(f"{node} sent digests of earlier runs' files that can't be read.") from error
 
 
 def _bounded(number: Any) -> int:  # noqa: ANN401 - whatever the node sent

@@ -174,7 +174,10 @@ class _Task:
                     return None
                 return decision.failure(result, self.limits)
             except (KeyError, TypeError, ValueError) as error:
-                raise BadAnswer(f"{name}: no answer about its driver that can be read: {error!r}.") from error
+                raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> BadAnswer:
+        return BadAnswer(f"{self.machine.name}: no answer about its driver that can be read: {error!r}.")
 
     def _follow(self, attempt: str, follow_s: float) -> Mapping[str, Any]:
         """Follow an installation to its end, and report its progress."""
@@ -194,9 +197,7 @@ class _Task:
                 try:
                     since_s = float(header.get("since_s", 0.0))
                 except (TypeError, ValueError) as error:
-                    raise BadAnswer(
-                        f"{self.machine.name}: no answer about its driver that can be read: {error!r}."
-                    ) from error
+                    raise self._unreadable(error) from error
                 if result is None and since_s > next_s:
                     next_s = since_s + readiness.EVERY_S
                     doing = decision.progress(str(header.get("phase")), str(header.get("detail")))

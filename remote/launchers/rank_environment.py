@@ -6,17 +6,7 @@ from pathlib import PurePosixPath
 from inventories.runs.run import Run, RunNode
 from remote.facts import Facts
 from remote.launchers import nccl
-from remote.shared.constants import (
-    COMMIT_VARIABLE,
-    COMPILED_CODE,
-    DIRTY_VARIABLE,
-    ENVIRONMENTS,
-    JOB_ID_VARIABLE,
-    NODE_FOLDER,
-    RUN_DIR_VARIABLE,
-    RUN_ID_VARIABLE,
-    VISIBLE,
-)
+from remote.shared import constants
 
 
 def rank_environment(
@@ -28,16 +18,20 @@ def rank_environment(
     GPUCTL_METRICS, a file a rank.
     """
     environment = {
-        RUN_ID_VARIABLE: run.run,
-        JOB_ID_VARIABLE: run.job,
-        RUN_DIR_VARIABLE: node.run_dir,
+        constants.RUN_ID_VARIABLE: run.run,
+        constants.JOB_ID_VARIABLE: run.job,
+        constants.RUN_DIR_VARIABLE: node.run_dir,
         "OMP_NUM_THREADS": str(max(1, cores // node.nproc)),
     }
     if node.gpus:
         share = cores * len(node.gpus) // facts.driver.listed
-        environment |= {VISIBLE: ",".join(node.gpus), "OMP_NUM_THREADS": str(max(1, share // node.nproc))}
+        environment |= {
+            constants.VISIBLE: ",".join(node.gpus),
+            "OMP_NUM_THREADS": str(max(1, share // node.nproc)),
+        }
     if run.commit is not None:
-        environment |= {COMMIT_VARIABLE: run.commit.sha, DIRTY_VARIABLE: str(int(run.commit.dirty))}
+        environment[constants.COMMIT_VARIABLE] = run.commit.sha
+        environment[constants.DIRTY_VARIABLE] = str(int(run.commit.dirty))
     environment |= nccl.variables(facts, master_addr=run.master_addr, nodes=len(run.nodes))
     return {**environment, **compiled_code(facts, node.name), **env}
 
@@ -52,7 +46,7 @@ def compiled_code(facts: Facts, name: str) -> dict[str, str]:
         The variables, without variables that the node sets itself. Empty: the ranks use a Python of the machine, and
         torch keeps the code in /tmp.
     """
-    environments = PurePosixPath(facts.home) / NODE_FOLDER / ENVIRONMENTS
+    environments = PurePosixPath(facts.home) / constants.NODE_FOLDER / constants.ENVIRONMENTS
     parents = PurePosixPath(facts.python).parents
     environment = next((path for path in parents if path.parent == environments), None)
     if environment is None:
@@ -60,6 +54,6 @@ def compiled_code(facts: Facts, name: str) -> dict[str, str]:
     folder = environment / "compiled" / name
     return {
         variable: f"{folder}/{kind}"
-        for variable, kind in COMPILED_CODE.items()
+        for variable, kind in constants.COMPILED_CODE.items()
         if variable not in facts.compiled_code
     }

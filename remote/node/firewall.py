@@ -67,23 +67,19 @@ def read() -> Dict[str, Any]:
     Costs nothing where no firewall program is installed; needs root otherwise, by `sudo -n` if need be.
     """
     programs = find_programs()
-    unknown: Dict[str, Any] = {
-        "programs": programs,
-        "sudo": has_sudo(),
-        "root": None,
-        "saves": {},
-        "nft": None,
-        "files": {},
-        "unreadable": {},
-    }
     if not programs:
-        return unknown
+        return _state(programs)
     if os.geteuid() == 0:
         return _read_as_root(programs)
     try:
         return _as_root({"steps": None})
     except (OSError, ValueError) as error:
-        return dict(unknown, root=False, unreadable={"root": str(error)})
+        return _state(programs, root=False, unreadable={"root": str(error)})
+
+
+def _state(programs: List[str], **known: object) -> Dict[str, Any]:
+    unknown: Dict[str, Any] = {"root": None, "saves": {}, "nft": None, "files": {}, "unreadable": {}}
+    return dict(unknown, programs=programs, sudo=has_sudo(), **known)
 
 
 def has_sudo() -> bool:
@@ -127,15 +123,7 @@ def _read_as_root(programs: List[str]) -> Dict[str, Any]:
     files: Dict[str, Dict[str, str]] = {}
     for path in (*FILES, *sorted(glob.glob(ZONES))):
         _read_file(path, files, unreadable)
-    return {
-        "programs": programs,
-        "sudo": has_sudo(),
-        "root": True,
-        "saves": saves,
-        "nft": nft,
-        "files": files,
-        "unreadable": unreadable,
-    }
+    return _state(programs, root=True, saves=saves, nft=nft, files=files, unreadable=unreadable)
 
 
 def _start(argv: List[str]) -> "subprocess.Popen[bytes]":

@@ -53,8 +53,9 @@ class Node:
         self.python = machine.python or "python3"
         self.transport = transport
         self._booted = False
-        self._answered = False
-        self._takes_lines = True
+        self.answered = False
+        """Whether the node's part has answered."""
+        self.takes_lines = True
         """Whether the login shell may read from the sent bytes; unknown counts as yes."""
         self._lock = Lock()
 
@@ -176,13 +177,13 @@ class Node:
             try:
                 process = self.transport.start(line, window_bytes=window_bytes, awaits_input=True)
             except ConnectionLost as error:
-                if self._answered:
+                if self.answered:
                     raise
                 raise ConnectionLost(f"{error}{NEVER_HEARD}") from error
             self._booted = True
         talk = Conversation(self, command, process, timeout_s, bounds)
         try:
-            if self._takes_lines:
+            if self.takes_lines:
                 talk.wait_until_ready(login_shell.decoys(line))
             talk.send_bytes(BEGIN + ahead + document)
         except BaseException:
@@ -190,17 +191,9 @@ class Node:
             raise
         return talk
 
-    def mark_alive(self) -> None:
-        """Note that the node's part has answered."""
-        self._answered = True
-
-    def note_skipped_lines(self, skipped: int) -> None:
-        """Note how many lines nothing took: where all were left, later commands need not wait for the greeting."""
-        self._takes_lines = self._takes_lines and skipped < DECOY_COUNT
-
     def lost(self, event: str, greeting: Greeting) -> ConnectionLost:
         """Return the error of a conversation that broke off."""
-        if self._answered:
+        if self.answered:
             return ConnectionLost(f"{self.name}: {event}.")
         hint = NEVER_HEARD if greeting.ready else login_shell.silence(self.machine, greeting)
         return ConnectionLost(f"{self.name}: {event}.{hint}")
@@ -288,7 +281,7 @@ class Conversation:
         with self._named_errors():
             self._count_lines()
             for frame in frames.decode(self._reader.readline, self._reader.read):
-                self._node.mark_alive()
+                self._node.answered = True
                 yield frame
                 self._stream.next_frame()
         self._fail_if_it_ended(wait=True)
@@ -302,7 +295,8 @@ class Conversation:
             count = self._reader.readline(frames.CHUNK_BYTES).strip()
             self._counted = True
             if count.isdigit():
-                self._node.note_skipped_lines(int(count))
+                # If all lines were left, later commands need not wait for the greeting.
+                self._node.takes_lines &= int(count) < DECOY_COUNT
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:

@@ -40,10 +40,7 @@ def read() -> Dict[str, Any]:
     """Return `gpus`: the usable ones, and `driver`: the layers between them and the hardware."""
     devices = bus(PCI)
     program = shutil.which("nvidia-smi")
-    status: Optional[int] = None
-    smi_output = ""
-    if program is not None:
-        status, smi_output = ask(program)
+    status, smi_output = ask(program) if program is not None else (None, "")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {
         "gpus": parse_gpus(smi_output, visible) if status == 0 else [],

@@ -16,15 +16,7 @@ from remote.node.hangs import worker_server
 from remote.node.hangs.rank_files import rank_files
 from remote.node.hangs.rank_hook.sitecustomize import note
 from remote.node.hangs.why import PROBLEMS, examine_ranks
-from remote.shared.constants import (
-    HANG_AFTER_VARIABLE,
-    HANG_OFF,
-    HANG_REPORT,
-    HANGS,
-    RANK_LOG,
-    RANK_METRICS,
-    RANK_RECORD,
-)
+from remote.shared import constants
 from remote.shared.files import read_json, write_json
 
 LEAST_S = 120.0
@@ -44,7 +36,7 @@ FIRST_COLLECTIVES = 20
 FIRST_LINES, FIRST_BYTES = 1, 65536
 """Of metrics: one line may tell of the start."""
 NO_PULSE = worker_server.Pulse(entered=[], under_way=0)
-WATCHED = HANGS + "/watched"
+WATCHED = constants.HANGS + "/watched"
 """In the run's folder: the claim to watch it, with the watch's pid."""
 
 
@@ -116,11 +108,11 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> None:
     worth more than its watch: without it if no process can be started.
     """
     supervisor = read_json(run_dir / "runner.json")
-    after = environment.get(HANG_AFTER_VARIABLE, "")
-    if not supervisor or after == HANG_OFF:
+    after = environment.get(constants.HANG_AFTER_VARIABLE, "")
+    if not supervisor or after == constants.HANG_OFF:
         return
     try:
-        (run_dir / HANGS).mkdir(mode=0o700, exist_ok=True)
+        (run_dir / constants.HANGS).mkdir(mode=0o700, exist_ok=True)
         os.close(os.open(str(run_dir / WATCHED), os.O_CREAT | os.O_EXCL, 0o600))
         process.detach(lambda: Watch(run_dir, float(after) if after else None).keep_on(supervisor))
     except OSError:
@@ -160,13 +152,13 @@ class Watch:
         """
         if (self._run_dir / "stop").exists():
             return
-        records = (self._run_dir / RANK_RECORD.format("*")).parent.glob(Path(RANK_RECORD.format("*")).name)
+        records = self._run_dir.glob(constants.RANK_RECORD.format("*"))
         ranks = sorted(int(path.stem.rpartition("-")[2]) for path in records)
         if ranks:
             self._progress.began(now)
-        logs = self._changed({RANK_LOG.format(rank): self._size(RANK_LOG.format(rank)) for rank in ranks})
-        steps = self._changed(
-            {RANK_METRICS.format(rank): self._size(RANK_METRICS.format(rank)) for rank in ranks}
+        logs, steps = (
+            self._changed({name.format(rank): self._size(name.format(rank)) for rank in ranks})
+            for name in (constants.RANK_LOG, constants.RANK_METRICS)
         )
         if logs or steps:
             self._progress.sign(now, step=steps)
@@ -185,7 +177,7 @@ class Watch:
             }
             # Ranks that are just being ended have nothing to tell of the hang.
             if not (self._run_dir / "stop").exists():
-                write_json(self._run_dir / HANG_REPORT, report)
+                write_json(self._run_dir / constants.HANG_REPORT, report)
             self._progress.step(now)
 
     def _size(self, name: str) -> int:
@@ -220,7 +212,7 @@ class Watch:
         if len(self._pulses.get(rank, NO_PULSE).entered) > FIRST_COLLECTIVES:
             return True
         try:
-            with open(str(self._run_dir / RANK_METRICS.format(rank)), "rb") as file:
+            with open(str(self._run_dir / constants.RANK_METRICS.format(rank)), "rb") as file:
                 return file.read(FIRST_BYTES).count(b"\n") > FIRST_LINES
         except FileNotFoundError:
             return False
@@ -228,6 +220,6 @@ class Watch:
     def _forget(self) -> None:
         """Withdraw the report: the run makes progress."""
         try:
-            os.unlink(str(self._run_dir / HANG_REPORT))
+            os.unlink(str(self._run_dir / constants.HANG_REPORT))
         except FileNotFoundError:
             return

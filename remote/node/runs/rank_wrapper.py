@@ -20,15 +20,7 @@ from remote.node.hangs.rank_files import has_joined, hook_environment
 from remote.node.runs import nccl_log
 from remote.node.runs.end_facts import EndFacts
 from remote.node.runs.fork import SIGNALS, Fork, end_by
-from remote.shared.constants import (
-    JOB_ID_VARIABLE,
-    LAUNCHED_VARIABLE,
-    LOGS,
-    METRICS_VARIABLE,
-    RANK_LOG,
-    RANK_METRICS,
-    RANK_RECORD,
-)
+from remote.shared import constants
 from remote.shared.files import write_json
 
 LOOK_S = 2.0
@@ -99,13 +91,17 @@ def watch(run_dir: Path, program: str, start: Start) -> int:
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     record: Dict[str, Any] = {"rank": rank, "local_rank": local_rank, "launched_at": take_launch_time()}
     record.update(pid=os.getpid(), started_at=time.time())
-    path = run_dir / RANK_RECORD.format(rank)
-    metrics = run_dir / RANK_METRICS.format(rank)
-    log_path = str(run_dir / RANK_LOG.format(rank))
-    debug = nccl_debug(os.environ, str(run_dir / LOGS / "nccl-{}.log".format(rank)))
+    path = run_dir / constants.RANK_RECORD.format(rank)
+    metrics = run_dir / constants.RANK_METRICS.format(rank)
+    log_path = str(run_dir / constants.RANK_LOG.format(rank))
+    debug = nccl_debug(os.environ, str(run_dir / constants.LOGS / "nccl-{}.log".format(rank)))
     hook = hook_environment(os.environ, run_dir, rank)
     environment = dict(
-        os.environ, **{METRICS_VARIABLE: str(metrics)}, **debug, **hook, **wandb_run(os.environ, rank)
+        os.environ,
+        **{constants.METRICS_VARIABLE: str(metrics)},
+        **debug,
+        **hook,
+        **wandb_run(os.environ, rank),
     )
     with open(log_path, "ab", buffering=0) as log:
         try:
@@ -134,7 +130,7 @@ def watch(run_dir: Path, program: str, start: Start) -> int:
 
 def take_launch_time() -> float:
     """Return the time of the launch, unix seconds, and take it out of the environment that the ranks inherit."""
-    return float(os.environ.pop(LAUNCHED_VARIABLE))
+    return float(os.environ.pop(constants.LAUNCHED_VARIABLE))
 
 
 def wandb_run(environment: Mapping[str, str], rank: int) -> Dict[str, str]:
@@ -143,7 +139,7 @@ def wandb_run(environment: Mapping[str, str], rank: int) -> Dict[str, str]:
     Processes may not share a run of W&B, so ranks other than 0 have ids of their own. Empty: the user has chosen,
     or the process belongs to no job.
     """
-    job = environment.get(JOB_ID_VARIABLE)
+    job = environment.get(constants.JOB_ID_VARIABLE)
     if job is None or any(name in environment for name in WANDB_CHOICES):
         return {}
     return {"WANDB_RUN_ID": "{}-rank{}".format(job, rank) if rank else job, "WANDB_RESUME": "allow"}

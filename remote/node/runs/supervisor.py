@@ -21,18 +21,7 @@ from remote.node.home_folder import NODE_HOME, folders_named_in
 from remote.node.run_state import placed_for, runs_in_the_way, state, why_stopped
 from remote.node.runs import ending
 from remote.node.storage import outputs
-from remote.shared import frames
-from remote.shared.constants import (
-    ARTIFACTS,
-    CHECKPOINTS,
-    LAUNCHED_VARIABLE,
-    LOGS,
-    METRICS,
-    PLACE,
-    RANKS,
-    RUN_RECORD,
-    RUNS,
-)
+from remote.shared import constants, frames
 from remote.shared.files import read_json, temporary_beside, write_json
 
 RESERVE_BYTES = 64 * 1024
@@ -62,7 +51,7 @@ def launch(spec: Dict[str, Any]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for record in (NODE_HOME / RUNS).glob("*/{}/runner.json".format(spec["node"])):
+            for record in (NODE_HOME / constants.RUNS).glob("*/{}/runner.json".format(spec["node"])):
                 ended = state(record.parent).get("ended") or {}
                 if ended.get("reason") == end_reasons.RUNNER_KILLED:
                     clean_up(record.parent)
@@ -74,14 +63,14 @@ def launch(spec: Dict[str, Any]) -> None:
             except FileExistsError:
                 return
             if spec.get("record"):
-                write_json(run_dir / RUN_RECORD, spec["record"])
-            for name in (METRICS, RANKS, ARTIFACTS):
+                write_json(run_dir / constants.RUN_RECORD, spec["record"])
+            for name in (constants.METRICS, constants.RANKS, constants.ARTIFACTS):
                 (run_dir / name).mkdir(mode=0o700)
             placed = placed_for(run_dir)
             if placed.is_dir():
-                placed.rename(run_dir / CHECKPOINTS)
+                placed.rename(run_dir / constants.CHECKPOINTS)
             else:
-                (run_dir / CHECKPOINTS).mkdir(mode=0o700)
+                (run_dir / constants.CHECKPOINTS).mkdir(mode=0o700)
             if spec.get("code"):
                 outputs.begin(run_dir, spec["code"])
             start(spec, run_dir)
@@ -91,7 +80,7 @@ def launch(spec: Dict[str, Any]) -> None:
 
 def start(spec: Dict[str, Any], run_dir: Path) -> None:
     """Fork the supervisor and wait until its launcher runs; `run_dir` is there. Raises OSError with a sentence."""
-    (run_dir / LOGS).mkdir(mode=0o700)
+    (run_dir / constants.LOGS).mkdir(mode=0o700)
     (run_dir / ".reserve").write_bytes(b"\0" * RESERVE_BYTES)
     died = "the supervisor died before it could start {}".format(spec["argv"][0])
     process.start_detached(lambda answers: _supervise(spec, run_dir, answers), died)
@@ -108,11 +97,13 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
-    environment = {**os.environ, **spec["env"], LAUNCHED_VARIABLE: str(time.time())}
+    environment = {**os.environ, **spec["env"], constants.LAUNCHED_VARIABLE: str(time.time())}
     if spec.get("path_prefix"):
         environment["PATH"] = spec["path_prefix"] + os.pathsep + environment.get("PATH", os.defpath)
     log = os.open(
-        str(run_dir / LOGS / "{}.log".format(spec["node"])), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        str(run_dir / constants.LOGS / "{}.log".format(spec["node"])),
+        os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+        0o600,
     )
     process.adopt_orphans()
     process.allow_open_files()  # DataLoader workers hand each batch over as open files
@@ -184,8 +175,8 @@ def _end_run(run_dir: Path, end: ending.Ending, early: List[int]) -> None:
 
 def forget_place(run_dir: Path) -> None:
     """Remove the place: it may hold secrets of the user's, and is of no use once the ranks have begun."""
-    if (run_dir / PLACE).exists():
-        (run_dir / PLACE).unlink()
+    if (run_dir / constants.PLACE).exists():
+        (run_dir / constants.PLACE).unlink()
 
 
 def explain(run_dir: Path, ended: Dict[str, Any]) -> None:

@@ -23,30 +23,24 @@ from remote.node.storage.changed_files import LOOK_S, Changes, Output, find_chan
 from remote.node.storage.outside import MAX_LISTED, Outside, from_home, new_entry, written_outside
 from remote.node.storage.pushed import brought
 from remote.node.storage.sending import send_files
-from remote.shared import frames
+from remote.shared import constants, frames
 from remote.shared.checkpoint_sets import sets_in
-from remote.shared.constants import (
-    ARTIFACTS,
-    BESIDE_PROJECT,
-    CHECKPOINTS,
-    CODE_RECORD,
-    HANGS,
-    HOME_OUTPUTS,
-    LOGS,
-    METRICS,
-    OUTPUTS,
-    RANKS,
-    RAY,
-    RUN_DIR_VARIABLE,
-    USAGE,
-)
 from remote.shared.files import read_json, write_json
 from remote.shared.trees import matches
 
 LISTING = "outputs.json"
 LATE_S = 2 * LOOK_S
 """How long is waited for it: a call into a disk that hangs does not return."""
-RUN_FOLDERS = (ARTIFACTS, CHECKPOINTS, HANGS, LOGS, METRICS, RANKS, USAGE, "torchrun")
+RUN_FOLDERS = (
+    constants.ARTIFACTS,
+    constants.CHECKPOINTS,
+    constants.HANGS,
+    constants.LOGS,
+    constants.METRICS,
+    constants.RANKS,
+    constants.USAGE,
+    "torchrun",
+)
 """Folders of a run's folder that are brought in other ways, or are gpuctl's own."""
 
 
@@ -56,7 +50,7 @@ def begin(run_dir: Path, code: Dict[str, Any]) -> None:
     `home_folders`: the folders in the home folder in which files of the run count, too. `paths` and `names`: see
     `written_outside`. `ray_node`: the node's name, if Ray runs tasks on it.
     """
-    write_json(run_dir / CODE_RECORD, code)
+    write_json(run_dir / constants.CODE_RECORD, code)
 
 
 def keep(run_dir: Path) -> Dict[str, Any]:
@@ -64,12 +58,12 @@ def keep(run_dir: Path) -> Dict[str, Any]:
 
     A disk that hangs is not waited for, and one that fails is no error: the list says that it is not whole.
     """
-    code = read_json(run_dir / CODE_RECORD)
+    code = read_json(run_dir / constants.CODE_RECORD)
     if not code:
         return {}
     root, changes, done = code["root"], Changes(), Event()
     outside: List[Outside] = []
-    began_ns = os.lstat(str(run_dir / CODE_RECORD)).st_ctime_ns
+    began_ns = os.lstat(str(run_dir / constants.CODE_RECORD)).st_ctime_ns
 
     def work() -> None:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
@@ -100,23 +94,23 @@ def keep(run_dir: Path) -> Dict[str, Any]:
 
 def other_outputs(run_dir: Path, root: str, home_folders: Sequence[str]) -> Iterator[Tuple[str, str]]:
     """Yield the folders outside the project in which files of a run count, after what their paths begin with."""
-    if not os.path.lexists(os.path.join(root, HOME_OUTPUTS)):
+    if not os.path.lexists(os.path.join(root, constants.HOME_OUTPUTS)):
         for name in home_folders:
-            yield "{}/{}/".format(HOME_OUTPUTS, name), os.path.join(os.path.expanduser("~"), name)
-    if not os.path.lexists(os.path.join(root, RUN_DIR_VARIABLE)):
+            yield "{}/{}/".format(constants.HOME_OUTPUTS, name), os.path.join(os.path.expanduser("~"), name)
+    if not os.path.lexists(os.path.join(root, constants.RUN_DIR_VARIABLE)):
         for path in sorted(run_dir.iterdir()):
             is_run_file = path.name in RUN_FOLDERS or path.name.startswith(".")
             if path.is_dir() and not is_run_file and not path.is_symlink():
-                yield "{}/{}/".format(RUN_DIR_VARIABLE, path.name), str(path)
+                yield "{}/{}/".format(constants.RUN_DIR_VARIABLE, path.name), str(path)
 
 
 def _place(run_dir: Path, root: str, path: str) -> Tuple[str, str, str]:
     """Return the folder that a listed path is of, the path in it, and the folder's own place among the outputs."""
     first, _, inner = path.partition("/")
-    if first not in BESIDE_PROJECT or not inner or os.path.lexists(os.path.join(root, first)):
-        return root, path, OUTPUTS
-    folder = os.path.expanduser("~") if first == HOME_OUTPUTS else str(run_dir)
-    return folder, inner, "{}/{}".format(OUTPUTS, first)
+    if first not in constants.BESIDE_PROJECT or not inner or os.path.lexists(os.path.join(root, first)):
+        return root, path, constants.OUTPUTS
+    folder = os.path.expanduser("~") if first == constants.HOME_OUTPUTS else str(run_dir)
+    return folder, inner, "{}/{}".format(constants.OUTPUTS, first)
 
 
 def send(run_dir: Path, request: Dict[str, Any], output: BinaryIO) -> None:
@@ -146,7 +140,7 @@ def send(run_dir: Path, request: Dict[str, Any], output: BinaryIO) -> None:
             send_files(Path(folder), [inner], prefix, output)
         else:
             header = {
-                "path": "{}/{}".format(OUTPUTS, path),
+                "path": "{}/{}".format(constants.OUTPUTS, path),
                 "reason": "it was changed after the run had ended",
             }
             frames.write(output, dict(header, t=frames.SKIPPED))
@@ -199,15 +193,15 @@ WORKING_FOLDERS = "runtime_resources/working_dir_files/_ray_pkg_*"
 """In Ray's session folder: copies of a `working_dir` of a `runtime_env`, and the current folder of tasks with one."""
 
 
-ARTIFACTS = "artifacts/*"
+TASK_FOLDERS = "artifacts/*"
 """In Ray's session folder: the current folders of Ray Train's workers and of trials."""
 
 
-OWN_FILES = (LOGS, "runner.json", "exit.json", "stop")
+OWN_FILES = (constants.LOGS, "runner.json", "exit.json", "stop")
 """Files of the supervisor of Ray's daemons. Its folder is the current one of Ray's tasks."""
 
 
-LOOK_S = 2.0
+TASKS_LOOK_S = 2.0
 
 
 def written_by_tasks(node: str, sent: Dict[str, Any], began_ns: int) -> List[Outside]:
@@ -215,10 +209,10 @@ def written_by_tasks(node: str, sent: Dict[str, Any], began_ns: int) -> List[Out
 
     `sent`: paths of the project's files, which a `working_dir` holds, too.
     """
-    known = read_json(NODE_HOME / RAY / node / "node.json") if node else {}
+    known = read_json(NODE_HOME / constants.RAY / node / "node.json") if node else {}
     if not known:
         return []
-    limit = time.monotonic() + LOOK_S
+    limit = time.monotonic() + TASKS_LOOK_S
     listed: List[Outside] = []
     session = os.path.join(known["temp_dir"], "r", "session_latest")
     for path in _places(known["run_dir"], session, sent, began_ns, limit):
@@ -236,7 +230,7 @@ def _places(run_dir: str, session: str, sent: Dict[str, Any], began_ns: int, lim
         if name not in OWN_FILES and not is_cache(name) and not name.startswith("."):
             yield os.path.join(run_dir, name)
     session = os.path.realpath(session)
-    yield from sorted(glob.glob(os.path.join(session, ARTIFACTS)))
+    yield from sorted(glob.glob(os.path.join(session, TASK_FOLDERS)))
     folders = sorted(glob.glob(os.path.join(session, WORKING_FOLDERS)))
     copied = _with_ends(sent) if folders else set()
     for folder in folders:
