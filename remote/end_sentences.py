@@ -42,8 +42,25 @@ CAUSES = {
 """The cause of an error of a GPU or a backend, and the way out."""
 
 
+WITHOUT_FACTS = {
+    Reason.STOPPED: "stopped",
+    Reason.STOPPED_HUNG: "stopped, as it hung",
+    Reason.RESIZED: "stopped, as more machines can take part",
+    Reason.PEER_FAILED: "stopped, as another node had failed",
+    Reason.SHUT_DOWN: "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run",
+    Reason.REBOOTED: "the machine was rebooted during the run",
+    Reason.CONTAINER_RESTARTED: "the pod's container was started again during the run: Ray in it ended, as it does "
+    "where the head is lost, or its memory was used up (`kubectl describe pod` shows which)",
+    Reason.RUNNER_KILLED: "the supervisor of the run was killed from outside",
+    Reason.MACHINE_REMOVED: "the machine was removed or replaced before the run's end could be brought back",
+}
+"""The whole sentence on an end that has no facts."""
+
+
 def sentence(ended: Ended) -> str:
     """Return one line on the end: `exit status 3: RuntimeError: boom`. Also where its facts are not known."""
+    if ended.reason in WITHOUT_FACTS:
+        return WITHOUT_FACTS[ended.reason]
     match ended.reason:
         case Reason.OUT_OF_MEMORY if ended.cause is Cause.KERNEL_KILL:
             facts = ended.facts or EndFacts()
@@ -99,35 +116,28 @@ def sentence(ended: Ended) -> str:
                 f"Ray did not start {_rank(ended)} here{_within(ended) or ' in time'}: others may use what it has "
                 "(gpuctl ray stop ends them, too)"
             )
-        case Reason.STOPPED:
-            return "stopped"
-        case Reason.STOPPED_HUNG:
-            return "stopped, as it hung"
         case Reason.GPUS_IDLE:
             limit = "the limit" if ended.percent is None else f"{ended.percent:g} %"
             since = "" if ended.seconds is None else f" for {_long(ended.seconds)}"
             return f"stopped, as all its GPUs were below {limit}{since}"
-        case Reason.RESIZED:
-            return "stopped, as more machines can take part"
-        case Reason.PEER_FAILED:
-            return "stopped, as another node had failed"
-        case reason if reason in _OF_RANKS:
+        case Reason.DISK_FULL:
+            free = ended.free_bytes
+            full = "the disk is full"
+            return ended.detail or full if free is None else f"{full} ({free // 1024} kB free)"
+        case Reason.NO_RECORD:
+            return f"the run was never started here, or its folder {ended.detail or 'there'} is gone"
+        case Reason.NODE_LOST:
+            return _with_words(f"the node was lost and could not be reached again{_within(ended)}", ended)
+        case Reason.NODE_SILENT:
+            since = "for long" if ended.seconds is None else f"for {ended.seconds:.0f} s"
+            return (
+                f"the node was lost: it can be logged in to, but has said nothing {since}. Its disk may hang, its "
+                "memory be used up, or large packets be lost on the way."
+            )
+        case Reason.NODE_FAILED | Reason.UNREACHABLE | Reason.BAD_ANSWER:
+            return ended.detail or "it is not known what ended it"
+        case _:  # of a rank, without further facts
             return _with_words(exit_text(ended), ended)
-        case _:
-            return _of_node(ended)
-
-
-_OF_RANKS = frozenset(
-    {
-        Reason.EXIT_CODE,
-        Reason.SIGNAL,
-        Reason.TERMINATED,
-        Reason.CUDA_ERROR,
-        Reason.MODULE_NOT_FOUND,
-        Reason.FILE_NOT_FOUND,
-        Reason.LOST_PEER,
-    }
-)
 
 
 def _cause(ended: Ended) -> str:
@@ -194,41 +204,6 @@ def _gb(size: int | None) -> str:
     """`1.9 GB`, `64 MB`."""
     size = size or 0
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-
-
-def _of_node(ended: Ended) -> str:
-    """Return the sentence on a node that failed, if neither its launcher nor a rank failed."""
-    match ended.reason:
-        case Reason.DISK_FULL:
-            free = ended.free_bytes
-            full = "the disk is full"
-            return ended.detail or full if free is None else f"{full} ({free // 1024} kB free)"
-        case Reason.SHUT_DOWN:
-            return "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run"
-        case Reason.REBOOTED:
-            return "the machine was rebooted during the run"
-        case Reason.CONTAINER_RESTARTED:
-            return (
-                "the pod's container was started again during the run: Ray in it ended, as it does where the head is "
-                "lost, or its memory was used up (`kubectl describe pod` shows which)"
-            )
-        case Reason.RUNNER_KILLED:
-            return "the supervisor of the run was killed from outside"
-        case Reason.NO_RECORD:
-            return f"the run was never started here, or its folder {ended.detail or 'there'} is gone"
-        case Reason.NODE_LOST:
-            return _with_words(f"the node was lost and could not be reached again{_within(ended)}", ended)
-        case Reason.NODE_SILENT:
-            since = "for long" if ended.seconds is None else f"for {ended.seconds:.0f} s"
-            return (
-                f"the node was lost: it can be logged in to, but has said nothing {since}. Its disk may hang, its "
-                "memory be used up, or large packets be lost on the way."
-            )
-        case Reason.MACHINE_REMOVED:
-            return "the machine was removed or replaced before the run's end could be brought back"
-        case Reason.NODE_FAILED | Reason.UNREACHABLE | Reason.BAD_ANSWER:
-            return ended.detail or "it is not known what ended it"
-    raise ValueError(f"no sentence for {ended.reason}")
 
 
 def _waiting(ended: Ended) -> str:

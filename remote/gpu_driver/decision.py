@@ -150,98 +150,63 @@ def progress(phase: str, detail: str) -> str:
     return f"{phase_text}, held by {detail}" if phase == "lock" and detail else phase_text
 
 
+SENTENCES = {
+    "going on": "the installation of the driver has not ended within {limit}, and goes on there: wait, then run "
+    "gpuctl up again, which follows it. Its log there: {log}",
+    "no_sudo": "the driver can't be installed, as sudo refuses the login user there ({said}). Let it sudo without a "
+    "password, or install the driver yourself (--driver none leaves it to you)",
+    "system_is_other": "it runs {os}, and gpuctl installs the driver on Ubuntu only. Take an image of Ubuntu, or one "
+    "that brings the driver; or install it yourself (--driver none leaves it to you)",
+    "mirror": "{mirror} from there ({said}), so the driver can't be installed. Give the machine a way out to it (a "
+    "public address, NAT, or a proxy in its apt.conf), or take an image that brings the driver",
+    "lock": "{holder} has held {lock} for {waited}, so the driver can't be installed. Nothing was ended; run "
+    "gpuctl up again when that has finished (gpuctl exec -- ps aux shows it)",
+    "died": "the installation of the driver ended without a word while {doing}. Run gpuctl up again; its log there: "
+    "{log}",
+    "apt": "{doing} failed there: {clause}. Its log there: {log}",
+    "fabric_version": "the fabric manager is of version {manager} and the driver of version {driver}, and the GPUs "
+    "need the same. Name a branch that has both (--driver VERSION)",
+    "system": "the driver can't be installed: {clause}",
+    "no_packages": "its package mirrors offer no server branch of NVIDIA's driver, which Ubuntu has in the "
+    "components restricted and multiverse: enable them there, or take an image that brings the driver.{unfetched}",
+    "no_version": "Ubuntu offers no branch {version} of the driver there, but {branches}.{unfetched}",
+    "too_new": "its GPUs are too old for {request}: the last branch that knows them is {last}. Take an image or an "
+    "Ubuntu that has it, or name an older branch with --driver VERSION.{unfetched}",
+    "no_fabric": "Ubuntu offers no fabric manager there that fits the driver, and its GPUs are connected by "
+    "NVSwitches, which need one. Take an image that brings both.{unfetched}",
+    "kernel": "Ubuntu has no driver for its kernel {kernels}: neither modules nor headers to build them with, of the "
+    "branches {branches}. Boot a kernel of Ubuntu's (gpuctl exec -- sudo apt-get install -y linux-generic, then a "
+    "reboot), or take another image.{unfetched}",
+}
+"""Why an installation did not end well, by the node's reason, with the node's facts."""
+
+
 def failure(result: Mapping[str, Any], limits: Limits) -> str:
     """Why an installation did not end well, from the node's answer: whole sentences, without the machine's name.
 
     Raises KeyError, TypeError or ValueError where it is no such answer.
     """
-    return f"{_why(result, limits).rstrip('.')}."
-
-
-def _why(result: Mapping[str, Any], limits: Limits) -> str:
-    if result["state"] == "going on":
-        return (
-            f"the installation of the driver has not ended within {span(limits.install_s)}, and goes on there: wait, "
-            f"then run gpuctl up again, which follows it. Its log there: {LOG}"
-        )
-    reason, facts = result["reason"], result["facts"]
-    match reason:
-        case "no_sudo":
-            return (
-                f"the driver can't be installed, as sudo refuses the login user there ({facts['said']}). Let it sudo "
-                "without a password, or install the driver yourself (--driver none leaves it to you)"
-            )
-        case "system_is_other":
-            return (
-                f"it runs {facts['os']}, and gpuctl installs the driver on Ubuntu only. Take an image of Ubuntu, or "
-                "one that brings the driver; or install it yourself (--driver none leaves it to you)"
-            )
-        case "mirror":
-            host = f"the package mirror {facts['host']}" if facts["host"] else "no package mirror"
-            reached = "can't be reached" if facts["host"] else "could be reached"
-            return (
-                f"{host} {reached} from there ({facts['said']}), so the driver can't be installed. Give the machine "
-                "a way out to it (a public address, NAT, or a proxy in its apt.conf), or take an image that brings "
-                "the driver"
-            )
-        case "lock":
-            return (
-                f"{facts['holder']} has held {facts['lock']} for {span(float(facts['waited_s']))}, so the driver "
-                "can't be installed. Nothing was ended; run gpuctl up again when that has finished "
-                "(gpuctl exec -- ps aux shows it)"
-            )
-        case "died":
-            return (
-                f"the installation of the driver ended without a word while {progress(facts['phase'], '')}. Run "
-                f"gpuctl up again; its log there: {LOG}"
-            )
-        case "apt":
-            return f"{facts['doing']} failed there: {_clause(facts['said'])}. Its log there: {LOG}"
-        case "fabric_version":
-            return (
-                f"the fabric manager is of version {facts['manager']} and the driver of version {facts['driver']}, "
-                "and the GPUs need the same. Name a branch that has both (--driver VERSION)"
-            )
-        case "system":
-            return f"the driver can't be installed: {_clause(facts['said'])}"
-    return _no_packages(reason, facts)
-
-
-def _no_packages(reason: str, facts: Mapping[str, Any]) -> str:
-    """Return why no available package fits the machine."""
-    branches = listed([str(branch) for branch in facts["branches"]], limit=8)
-    unfetched = f" Not all lists of packages could be had: {_clause(facts['unfetched'])}." * bool(
-        facts["unfetched"]
-    )
-    match reason:
-        case "no_packages":
-            return (
-                "its package mirrors offer no server branch of NVIDIA's driver, which Ubuntu has in the components "
-                f"restricted and multiverse: enable them there, or take an image that brings the driver.{unfetched}"
-            )
-        case "no_version":
-            return (
-                f"Ubuntu offers no branch {facts['version']} of the driver there, but {branches}.{unfetched}"
-            )
-        case "too_new":
-            request = f"branch {facts['version']}" if facts["version"] else f"all there are ({branches})"
-            return (
-                f"its GPUs are too old for {request}: the last branch that knows them is {facts['last']}. Take an "
-                f"image or an Ubuntu that has it, or name an older branch with --driver VERSION.{unfetched}"
-            )
-        case "no_fabric":
-            return (
-                "Ubuntu offers no fabric manager there that fits the driver, and its GPUs are connected by "
-                f"NVSwitches, which need one. Take an image that brings both.{unfetched}"
-            )
-        case "kernel":
-            kernels = listed([str(kernel) for kernel in facts["kernels"]])
-            return (
-                f"Ubuntu has no driver for its kernel {kernels}: neither modules nor headers to build them with, of "
-                f"the branches {branches}. Boot a kernel of Ubuntu's (gpuctl exec -- sudo apt-get install -y "
-                f"linux-generic, then a reboot), or take another image.{unfetched}"
-            )
-    raise ValueError(f"no such reason: {reason}")
+    reason = "going on" if result["state"] == "going on" else result["reason"]
+    facts = {"limit": span(limits.install_s), "log": LOG, **result.get("facts", {})}
+    if "said" in facts:
+        facts["clause"] = _clause(facts["said"])
+    if "branches" in facts:
+        facts["branches"] = listed([str(branch) for branch in facts["branches"]], limit=8)
+        unfetched = f" Not all lists of packages could be had: {_clause(facts['unfetched'])}."
+        facts["unfetched"] = unfetched if facts["unfetched"] else ""
+    if reason == "mirror":
+        named = f"the package mirror {facts['host']} can't be reached"
+        facts["mirror"] = named if facts["host"] else "no package mirror could be reached"
+    elif reason == "lock":
+        facts["waited"] = span(float(facts["waited_s"]))
+    elif reason == "died":
+        facts["doing"] = progress(facts["phase"], "")
+    elif reason == "too_new":
+        every = f"all there are ({facts['branches']})"
+        facts["request"] = f"branch {facts['version']}" if facts["version"] else every
+    elif reason == "kernel":
+        facts["kernels"] = listed([str(kernel) for kernel in facts["kernels"]])
+    return f"{SENTENCES[reason].format(**facts).rstrip('.')}."
 
 
 def _clause(message: object) -> str:

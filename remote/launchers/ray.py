@@ -105,7 +105,7 @@ class Ray(Launcher):
         """Return whether Ray runs on a node."""
         if kuberay.keeps_ray([node.machine]):
             return node.name in kuberay.counted({node.name: node}).ids
-        return ray_daemons.runs_on(node)
+        return bool(node.call("ray_state", {"node": node.name})["running"])
 
     def may_have_daemons(self, cluster: ClusterFiles, machine: Machine) -> bool:
         """Return whether Ray was ever started on the cluster: then it has a token. In pods KubeRay starts it."""

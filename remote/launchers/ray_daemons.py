@@ -132,11 +132,6 @@ def _wait_until_ready(
     raise BadAnswer(f"{head.name}: it did not say whether Ray is ready.")
 
 
-def runs_on(node: Node) -> bool:
-    """Return whether Ray's daemons run on a node."""
-    return bool(node.call("ray_state", {"node": node.name})["running"])
-
-
 def end(node: Node) -> bool:
     """End Ray's daemons on a node; True if any ran. Raises NodeFailed if some remain."""
     return bool(node.call("ray_stop", {"node": node.name}, timeout_s=START_TIMEOUT_S)["was_there"])

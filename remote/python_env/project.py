@@ -112,7 +112,7 @@ def with_version(project: LocalProject, commit: Commit | None, root: Path) -> Lo
     `root`: the folder that is sent; `commit`: its own. Raises SyncRefused.
     """
     texts = (text for files in (project.files, *project.beside.values()) for _, text in files)
-    if commit is None or not is_of_git(texts):
+    if commit is None or not any(TOOLS.search(text) for text in texts):
         return project
     today = datetime.now(UTC).date()
     return replace(project, version=version_of(commit, describe(root), today))
@@ -406,11 +406,6 @@ OF_PROJECT = "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_{}"
 _TAG = re.compile(
     r"(?:[\w-]+-)?[vV]?(?P<release>\d+(?:\.\d+)*)(?P<rest>[-_.]?(?:a|b|rc|alpha|beta)\.?\d+)?(?:\+.*)?"
 )
-
-
-def is_of_git(texts: Iterable[str]) -> bool:
-    """Return whether a project's version comes from git. `texts`: the files that define its build."""
-    return any(TOOLS.search(text) for text in texts)
 
 
 def variables(version: str, names: Iterable[str]) -> dict[str, str]:

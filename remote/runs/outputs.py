@@ -121,15 +121,10 @@ def gather_parts(folder: RunFolder, nodes: Sequence[RunNode]) -> None:
                 )
                 if source.is_file() and not target.exists():
                     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    link_or_copy(source, target)
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Have a file in a second place, without its bytes twice where the disk has hard links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+                    try:
+                        os.link(source, target)
+                    except OSError:
+                        shutil.copy2(source, target)
 
 
 def _merge(came: Path, target: Path) -> None:

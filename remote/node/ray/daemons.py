@@ -168,11 +168,6 @@ def check_running(folder: Path) -> None:
         raise OSError("Ray ended: {}".format(last_words(folder)))
 
 
-def known_here(folder: Path) -> bool:
-    """Return whether daemons were started here, and not stopped again."""
-    return bool(read_json(folder / "node.json"))
-
-
 def running(folder: Path) -> bool:
     """Return whether the daemons that were started last are running."""
     known = read_json(folder / "node.json")

@@ -95,7 +95,7 @@ class Ray:
 
     def __init__(self, node: str) -> None:
         self._folder = daemons.folder_of(node)
-        self._ours = daemons.known_here(self._folder)
+        self._ours = bool(read_json(self._folder / "node.json"))
         self._vital = daemons.vital_processes(self._folder)
 
     def ended(self) -> bool:

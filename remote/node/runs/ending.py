@@ -262,11 +262,6 @@ def grace_of(run_dir: Path, launched: Dict[str, Any]) -> float:
     return float(order.get("grace_s", launched.get("grace_s", GRACE_S)))
 
 
-def set_grace(run_dir: Path, seconds: float) -> None:
-    """Have a run's ranks end within this time of their first signal, whatever its launch set."""
-    write_json(run_dir / STOP_GRACE, {"grace_s": seconds})
-
-
 def kill_ranks(records: Iterable[Dict[str, Any]]) -> None:
     """SIGKILL the process groups of a run's ranks, as their records name them.
 

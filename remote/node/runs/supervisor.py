@@ -275,7 +275,7 @@ def tell_to_stop(
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     if grace_s is not None:
         with contextlib.suppress(OSError):  # on a full disk the grace stays as it is
-            ending.set_grace(run_dir, grace_s)
+            write_json(run_dir / constants.STOP_GRACE, {"grace_s": grace_s})
     stop = run_dir / "stop"
     if not stop.exists():  # time, reason and signal are the ones of the first call
         temporary = temporary_beside(stop)
