@@ -169,6 +169,23 @@ DROPPED = {
 """Cloud → the rule that lets peers in. A cloud's own filter drops, it never rejects."""
 
 
+_ADDRESS_AND_FIREWALL = (
+    "see that private_ip in the inventory is an address of {on} itself (gpuctl exec -- ip addr), and that no "
+    "firewall there answers for it ({root}iptables -S INPUT)"
+)
+FIXES = {
+    "rejected": "open the firewall on {on} to the other nodes: `gpuctl train` does that itself as root or with a "
+    "sudo that needs no password; {by_hand}: {root}iptables -I INPUT -p tcp -s {sources} -j ACCEPT",
+    "refused": _ADDRESS_AND_FIREWALL,
+    "stranger": _ADDRESS_AND_FIREWALL,
+    "silent": "see whether {on} is overloaded (gpuctl exec -- uptime), and that no other program has its port "
+    "({root}ss -ltnp)",
+    "stalled": "set the interfaces to the MTU of the network between them ({root}ip link set dev IFACE mtu 1500), or "
+    "let ICMP type 3 code 4 in",
+}
+OTHER_FIX = "set private_ip in the inventory to an address of {on} that the other nodes can reach"
+
+
 def fix_of(
     failure: Failure, clouds: set[str | None], addresses: Mapping[str, str], *, root: str = SUDO
 ) -> str:
@@ -184,32 +201,8 @@ def fix_of(
     if failure.drop_outgoing or on_the_way_out:
         nodes = named(failure.drop_outgoing or failure.sources)
         return f"let TCP out on {nodes}: {root}iptables -S OUTPUT or {root}nft list ruleset shows the rule"
-    match failure.outcome:
-        case "timeout":
-            return (
-                DROPPED.get(cloud or "", "let in all TCP from the other nodes in the firewall between them")
-                + f"; if that is so, look for a DROP on {on}: {root}iptables -S INPUT"
-            )
-        case "rejected":
-            return (
-                f"open the firewall on {on} to the other nodes: `gpuctl train` does that itself as root or with "
-                f"a sudo that needs no password; by hand{'' if root else ', as root'}: "
-                f"{root}iptables -I INPUT -p tcp -s {sources} -j ACCEPT"
-            )
-        case "refused" | "stranger":
-            return (
-                f"see that private_ip in the inventory is an address of {on} itself (gpuctl exec -- ip addr), and "
-                f"that no firewall there answers for it ({root}iptables -S INPUT)"
-            )
-        case "silent":
-            return (
-                f"see whether {on} is overloaded (gpuctl exec -- uptime), and that no other program has its port "
-                f"({root}ss -ltnp)"
-            )
-        case "stalled":
-            return (
-                f"set the interfaces to the MTU of the network between them ({root}ip link set dev IFACE mtu 1500), "
-                "or let ICMP type 3 code 4 in"
-            )
-        case _:
-            return f"set private_ip in the inventory to an address of {on} that the other nodes can reach"
+    if failure.outcome == "timeout":
+        rule = DROPPED.get(cloud or "", "let in all TCP from the other nodes in the firewall between them")
+        return f"{rule}; if that is so, look for a DROP on {on}: {root}iptables -S INPUT"
+    by_hand = "by hand" if root else "by hand, as root"
+    return FIXES.get(failure.outcome, OTHER_FIX).format(on=on, root=root, sources=sources, by_hand=by_hand)

@@ -153,35 +153,35 @@ def driver_state(driver: Driver) -> DriverState:
     return "broken"
 
 
+_DMESG = f"{KERNEL_LOG} shows what the kernel says of {{}} (lines with NVRM and Xid)"
+_PROBLEMS = {
+    "absent": (
+        "{gpus} on the bus, and no driver",
+        "take an image that has one (gpuctl up --image …), or have Ubuntu's installed: gpuctl up --driver auto",
+    ),
+    "partial": (
+        "{gpus} on the bus, of which nvidia-smi lists {listed}",
+        f"{_DMESG.format('the others')}; reboot or replace the machine. In a container that was given no others that "
+        "is as it should be",
+    ),
+    "fabric": (
+        "{gpus} connected by NVSwitches, and their fabric manager is {fabric}, so that CUDA can't begin",
+        "gpuctl exec -- systemctl status nvidia-fabricmanager shows why; it has to be of the driver's version",
+    ),
+    "reboot": ("{gpus}, and the driver waits for a reboot{message}", "gpuctl exec -- sudo reboot, once"),
+    "broken": ("{gpus}, and the driver does not answer{message}", _DMESG.format("it")),
+}
+"""State of the driver → its problem, and the fix."""
+
+
 def driver_problem(driver: Driver) -> tuple[str, str] | None:
     """Return the problem of the driver, and the fix; `None`: no problem, or no GPU."""
-    state, gpus = driver_state(driver), plural(driver.devices, "NVIDIA GPU")
-    dmesg = f"{KERNEL_LOG} shows what the kernel says of {{}} (lines with NVRM and Xid)"
-    message = f": {driver.smi_said.splitlines()[0]}" if driver.smi_said else ""
-    if state == "absent":
-        return (
-            f"{gpus} on the bus, and no driver",
-            "take an image that has one (gpuctl up --image …), or have Ubuntu's installed: gpuctl up --driver auto",
-        )
-    if state == "partial":
-        return (
-            f"{gpus} on the bus, of which nvidia-smi lists {driver.listed}",
-            f"{dmesg.format('the others')}; reboot or replace the machine. In a container that was given no others "
-            "that is as it should be",
-        )
-    if state == "fabric":
-        return (
-            f"{gpus} connected by NVSwitches, and their fabric manager is {driver.fabric}, so that CUDA can't begin",
-            "gpuctl exec -- systemctl status nvidia-fabricmanager shows why; it has to be of the driver's version",
-        )
-    if state == "reboot":
-        return f"{gpus}, and the driver waits for a reboot{message}", "gpuctl exec -- sudo reboot, once"
-    if state == "broken":
-        return (
-            f"{gpus}, and the driver does not answer{message}",
-            dmesg.format("it"),
-        )
-    return None
+    if (state := driver_state(driver)) not in _PROBLEMS:
+        return None
+    problem, fix = _PROBLEMS[state]
+    gpus, message = plural(driver.devices, "NVIDIA GPU"), driver.smi_said.partition("\n")[0]
+    shown = f": {message}" if message else ""
+    return problem.format(gpus=gpus, listed=driver.listed, fabric=driver.fabric, message=shown), fix
 
 
 def reboot(node: Node) -> None:
