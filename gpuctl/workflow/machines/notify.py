@@ -81,11 +81,11 @@ def for_run(
     """
     note_targets(folder, targets)
     first, *peers = machines
-    others = [node.name for node in run.nodes[1:]]
+    followers = [node.name for node in run.nodes[1:]]
     ports = [port for port in RENDEZVOUS_PORTS if port != run.master_port]
     ends = {"address": run.master_addr, "port": secrets.choice(ports), "key": secrets.token_hex(16)}
     request = {
-        "ends": ends if others else None,
+        "ends": ends if followers else None,
         "targets": list(targets),
         "settings": settings(store),
         "run": {
@@ -100,12 +100,12 @@ def for_run(
             "hourly_usd": run.hourly_usd,
             "started": datetime.fromisoformat(run.started_at).timestamp() + run.nodes[0].clock_offset_s,
             "peers": {machine.name: machine.private_ip for machine in peers},
-            "others": others,
+            "followers": followers,
             "continues": continues,
         },
         "machine": _end_of(folder, inventory, first, first=True),
     }
-    return {first.name: request} | {name: {"ends": ends, "run": {"node": name}} for name in others}
+    return {first.name: request} | {name: {"ends": ends, "run": {"node": name}} for name in followers}
 
 
 def note_targets(folder: ClusterFolder, targets: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""How a run ended on its other nodes: these report it to the first one, which sends the notice of the run's end."""
+"""The ends of a run on its other nodes, which report them to the first one: that sends the notice of its end."""
 
 import contextlib
 import threading

@@ -43,20 +43,20 @@ def ended(
     run: Mapping[str, Any],
     state: Mapping[str, Any],
     now: float,
-    others: Mapping[str, Mapping[str, Any]] = {},
+    reports: Mapping[str, Mapping[str, Any]] = {},
 ) -> Optional[Notice]:
     """Return the notice of a run's end. `None`: it continues as another run.
 
-    `state`: of the run on this node. `others`: those of other nodes that have reported, with their first error.
+    `state`: of the run on this node. `reports`: the states of other nodes, with their first error.
     """
     if continues(state):
         return None
     at = float(state.get("ended_at") or now)
     seconds = max(0.0, at - run["started"])
     if succeeded(state) or is_victim(state):  # a failure elsewhere is the run's
-        state = next((end for end in others.values() if not succeeded(end) and not is_victim(end)), state)
+        state = next((end for end in reports.values() if not succeeded(end) and not is_victim(end)), state)
     node = state.get("node", run["node"])
-    silent = [name for name in run["others"] if name not in others]
+    silent = [name for name in run["followers"] if name not in reports]
     ending = state.get("ended") or {}
     reason = str(ending.get("reason"))
     error: Optional[Dict[str, Any]] = None
@@ -64,8 +64,8 @@ def ended(
         status, phrase, tone = "stopped", "was stopped", "warning"
     elif not succeeded(state):
         status, phrase, tone = "failed", "failed", "bad"
-        found = state["error"] if "error" in state else first_error(run_dir, node)
-        error = dict(found or {"rank": None, "node": node, "message": ""})
+        reported = state["error"] if "error" in state else first_error(run_dir, node)
+        error = dict(reported or {"rank": None, "node": node, "message": ""})
         known = REASONS.get(reason) or error["message"] or clean(str(ending.get("detail") or ""))
         error["message"] = known or "it is not known why"
     elif silent:

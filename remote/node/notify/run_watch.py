@@ -74,7 +74,7 @@ class RunWatch:
         self._hangs = 0
         self._hung = False
         self._peers = Peers(self._run["peers"], answers=is_alive)
-        self._others = other_ends.OtherEnds(self._run["others"], notify.get("ends"))
+        self._other_ends = other_ends.OtherEnds(self._run["followers"], notify.get("ends"))
         self._end = MachineEnd(notify["machine"])
 
     def keep_on(self, supervisor: Mapping[str, Any]) -> None:
@@ -94,14 +94,14 @@ class RunWatch:
             with contextlib.suppress(*UNREADABLE):
                 self.poll(time.time())
         with contextlib.suppress(*UNREADABLE):
-            limit = time.monotonic() + self._others.awaited_s(state(self._run_dir))
-            while pauses_s and self._others.missing() and time.monotonic() < limit:
-                self._others.wait(min(TICK_S, limit - time.monotonic()))
+            limit = time.monotonic() + self._other_ends.awaited_s(state(self._run_dir))
+            while pauses_s and self._other_ends.missing() and time.monotonic() < limit:
+                self._other_ends.wait(min(TICK_S, limit - time.monotonic()))
                 self.poll(time.time())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         now = time.time()
         try:
-            ends = self._others.reports
+            ends = self._other_ends.reports
             notice = run_notices.ended(self._run_dir, self._run, state(self._run_dir), now, ends)
         except UNREADABLE:
             notice = run_notices.ended_somehow(self._run, now)

@@ -37,7 +37,7 @@ RUN = {
     "hourly_usd": 6.0,
     "started": 1000.0,
     "peers": {},
-    "others": [],
+    "followers": [],
     "continues": False,
 }
 SETTINGS = {"secret": "s", "smtp": ""}
@@ -122,7 +122,7 @@ def test_failure_names_the_rank_that_failed_first(tmp_path: Path) -> None:
     ],
 )
 def test_ends_of_a_run(tmp_path: Path, state: dict[str, Any], nodes: int, type_: str, title: str) -> None:
-    made = ended(tmp_path, state, nodes=nodes, others=["gpu-1"][: nodes - 1])
+    made = ended(tmp_path, state, nodes=nodes, followers=["gpu-1"][: nodes - 1])
     assert (made.type, made.title) == (type_, title)
 
 
@@ -274,7 +274,7 @@ def test_run_on_two_nodes_ends_as_the_other_node_reports(
         run_dir.mkdir(parents=True)
         (run_dir / "exit.json").write_text(json.dumps({"exit_code": code, "ended": ending}))
     add_rank(other, 3, exit_code, 1.0, "ValueError: no data\n")
-    run = {**RUN, "nodes": 2, "others": ["gpu-1"]}
+    run = {**RUN, "nodes": 2, "followers": ["gpu-1"]}
     run_watch.begin(other, {"ends": way, "run": {"node": "gpu-1"}})
     run_watch.begin(first, {**notify_of(server), "run": run, "ends": way})
     wait_for(lambda: server.requests, what="the notice")

@@ -406,7 +406,7 @@ def test_one_notice_says_that_the_queue_is_empty(here: QueueHere) -> None:
         "hourly_usd": None,
         "started": time.time(),
         "peers": {},
-        "others": [],
+        "followers": [],
         "continues": False,
     }
     target = f"command:echo $GPUCTL_NOTIFY_TITLE >> {notices}"
