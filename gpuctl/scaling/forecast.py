@@ -21,6 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpuctl.command_results import same_fields
 from gpuctl.scaling.gradient_buckets import buckets_of
 from gpuctl.scaling.measurements import Layout, Measured
 from gpuctl.scaling.network_links import Bandwidth, Network, rounds
@@ -211,27 +212,20 @@ class Outlook:
 
     def document(self) -> "BenchForecast":
         """Return the element of the document of `bench --json`."""
-        forecast_, link = self.forecast, self.forecast.bandwidth if self.forecast else None
+        link = self.forecast.bandwidth if self.forecast else None
         return BenchForecast(
-            layout=self.layout.name,
-            nnodes=self.layout.nodes,
-            nproc_per_node=self.layout.nproc,
-            world_size=self.layout.world_size,
-            from_=self.base.layout.name,
-            steps=forecast_.steps if forecast_ else None,
-            bandwidth_gb_s=link.gb_s if link else None,
-            bandwidth_source=link.source if link else None,
-            buckets=forecast_.buckets if forecast_ else None,
-            latency_ms=forecast_.latency_ms if forecast_ else None,
-            communication_ms=forecast_.communication_ms if forecast_ else None,
-            step_ms=self.step_ms,
-            epoch_s=self.epoch_s,
-            samples_per_s=self.samples_per_s,
-            speed_up=self.speed_up,
-            efficiency=self.efficiency,
-            epoch_usd=self.epoch_usd,
-            measured_epoch_s=self.measured.epoch_s if self.measured else None,
-            why=self.why,
+            **same_fields(BenchForecast, self.forecast)
+            | same_fields(BenchForecast, self)
+            | {
+                "layout": self.layout.name,
+                "nnodes": self.layout.nodes,
+                "nproc_per_node": self.layout.nproc,
+                "world_size": self.layout.world_size,
+                "from_": self.base.layout.name,
+                "bandwidth_gb_s": link.gb_s if link else None,
+                "bandwidth_source": link.source if link else None,
+                "measured_epoch_s": self.measured.epoch_s if self.measured else None,
+            }
         )
 
 
@@ -245,13 +239,13 @@ class BenchForecast:
     world_size: int
     from_: str
     """The measured layout that the forecast starts from; `from` in JSON."""
-    steps: int | None
+    steps: int | None = None
     """Steps of an epoch."""
     bandwidth_gb_s: float | None
     bandwidth_source: str | None
-    buckets: int | None
-    latency_ms: float | None
-    communication_ms: Range | None
+    buckets: int | None = None
+    latency_ms: float | None = None
+    communication_ms: Range | None = None
     step_ms: Range | None
     epoch_s: Range | None
     samples_per_s: Range | None

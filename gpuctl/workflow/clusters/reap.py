@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from gpuctl.app import App
+from gpuctl.command_results import same_fields
 from gpuctl.command_results.upkeep import ReapFailure, ReapResult, ReapRow, UnknownUse
 from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.global_options import DEFAULT_CLUSTER
@@ -220,22 +221,16 @@ def row_of(cluster: FoundCluster, now: datetime, *, chosen: bool) -> ReapRow:
     since, end = read_time(cluster.since), read_time(cluster.expires_at)
     cost_usd = cluster.cost_usd(now) if cluster.machines else None
     return ReapRow(
-        cluster=cluster.name,
-        id=cluster.id,
-        owner=cluster.owner,
-        provider=cluster.provider,
-        region=cluster.region,
-        compartment=cluster.compartment,
-        machines=tuple(cluster.machines),
-        parts=tuple(cluster.resources),
-        since=cluster.since,
-        age_s=None if since is None else round((now - since).total_seconds()),
-        expires_at=cluster.expires_at,
-        left_s=None if end is None else round((end - now).total_seconds()),
-        expired=cluster.expired(now),
-        hourly_usd=cluster.hourly_usd,
-        cost_usd=None if cost_usd is None else round(cost_usd, 4),
-        chosen=chosen,
+        **same_fields(ReapRow, cluster)
+        | {
+            "cluster": cluster.name,
+            "parts": cluster.resources,
+            "age_s": None if since is None else round((now - since).total_seconds()),
+            "left_s": None if end is None else round((end - now).total_seconds()),
+            "expired": cluster.expired(now),
+            "cost_usd": None if cost_usd is None else round(cost_usd, 4),
+            "chosen": chosen,
+        }
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from gpuctl.command_results import same_fields
 from gpuctl.command_results.clusters import SetupPlan, SshAccess, UpPlan
 from gpuctl.text import clean, nothing_ends
 from gpuctl.workflow.machines.setup_state import NO_SETUP, Setup
@@ -310,29 +311,14 @@ def document(plan: Plan, setup: Setup = NO_SETUP, *, account_asked: bool = True)
     """Return the plan as `up --dry-run --json` shows it. `account_asked`: the account's resources are known."""
     ssh = SshAccess(cidrs=plan.ssh_cidrs, port=plan.ssh_port, unknown=plan.ssh_unknown or None)
     return UpPlan(
-        cluster=plan.spec.cluster,
-        provider=plan.provider,
-        region=plan.region,
-        account_asked=account_asked,
-        create=plan.create,
-        keep=tuple(machine.public() for machine in plan.keep),
-        end=plan.end,
-        resources=plan.resources,
-        image=plan.image,
-        image_why=plan.image_why,
-        driver=plan.driver,
-        terms=plan.terms,
-        ssh=ssh if plan.ssh_cidrs else None,
-        hourly_usd=plan.hourly_usd,
-        price=plan.price,
-        run_hourly_usd=plan.run_hourly_usd,
-        until_s=plan.until_s,
-        ending=plan.ending,
-        ends=plan.ends,
-        total_usd=plan.total_usd,
-        setup=SetupPlan(steps=setup.steps, machines=setup.machines),
-        notes=plan.notes,
-        requests=plan.requests,
+        **same_fields(UpPlan, plan)
+        | {
+            "cluster": plan.spec.cluster,
+            "account_asked": account_asked,
+            "keep": tuple(machine.public() for machine in plan.keep),
+            "ssh": ssh if plan.ssh_cidrs else None,
+            "setup": SetupPlan(steps=setup.steps, machines=setup.machines),
+        }
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpuctl.app import App
+from gpuctl.command_results import same_fields
 from gpuctl.scaling.bottleneck import bottleneck, comparable, contradicting, doubts
 from gpuctl.scaling.forecast import BenchForecast, Outlook, outlook
 from gpuctl.scaling.gradient_buckets import buckets_of
@@ -83,11 +84,8 @@ class Bench:
         first, limit = self.measured[0], bottleneck(self.measured)
         sound, wrong = comparable(self.measured), contradicting(self.measured)
         return BenchResult(
-            cluster=self.cluster,
-            script=self.script,
+            **same_fields(BenchResult, self),
             args=self.words,
-            status=self.status,
-            failure=self.failure,
             model=first.job.model,
             dataset=first.job.dataset,
             batch_size=first.job.batch_size if same_batch(self.measured) else None,
@@ -100,7 +98,6 @@ class Bench:
             bottleneck=limit.kind if limit else None,
             advice=f"{limit.sentence} {limit.advice}" if limit else None,
             doubts=tuple(doubts(self.measured)),
-            allreduce=self.allreduce,
             seconds=BenchSeconds(total=round(self.total_s, 3)),
             cost_usd=None if self.hourly_usd is None else self.hourly_usd * self.total_s / 3600,
         )

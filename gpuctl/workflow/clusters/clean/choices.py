@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from gpuctl.command_results import same_fields
 from gpuctl.command_results.upkeep import CleanItem
 from remote.files.leftovers import Item, RunFile
 from remote.shared.constants import ASIDE, OF_BENCH
@@ -171,13 +172,9 @@ def choose_on_node(node: str, items: Sequence[Item], facts: ClusterFacts, policy
         unique = not _is_of_bench(item) if item.kind == "written" else not is_all_here(item, facts.runs)
         choices.append(
             CleanItem(
+                **same_fields(CleanItem, item),
                 where=node,
                 cluster=facts.cluster,
-                kind=item.kind,
-                name=item.name,
-                bytes=item.bytes,
-                whole=item.whole,
-                shared=item.shared,
                 only_copy=item.kind in ("run", "written") and unique,
                 removes=removes,
                 why=why,
