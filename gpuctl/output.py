@@ -11,11 +11,12 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from gpuctl.errors import Usage
 from gpuctl.global_options import Options
-from gpuctl.text import ASCII, clean_lines
+from gpuctl.text import ASCII, clean, clean_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -215,3 +216,25 @@ def silence(stream: TextIO) -> None:
 def _unicode(stream: TextIO) -> bool:
     """True: every character can be written to the stream."""
     return (stream.encoding or "utf-8").lower().startswith("utf")
+
+
+class NodeLines:
+    """Prints each node's lines as they come, after its name if there are several. Called from several threads."""
+
+    def __init__(self, output: Output, *, several: bool) -> None:
+        self.output = output
+        self._several = several
+        self._lock = Lock()
+
+    def show(self, node: str, stream: str, line: str) -> None:
+        """Print a line of a node's `stdout` or `stderr`."""
+        text = line.rstrip("\r")
+        # Text for a file or another program is a result, and kept as it is.
+        if stream == "stderr" or self.output.stdout.isatty():
+            text = clean(text, sys.maxsize)
+        with self._lock:
+            (self.output.text if stream == "stdout" else self.output.say)(self.prefix(node) + text)
+
+    def prefix(self, node: str) -> str:
+        """Return the beginning of a node's lines."""
+        return f"{node}: " if self._several else ""

@@ -1,7 +1,5 @@
 """`gpuctl exec`: a command on every node, or on one."""
 
-import sys
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import click
@@ -9,11 +7,10 @@ import click
 from gpuctl.app import App
 from gpuctl.command_line import completions
 from gpuctl.command_line.options import TAIL, common_options, json_note
-from gpuctl.text import clean
+from gpuctl.output import NodeLines
 
 if TYPE_CHECKING:
     from gpuctl.command_results.nodes import CommandResult
-    from gpuctl.output import Output
 
 
 @click.command(context_settings=TAIL)
@@ -46,27 +43,14 @@ def command(app: App, rank: str | None, words: tuple[str, ...]) -> int:
     return 0 if all(result.exit_code == 0 for result in results) else 1
 
 
-class _Lines:
-    """Prints each node's lines as they come, behind its name where there are several."""
-
-    def __init__(self, output: "Output", *, several: bool) -> None:
-        self._output = output
-        self._several = several
-        self._lock = Lock()
+class _Lines(NodeLines):
+    """Prints the output of a command on the nodes."""
 
     def line(self, node: str, stream: str, line: bytes) -> None:
         """Print a line."""
-        text = line.decode(errors="replace").rstrip("\r")
-        # What goes into a file or another program is a result, and kept as it is.
-        if stream == "stderr" or self._output.stdout.isatty():
-            text = clean(text, sys.maxsize)
-        with self._lock:
-            (self._output.text if stream == "stdout" else self._output.say)(self._prefix(node) + text)
+        self.show(node, stream, line.decode(errors="replace"))
 
     def ended(self, result: "CommandResult") -> None:
         """Print the exit status where it is not 0."""
         if result.exit_code != 0:
-            self._output.say(f"{self._prefix(result.node)}exit status {result.exit_code}")
-
-    def _prefix(self, node: str) -> str:
-        return f"{node}: " if self._several else ""
+            self.output.say(f"{self.prefix(result.node)}exit status {result.exit_code}")

@@ -6,7 +6,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Lock, get_ident
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
 from gpuctl.app import App
 from gpuctl.command_results.nodes import TaskOnNode, TaskResult
-from gpuctl.text import clean
+from gpuctl.output import NodeLines
 from gpuctl.workflow.machines.access import chosen, with_ssh
 from inventories.text import plural
 
@@ -60,12 +59,12 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
             app.output.say(
                 f"note: {step.name} names hosts of its own; gpuctl fab runs it on the cluster's nodes"
             )
-    show, several = _Show(app), len(machines) > 1
+    lines = NodeLines(app.output, several=len(machines) > 1)
     work = Work(
         app=app,
         fabfile=fabfile,
         out=app.output.stderr if app.options.json else app.output.stdout,
-        show=None if app.options.json else lambda machine: show.of(machine if several else None),
+        show=None if app.options.json else lambda machine: partial(lines.show, machine.name),
     )
     documents: list[TaskResult] = []
     failed = ""
@@ -154,25 +153,6 @@ class Lines(io.TextIOBase):
             if self._rest and self._show is not None:
                 self._show(self._stream, self._rest)
             self._rest = ""
-
-
-@dataclass(frozen=True)
-class _Show:
-    """Shows lines of several threads, as `gpuctl exec` does."""
-
-    app: App
-    lock: Lock = field(default_factory=Lock)
-
-    def of(self, machine: "Machine | None") -> "ShowLine":
-        """Return a function that shows a machine's lines, after its name unless it is the only machine."""
-        return partial(self._line, f"{machine.name}: " if machine else "")
-
-    def _line(self, prefix: str, stream: Stream, line: str) -> None:
-        text, output = line.rstrip("\r"), self.app.output
-        if stream == "stderr" or output.stdout.isatty():
-            text = clean(text, sys.maxsize)
-        with self.lock:
-            (output.text if stream == "stdout" else output.say)(prefix + text)
 
 
 class Work:
