@@ -9,6 +9,7 @@ from inventories import codec
 
 if TYPE_CHECKING:
     from inventories.machine import MachineInfo, MachineState
+    from inventories.runs.queue import QueueStatus
     from inventories.specs.gpu_driver import DriverPlan
     from inventories.specs.setup_steps import SetupStep
     from provision.pricing.plan_price import PlanPrice
@@ -154,6 +155,8 @@ class ClusterStatus(ClusterInfo):
     """Its use, if it ends after a time without use. `None`: it does not."""
     notices: "tuple[Undelivered, ...] | None" = field(default=None, metadata=codec.OMITTED)
     """Notifications that did not arrive. `None`: the cluster had no notifications, or it is not known."""
+    queue: "QueueStatus | None" = field(default=None, metadata=codec.OMITTED)
+    """Its queue of runs. `None`: nothing runs or waits in it, and it is not paused."""
     cost_usd: float | None
     """Since each machine was made, by list price."""
     runs: tuple[str, ...]

@@ -1,5 +1,6 @@
 """`gpuctl queue`: runs that the cluster's first machine starts, one after the other, without this computer."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,10 +19,15 @@ from gpuctl.command_line.options_after_script import check_options
 from gpuctl.errors import Usage
 from gpuctl.option_table.queue_options import NOT_QUEUED, QueueSettings
 from gpuctl.option_table.train_options import TrainSettings
+from inventories.text import listed, plural
 
 if TYPE_CHECKING:
     from gpuctl.command_line.job_file.read import Job
     from inventories.runs.queue import Queue
+
+
+ENTRIES_SHOWN = 20
+PAUSED = "The queue is paused: no entry starts until gpuctl queue resume"
 
 
 @click.group(params=global_options())
@@ -68,20 +74,28 @@ def add(app: App, words: tuple[str, ...], job: "Job | None", **options: Any) -> 
     from gpuctl.command_line.job_file.command import what_runs
     from gpuctl.library.options import train_request
     from gpuctl.option_table.queue_options import SWEEP_TAG, queue_settings
+    from gpuctl.scripts.arguments import typed_line
     from gpuctl.workflow.jobs.queue_add import add
 
     settings = queue_settings(**{name: options.pop(name) for name in ("priority", "after", "sweep")})
     all_words, project = what_runs(words, job)
     request = train_request(all_words, run_options(app, {**options, "project": project}))
     request = check_options(app, request)
-    entries = add(app, request, settings)
+    queue = add(app, request, settings)
     if app.options.json:
-        app.output.json({"entries": entries} if settings.sweep else entries[0])
+        app.output.json({"entries": queue.entries} if settings.sweep else queue.entries[0])
         return 0
-    for entry in entries:
-        app.output.say(f"entry {entry.entry} waits: run {entry.run}")
+    for entry in queue.entries[:ENTRIES_SHOWN]:
+        ahead = "is next" if not entry.ahead else f"waits behind {plural(entry.ahead, 'other')}"
+        app.output.say(
+            f"entry {entry.entry} {ahead}: {typed_line(entry.script, entry.args)} (run {entry.run})"
+        )
+    if len(queue.entries) > ENTRIES_SHOWN:
+        app.output.say(f"and {len(queue.entries) - ENTRIES_SHOWN} more: gpuctl queue ls")
+    if queue.paused:
+        app.output.say(PAUSED)
     if settings.sweep:
-        tag = f"{SWEEP_TAG}={entries[0].tags[SWEEP_TAG]}"
+        tag = f"{SWEEP_TAG}={queue.entries[0].tags[SWEEP_TAG]}"
         app.output.say(f"compare them once they have ended: gpuctl results --tag {tag}")
     return 0
 
@@ -104,7 +118,9 @@ def move(app: App, entries: tuple[str, ...], before: str | None, last: bool) -> 
     """Move entries that wait; they take the priority of their new place."""
     if before and last:
         raise Usage("--before and --last exclude each other: name one place.")
-    _change(app, "move", entries, before or ("last" if last else "first"))
+    place = before or ("last" if last else "first")
+    done = f"in front of entry {before}" if before else "to the end" if last else "to the front"
+    _change(app, f"moved {_named(entries)} {done}", "move", entries, place)
 
 
 @command.command("rm")
@@ -112,27 +128,34 @@ def move(app: App, entries: tuple[str, ...], before: str | None, last: bool) -> 
 @click.argument("entries", nargs=-1, required=True, metavar="ENTRY...")
 def rm(app: App, entries: tuple[str, ...]) -> None:
     """Remove entries that wait. The run of an active entry is ended by `gpuctl stop`."""
-    _change(app, "remove", entries)
+    _change(app, f"removed {_named(entries)}", "remove", entries)
 
 
 @command.command("pause")
 @common_options
 def pause(app: App) -> None:
     """Start no further entry. The active run continues."""
-    _change(app, "pause")
+    _change(app, "paused the queue", "pause")
 
 
 @command.command("resume")
 @common_options
 def resume(app: App) -> None:
     """Start entries again after `gpuctl queue pause`."""
-    _change(app, "resume")
+    _change(app, "resumed the queue", "resume")
 
 
-def _change(app: App, action: Any, entries: tuple[str, ...] = (), place: str = "") -> None:  # noqa: ANN401
+def _named(entries: Sequence[str]) -> str:
+    return f"{'entry' if len(entries) == 1 else 'entries'} {listed([*entries])}"
+
+
+def _change(app: App, done: str, action: Any, entries: tuple[str, ...] = (), place: str = "") -> None:  # noqa: ANN401
+    """Change the queue, and print it. `done`: a line on it for people."""
     from gpuctl.workflow.jobs.queue import change
 
-    _report(app, change(app, action, entries, place))
+    queue = change(app, action, entries, place)
+    app.output.say(done)
+    _report(app, queue)
 
 
 def _report(app: App, queue: "Queue") -> None:
@@ -140,11 +163,17 @@ def _report(app: App, queue: "Queue") -> None:
     if app.options.json:
         app.output.json(queue)
         return
-    if not queue.entries:
-        app.output.say("The queue is empty. Add a run: gpuctl queue add my.py")
-        return
-    from gpuctl.tables.lists import queue_table
+    if queue.entries:
+        from gpuctl.tables.lists import queue_table
 
-    app.output.table(queue_table(queue.entries))
+        app.output.table(queue_table(queue.entries))
+    else:
+        app.output.say("The queue is empty. Add a run: gpuctl queue add my.py")
+    errors: dict[str, list[str]] = {}
+    for entry in queue.entries:
+        if entry.error:
+            errors.setdefault(entry.error, []).append(entry.entry)
+    for error, numbers in errors.items():
+        app.output.say(f"{_named(numbers)}: {error}")
     if queue.paused:
-        app.output.say("The queue is paused: no entry starts until gpuctl queue resume")
+        app.output.say(PAUSED)

@@ -18,7 +18,7 @@ from gpuctl.scripts.arguments import typed_line
 from gpuctl.tables.layout import FittedTable
 from gpuctl.tables.run import STATUS_STYLES
 from inventories.machine import MachineInfo
-from inventories.runs.queue import QueueEntry
+from inventories.runs.queue import QueueEntry, QueueStatus
 from inventories.text import plural
 from provision.records import EndGuard
 
@@ -63,8 +63,10 @@ def queue_table(entries: Sequence[QueueEntry], now: datetime | None = None) -> R
     columns: dict[str, Callable[[QueueEntry], str | Text]] = {
         "entry": lambda row: row.entry,
         "state": lambda row: Text(row.state, STATUS_STYLES.get(row.state, "yellow")),
-        "run": lambda row: row.run if row.started_at else text.UNKNOWN,
+        "run": lambda row: row.run,
     }
+    if len({row.nodes for row in entries if row.nodes}) > 1:
+        columns["nodes"] = lambda row: ", ".join(row.nodes) or text.UNKNOWN
     if any(row.name for row in entries):
         columns["name"] = lambda row: row.name or text.UNKNOWN
     if any(row.priority for row in entries):
@@ -136,8 +138,18 @@ def machines_table(cluster: ClusterStatus | ClusterSummary) -> RenderableType:
     notes += [Text(_guard_note(guard), "" if guard.armed else "yellow") for guard in cluster.ends or ()]
     if isinstance(cluster, ClusterStatus) and cluster.idle is not None:
         notes.append(_idle_note(cluster.idle))
+    if isinstance(cluster, ClusterStatus) and cluster.queue is not None:
+        notes.append(_queue_note(cluster.queue))
     notes += [unfinished_note(run, cluster.unheard.get(run) or ()) for run in cluster.runs]
     return Group(head, "", table, *notes)
+
+
+def _queue_note(queue: QueueStatus) -> Text:
+    """Return the line on a cluster's queue."""
+    paused = ", paused: gpuctl queue resume starts entries again" if queue.paused else ""
+    return Text(
+        f"queue: {queue.running} running, {queue.waiting} waiting{paused}", "yellow" if paused else ""
+    )
 
 
 def _is_endless(cluster: ClusterStatus | ClusterSummary) -> bool:

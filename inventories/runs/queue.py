@@ -31,6 +31,8 @@ class QueueEntry:
     nnodes: int = 1
     nodes: tuple[str, ...] = ()
     """The nodes that its run took. Empty: it has not started."""
+    ahead: int | None = None
+    """How many entries waited in front of it when it was added. `None`: not known, or not about its addition."""
     added_at: str | None = None
     """ISO 8601, UTC."""
     started_at: str | None = None
@@ -43,6 +45,19 @@ class QueueEntry:
     def ended(self) -> bool:
         """Return whether the entry has left the queue."""
         return self.state not in OPEN_STATES
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueStatus:
+    """A cluster's queue in `status --json`."""
+
+    running: int
+    waiting: int
+    paused: bool
+    restarted: bool
+    """Whether its process had ended, and this command started it again."""
+    as_of: str | None
+    """When the first node reported it; ISO 8601, UTC."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,5 +83,23 @@ class Queue:
     paused: bool = False
     restarts: bool | None = None
     """Whether cron continues it after a restart of its node. `None`: not asked."""
+    without_cron: tuple[str, ...] = ()
+    """Nodes that do not continue it after a restart, found when entries were added."""
+    restarted: bool = False
+    """Whether its process had ended, and this command started it again."""
     as_of: str | None = None
     """When the first node reported it; ISO 8601, UTC."""
+
+    def status(self) -> QueueStatus | None:
+        """Return the queue in short. `None`: nothing runs or waits in it, and it is not paused."""
+        states = [entry.state for entry in self.entries if not entry.ended]
+        if not states and not self.paused:
+            return None
+        running = states.count("running")
+        return QueueStatus(
+            running=running,
+            waiting=len(states) - running,
+            paused=self.paused,
+            restarted=self.restarted,
+            as_of=self.as_of,
+        )

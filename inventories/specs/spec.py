@@ -148,10 +148,10 @@ class Spec:
     idle_s: float | None = option(
         "--idle", keyword="idle", key="idle", read=check_idle_s, kind=str, annotation="str | None",
         metavar="TIME|none", providers="clouds",
-        help="End the machines after this long without use (a run, a login, busy GPUs or CPUs, a transfer), 10m or "
-        "more, such as 30m. On OCI `gpuctl reap --idle` ends them. (clouds)",
-        meaning="Time without use after which the machines end, `10m` or more, such as `30m`. Use is a run, a login, "
-        "busy GPUs or CPUs, or a transfer. Default: never.",
+        help="End the machines after this long without use (a run, a waiting entry of the queue, a login, busy GPUs "
+        "or CPUs, a transfer), 10m or more, such as 30m. On OCI `gpuctl reap --idle` ends them. (clouds)",
+        meaning="Time without use after which the machines end, `10m` or more, such as `30m`. Use is a run, a "
+        "waiting entry of the queue, a login, busy GPUs or CPUs, or a transfer. Default: never.",
     )
     max_cost_usd: float | None = option(
         "--max-cost", keyword="max_cost", key="max_cost_usd", read=check_max_cost_usd, metavar="USD",

@@ -1,7 +1,7 @@
 """The queue on a cluster's first node: add entries, change their order, and learn how they ended."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -71,21 +71,23 @@ def add(nodes: Sequence[Node], entries: Sequence[NewEntry], after: str | None, *
     Raises NodeFailed, BadAnswer.
     """
     first, *followers = nodes
+    restarting: Mapping[str, bool | None] = {}
     if followers:
         address = first.machine.private_ip
         door = first.call("queue_door", {"node": first.name, "address": address}).get("door")
         waiting = [entry.run for entry in state_of(first).entries if not entry.ended]
         keep = [*waiting, *(entry.run.run for entry in entries)]
 
-        def send(node: Node) -> None:
+        def send(node: Node) -> bool | None:
             parts = [entry.part(node.name) for entry in entries]
-            body = {"node": node.name, "door": door, "entries": parts, "keep": keep, "restarts": restarts}
             body = {"entries": parts, "door": door, "keep": keep, "keep_new": True, "restarts": restarts}
-            node.call("queue_follow", {"node": node.name, **body})
+            return node.call("queue_follow", {"node": node.name, **body}).get("restarts")
 
-        values(fan_out(send, {node.name: node for node in followers}))
+        restarting = values(fan_out(send, {node.name: node for node in followers}))
     documents = [entry.document(first.name) for entry in entries]
-    return _ask(first, "queue_add", {"entries": documents, "after": after, "restarts": restarts})
+    queue = _ask(first, "queue_add", {"entries": documents, "after": after, "restarts": restarts})
+    everywhere = {first.name: queue.restarts, **restarting}
+    return replace(queue, without_cron=tuple(name for name, has in everywhere.items() if has is False))
 
 
 def follow(node: Node, runs: Sequence[str], *, keep_new: bool) -> None:
@@ -124,6 +126,7 @@ def _ask(node: Node, command: str, request: Mapping[str, Any]) -> Queue:
                 paused=header.get("paused") is True,
                 as_of=now,
                 restarts=header.get("restarts"),
+                restarted=header.get("restarted") is True,
             )
     raise BadAnswer(f"{node.name}: its queue was not sent to the end.")
 

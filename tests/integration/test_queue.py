@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from support import Gpuctl, holders_of, wait_for
@@ -89,9 +90,15 @@ def test_runs_of_one_node_meet_on_two_hosts_though_all_of_the_queue_is_killed(ho
     wait_for(lambda: len(list(folder.iterdir())) == 2, what="both runs at once", deadline_s=120)
     locks = [*local.glob(f"{QUEUES}/.runner"), *local.glob(f"{QUEUES}/.following/.follower")]
     assert len(locks) == 2
-    for pid in holders_of(*map(str, locks)):
-        os.kill(pid, signal.SIGKILL)
-    assert states(hosts) == ["running", "running", "waiting", "waiting"]  # and starts them again
+    while pids := holders_of(*map(str, locks)):  # a parent may start another child in between
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    asked = hosts.ok("status", "--json")
+    assert "note: the queue had stopped, as its process on default-0 had ended: it continues now" in asked.err
+    about = asked.json["queue"]
+    assert (about["running"], about["waiting"], about["paused"], about["restarted"]) == (2, 2, False, True)
+    assert states(hosts) == ["running", "running", "waiting", "waiting"]
     (folder / "go").touch()
     wait_until_empty(hosts)
     entries = hosts.ok("queue", "ls", "--json").json["entries"]
@@ -145,11 +152,15 @@ def test_sweep_is_a_grid_that_results_compare(gpuctl: Gpuctl) -> None:
 def test_two_computers_add_at_once(gpuctl: Gpuctl) -> None:
     gpuctl.ok("up", "--provider", "local", "--count", "1")
     gpuctl.script("my.py", "print(1)")
-    gpuctl.ok("queue", "pause")
+    assert "The queue is paused: no entry starts" in gpuctl.ok("queue", "pause").err
     adders = [gpuctl.start("queue", "add", *PYTHON, "my.py", str(number)) for number in range(3)]
     assert [adder.wait(120) for adder in adders] == [0, 0, 0]
     entries = gpuctl.ok("queue", "ls", "--json").json["entries"]
     assert [entry["entry"] for entry in entries] == ["1", "2", "3"]
     assert sorted(entry["args"][0] for entry in entries) == ["0", "1", "2"]
-    gpuctl.ok("queue", "rm", "1", "2", "3")
-    gpuctl.ok("down")
+    assert "removed entries 1 and 2" in gpuctl.ok("queue", "rm", "1", "2").err
+    last = f"ntry 3 (my.py {entries[2]['args'][0]}) of the queue"
+    asked = gpuctl("down")
+    assert asked.status == 2
+    assert f"E{last} would never start. Remove the cluster default?" in asked.err
+    assert f"removed e{last}" in gpuctl.ok("down", "--yes").err

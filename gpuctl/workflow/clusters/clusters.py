@@ -89,7 +89,7 @@ def describe(
     except InventoryError as error:
         return _as_known_here(folder, str(error), runs, now)
     # Only `status` asks the machines about their use.
-    fields = {name: value for name, value in vars(known).items() if name not in ("idle", "notices")}
+    fields = {name: value for name, value in vars(known).items() if name not in ("idle", "notices", "queue")}
     return ClusterSummary(
         **fields,
         state=state_of(inventory.machines) if folder.exists() else "unfinished",

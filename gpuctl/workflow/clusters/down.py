@@ -12,7 +12,7 @@ from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.cost import record_removal
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import restore_firewalls
-from gpuctl.workflow.runs.queued_runs import clear, open_entries
+from gpuctl.workflow.runs.queued_runs import clear, waiting_in_queue
 from gpuctl.workflow.runs.stop import stop_run
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs, state_sentence
 from inventories.clocks import passed_s
@@ -22,6 +22,9 @@ from inventories.machine import Machine
 from inventories.text import did_you_mean, plural
 from provision.errors import API_UNAVAILABLE, OtherAccount, ProvisionError
 from provision.provider import Leftover
+
+RUNS_SHOWN = 3
+"""Active runs that the question names."""
 
 
 def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = None) -> DownResult:
@@ -185,15 +188,20 @@ def _refuse_to_stop(runs: Sequence[OpenRun], folder: ClusterFolder, machines: Se
 
 
 def _ask(app: App, folder: ClusterFolder, runs: Sequence[OpenRun], *, machines: str) -> None:
-    """Ask for confirmation if a run may be active, or if billed `machines` are removed."""
+    """Ask for confirmation if a run may be active, entries of the queue wait, or billed `machines` are removed."""
+    waiting = waiting_in_queue(folder)
     if runs:
-        question = f"{state_sentence(runs[-1])} Stop it and remove the cluster {folder.name}?"
+        it = "it" if len(runs) == 1 else "them"
+        states = " ".join(map(state_sentence, runs[-RUNS_SHOWN:]))
+        question = f"{states} Stop {it} and remove the cluster {folder.name}?"
     elif machines:
         question = f"Remove {machines} of the cluster {folder.name}?"
+    elif waiting:
+        question = f"Remove the cluster {folder.name}?"
     else:
         return
-    if waiting := open_entries(folder):
-        question = f"{waiting} of the queue's entries have not ended, and end with it. {question}"
+    if waiting:
+        question = f"{waiting[0].upper()}{waiting[1:]} would never start. {question}"
     if not app.output.confirm(question):
         raise Declined("Cancelled: nothing was removed.")
 

@@ -20,6 +20,7 @@ from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.idle import idle_state
 from gpuctl.workflow.machines.notify import undelivered
 from gpuctl.workflow.machines.setup_state import unprepared_note
+from gpuctl.workflow.runs.queued_runs import mirrored
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine, MachineState
@@ -47,7 +48,7 @@ def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
     idle, guards = idle_state(folder, inventory.provider, inventory.machines, guards)
     notices = undelivered(folder, inventory.machines, app.output.say)
     status = describe(folder, inventory, open_runs(app, folder.name), datetime.now(UTC), guards, idle)
-    return replace(status, notices=notices)
+    return replace(status, notices=notices, queue=mirrored(folder).status())
 
 
 def guards_of(

@@ -27,8 +27,8 @@ from gpuctl.workflow.runs.strategy.auto import with_strategy
 from gpuctl.workflow.runs.strategy.fitting import machines_that_fit, ranks_on
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
-from inventories.runs.queue import QueueEntry
-from inventories.text import plural
+from inventories.runs.queue import Queue
+from inventories.text import listed, plural
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ LOCK_S = 600.0
 """For another command to be done with the cluster: several may add at once."""
 
 
-def add(app: App, request: TrainRequest, settings: QueueSettings) -> tuple[QueueEntry, ...]:
-    """Add an entry, or one for each point of a sweep, and return them as the first node has them."""
+def add(app: App, request: TrainRequest, settings: QueueSettings) -> Queue:
+    """Add an entry, or one for each point of a sweep, and return them alone as the first node has them."""
     _refuse(request)
     if not request.notify:
         request = replace(request, notify=default_targets(app))
@@ -94,7 +94,7 @@ class _Adding:
         machines = [node.machine for node in nodes.values()]
         self._places = neighbours(machines, count)
 
-    def add(self, settings: QueueSettings) -> tuple[QueueEntry, ...]:
+    def add(self, settings: QueueSettings) -> Queue:
         """Prepare the nodes once, and add the entries at once."""
         from remote.runs import queue
 
@@ -112,13 +112,13 @@ class _Adding:
         nodes = list({self._first.name: self._first, **self._nodes}.values())
         restarts = self._inventory.provider != "local"  # those start with this computer, by a command
         added = queue.add(nodes, entries, settings.after, restarts=restarts)
-        if added.restarts is False:
+        if added.without_cron:
             self._view.note(
-                f"{nodes[0].name} has no cron: after a restart, the next gpuctl queue command continues the queue"
+                f"no cron on {listed([*added.without_cron])}: after a restart, gpuctl queue ls continues the queue"
             )
         known = {entry.entry: entry for entry in (*before.entries, *added.entries)}
         take_in(self._app, self._folder, nodes[0], replace(added, entries=tuple(known.values())))
-        return added.entries
+        return added
 
     def _prepare(self) -> Prepared:
         """Prepare the nodes as for a run. An active one is no obstacle: none of its files is touched."""

@@ -6,16 +6,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuctl.app import App
+from gpuctl.scripts.arguments import typed_line
+from gpuctl.text import shorten
 from inventories import codec
 from inventories.disk import files
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from inventories.runs.queue import Queue, QueuedRun, QueueEntry
 from inventories.runs.run import Run
+from inventories.text import listed
 
 if TYPE_CHECKING:
     from remote.sessions.session import Node
 
+COMMAND_SHOWN = 60
+"""Length of an entry's command in a sentence."""
 ASK_TIMEOUT_S = 5.0
 """For a connection by a command that is not about the queue."""
 
@@ -50,7 +55,14 @@ def _record_path(folder: ClusterFolder, run: str) -> Path:
 
 
 def take_in(app: App, folder: ClusterFolder, node: "Node", queue: Queue) -> None:
-    """Save a queue that the node reported, with the records of its runs that have started since."""
+    """Save a queue that the node reported, with the records of its runs that have started since.
+
+    If the queue had stopped, it says so.
+    """
+    if queue.restarted:
+        app.output.say(
+            f"note: the queue had stopped, as its process on {node.name} had ended: it continues now"
+        )
     elsewhere: dict[str, list[QueueEntry]] = {}
     for entry in queue.entries:
         if not entry.started_at or app.store.run_folder(entry.run).run_path.exists():
@@ -139,18 +151,30 @@ def clear(app: App, folder: ClusterFolder) -> None:
 
     if not open_entries(folder):
         return
+    waiting = waiting_in_queue(folder)
     try:
         with connect(first_machine(folder), folder, timeout_s=ASK_TIMEOUT_S) as node:
             queue = change(node, "clear")
             take_in(app, folder, node, queue)
         tell_others(app, folder, queue, keep_new=False)
+        if waiting:
+            app.output.say(f"removed {waiting}")
     except RemoteError as error:
         app.output.say(f"note: the queue may start further runs: {error}")
 
 
-def open_entries(folder: ClusterFolder) -> int:
-    """Return the number of entries that wait or run, as the first node last reported them."""
-    return sum(not entry.ended for entry in mirrored(folder).entries)
+def open_entries(folder: ClusterFolder) -> list[QueueEntry]:
+    """Return the entries that wait or run, as the first node last reported them."""
+    return [entry for entry in mirrored(folder).entries if not entry.ended]
+
+
+def waiting_in_queue(folder: ClusterFolder) -> str:
+    """Return `entry 3 (train.py --lr 0.1)` for each entry that waits, shortened. Empty: no entry waits."""
+    waiting = [entry for entry in open_entries(folder) if entry.state != "running"]
+    shown = [
+        f"{entry.entry} ({shorten(typed_line(entry.script, entry.args), COMMAND_SHOWN)})" for entry in waiting
+    ]
+    return f"{'entry' if len(waiting) == 1 else 'entries'} {listed(shown)} of the queue" if waiting else ""
 
 
 def queue_of(folder: ClusterFolder, first: "Node | None") -> Queue:

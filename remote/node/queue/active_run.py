@@ -83,6 +83,17 @@ class ActiveRun:
                 supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
 
 
+def as_seen(entry: Entry) -> Entry:
+    """Return an entry as the files of its run show it here: the queue's process notes the end a moment later."""
+    launch = entry["places"][entry["place"]]["launch"] if entry["state"] == spool.RUNNING else None
+    if launch is None or not (Path(launch["run_dir"]) / "runner.json").exists():
+        return entry
+    state = run_state.state(Path(launch["run_dir"]))
+    if state["running"] or (state.get("exit_code") == 0 and len(entry["nodes"]) > 1):
+        return entry
+    return dict(entry, **outcome_of([state]), ended_at=state.get("ended_at") or time.time())
+
+
 def outcome_of(ends: List[Dict[str, Any]]) -> Dict[str, Any]:
     """Return `state`, `exit_code` and `error` of an entry whose run has ended so on its nodes. Pure."""
     reasons = [end.get("ended") or {} for end in ends]

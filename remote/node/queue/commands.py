@@ -3,28 +3,35 @@
 from typing import Any, BinaryIO, Dict, Optional
 
 from remote.node.home_folder import NODE_HOME
-from remote.node.queue import crontab, door, part, runner, schedule, spool
+from remote.node.queue import active_run, crontab, door, part, runner, schedule, spool
 from remote.node.queue.spool import Spool
 from remote.shared import frames
 from remote.shared.constants import RUNS
 
 
 def command_queue_add(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`queue_add`: put `entries` into the queue of the `node`; answer each, with its number. Idempotent.
+    """`queue_add`: put `entries` into the queue of the `node`, have it run, and answer each. Idempotent.
 
     `restarts`: also have cron continue the queue after a restart; the answer says whether it will.
 
     Raises ValueError if an entry is to follow a run or an entry that this node does not know.
     """
     queue = Spool(request["node"])
+    restarted = runner.begin(request["node"])
     with queue.locked():
         after = _known(queue, request["after"])
-        for entry in request["entries"]:
-            added = queue.add(dict(entry, after=after, uses=part.folders_of(entry)))
-            frames.write(output, {"t": frames.ENTRY, "entry": spool.public(added)})
-    runner.begin(request["node"])
+        added = [
+            queue.add(dict(entry, after=after, uses=part.folders_of(entry))) for entry in request["entries"]
+        ]
+        waiting = [entry["entry"] for entry in queue.entries() if entry["state"] == schedule.WAITING]
+    # All before the answer: whoever asked may be gone. cron before the runner, which removes the line at its end.
     restarts = crontab.install(request["node"]) if request["restarts"] else None
-    frames.write(output, {"t": frames.DONE, "paused": queue.paused, "restarts": restarts})
+    runner.begin(request["node"])
+    ahead = {number: count for count, number in enumerate(waiting)}
+    for entry in added:
+        shown = dict(spool.public(entry), ahead=ahead.get(entry["entry"]))
+        frames.write(output, {"t": frames.ENTRY, "entry": shown})
+    _end(queue, output, restarted=restarted, restarts=restarts)
 
 
 def command_queue_door(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -36,8 +43,8 @@ def command_queue_door(request: Dict[str, Any], output: BinaryIO) -> None:
 
 def command_queue_list(request: Dict[str, Any], output: BinaryIO) -> None:
     """`queue_list`: send all entries of the `node`, ended ones first."""
-    _send(Spool(request["node"]), output)
-    runner.begin(request["node"])
+    restarted = runner.begin(request["node"])
+    _send(Spool(request["node"]), output, restarted=restarted)
 
 
 def command_queue_change(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -52,21 +59,29 @@ def command_queue_change(request: Dict[str, Any], output: BinaryIO) -> None:
             queue.pause(paused=action == "pause")
         else:
             _change(queue, request)
-    _send(queue, output)
-    runner.begin(request["node"])
+    _send(queue, output, restarted=runner.begin(request["node"]))
 
 
-def _send(queue: Spool, output: BinaryIO) -> None:
+def _send(queue: Spool, output: BinaryIO, *, restarted: bool) -> None:
+    """Send all entries; a run that has ended here is over, also if the queue's process has not noted it yet."""
     with queue.locked():
-        entries = [*queue.ended(), *queue.entries()]
+        ended, entries = queue.ended(), queue.entries()
+    seen = [active_run.as_seen(entry) for entry in entries]
+    ended += [entry for entry in seen if entry.get("ended_at")]
+    still_open = [entry for entry in seen if not entry.get("ended_at")]
     if part.disk_is_full():
         why = "it waits: the disk of {} is full".format(queue.folder.name)
-        entries = [
-            dict(entry, error=why) if entry["state"] == schedule.WAITING else entry for entry in entries
+        still_open = [
+            dict(entry, error=why) if entry["state"] == schedule.WAITING else entry for entry in still_open
         ]
-    for entry in entries:
+    for entry in [*ended, *still_open]:
         frames.write(output, {"t": frames.ENTRY, "entry": spool.public(entry)})
-    frames.write(output, {"t": frames.DONE, "paused": queue.paused})
+    _end(queue, output, restarted=restarted)
+
+
+def _end(queue: Spool, output: BinaryIO, **about: Optional[bool]) -> None:
+    """Send the end of an answer. `restarted`: the queue's process had ended, and this request started it again."""
+    frames.write(output, dict(about, t=frames.DONE, paused=queue.paused))
 
 
 def _known(queue: Spool, name: Optional[str]) -> Optional[str]:
@@ -76,7 +91,7 @@ def _known(queue: Spool, name: Optional[str]) -> Optional[str]:
     for entry in [*reversed(queue.entries()), *reversed(queue.ended())]:
         if name in (entry["entry"], entry["run"], entry["name"]):
             return None if entry.get("ended_at") else str(entry["run"])
-    if "/" not in name and (NODE_HOME / RUNS / name).is_dir():
+    if name.strip(".") and "/" not in name and (NODE_HOME / RUNS / name).is_dir():
         return name
     raise ValueError("no entry and no run here is named {}: gpuctl queue ls lists the entries".format(name))
 

@@ -41,10 +41,9 @@ def command_queue_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         write_json(folder / door.SETTINGS, request["door"])
     for entry in request["entries"]:
         write_json(folder / (entry["run"] + ".json"), dict(entry, uses=part.folders_of(entry)))
+    restarts = crontab.install(request["node"]) if request["restarts"] else None
     begin(request["node"])
-    if request["restarts"]:
-        crontab.install(request["node"])
-    frames.write(output, {"t": frames.DONE})
+    frames.write(output, {"t": frames.DONE, "restarts": restarts})
 
 
 def begin(node: str) -> None:

@@ -23,11 +23,12 @@ FAREWELL_S = 20.0
 """Time for other nodes to learn that the last run has ended, and to remove their parts."""
 
 
-def begin(node: str) -> None:
-    """Have a process that runs the node's queue, if it has an entry. Returns at once."""
+def begin(node: str) -> bool:
+    """Have a process that runs the node's queue, if it has an entry. Returns whether it had to be started."""
     queue = Spool(node)
-    if any(queue.folder.glob("*.json")):
-        lasting.begin(queue.folder / ".runner", lambda lock: Runner(queue, lock).work())
+    if not any(queue.folder.glob("*.json")):
+        return False
+    return lasting.begin(queue.folder / ".runner", lambda lock: Runner(queue, lock).work())
 
 
 class Runner:

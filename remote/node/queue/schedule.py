@@ -1,5 +1,6 @@
 """The order of the queue: which entries start now, and on which nodes. Pure."""
 
+import math
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
 WAITING = "waiting"
@@ -44,9 +45,13 @@ def moved(entries: Sequence[Entry], number: str, place: str) -> Entry:
     if not waiting:
         return entry
     if place == "last":
-        return dict(entry, priority=waiting[-1]["priority"], position=waiting[-1]["position"] + 1.0)
+        before = waiting[-1]["position"]
+        after = (
+            math.floor(before) + 1
+        )  # at most the number of an entry that is added later, which is its position
+        return dict(entry, priority=waiting[-1]["priority"], position=(before + after) / 2)
     at = 0 if place == "first" else [each["entry"] for each in waiting].index(place)
     following = waiting[at]
-    before = [each["position"] for each in waiting[:at] if each["priority"] == following["priority"]]
-    position = (before[-1] + following["position"]) / 2 if before else following["position"] - 1.0
+    earlier = [each["position"] for each in waiting[:at] if each["priority"] == following["priority"]]
+    position = (earlier[-1] + following["position"]) / 2 if earlier else following["position"] - 1.0
     return dict(entry, priority=following["priority"], position=position)

@@ -488,7 +488,11 @@ def test_machines_table_warns_of_daily_cost_without_end_time() -> None:
         replace(endless, hourly_usd=0.0),
         replace(endless, machines=(replace(MACHINE, state="gone"),)),
         ClusterSummary(
-            **{name: value for name, value in vars(endless).items() if name not in ("idle", "notices")},
+            **{
+                name: value
+                for name, value in vars(endless).items()
+                if name not in ("idle", "notices", "queue")
+            },
             state="unknown",
             shape=None,
             billed=True,

@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_here import NodeHere
+from node_here import NodeHere, node_part
 from support import holders_of, processes_with, wait_for
 
 from inventories.runs.queue import Queue
 from remote.node.queue import door
+from remote.node.queue.active_run import as_seen
 from remote.node.queue.door import Peers
 from remote.node.queue.schedule import assign, can_follow, moved
 from remote.node.runs import supervisor
 from remote.runs import queue
 from remote.sessions import node_payload
+from remote.shared.files import write_json
 
 OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
 
@@ -121,7 +123,7 @@ def test_entries_run_once_in_order_though_the_runner_is_killed(here: QueueHere) 
     here.kill([child])
     wait_for(lambda: len(here.lines()) >= 4, what="further entries without a command")
     here.kill(here.runners())
-    here.states()  # each request starts it again
+    assert [queue.state_of(here.node).restarted for _ in range(2)] == [True, False]
     here.wait()
     assert here.lines() == list("123456")
     assert set(here.states().values()) == {"succeeded"}
@@ -174,6 +176,29 @@ def test_paused_queue_starts_nothing_and_ended_entries_keep_no_secret(here: Queu
     assert not [path for path in files if "s3cret" in path.read_text()]
 
 
+def test_entry_is_seen_to_have_ended_before_the_queue_notes_it(tmp_path: Path) -> None:
+    place = {"nodes": ["gpu-0"], "launch": {"run_dir": str(tmp_path)}}
+    entry = {"state": "running", "place": 0, "places": [place], "nodes": ["gpu-0"]}
+    assert as_seen(entry) == entry
+    write_json(tmp_path / "runner.json", {"boot_id": OTHER_BOOT, "pid": 1, "birth": "1"})
+    assert as_seen(entry)["state"] == "failed"  # the machine restarted
+    write_json(tmp_path / "exit.json", {"exit_code": 0, "ended_at": 7.0})
+    assert (as_seen(entry)["state"], as_seen(entry)["ended_at"]) == ("succeeded", 7.0)
+    assert as_seen({**entry, "nodes": ["gpu-0", "gpu-1"]})["state"] == "running"  # gpu-1 may not have ended
+
+
+def test_entries_run_though_who_added_them_is_gone(here: QueueHere) -> None:
+    request = {"node": "gpu-0", "entries": [here.entry(), here.entry()], "after": None, "restarts": False}
+    with node_part(here.home, "queue_add") as part:
+        assert part.stdin is not None
+        assert part.stdout is not None
+        part.stdout.close()
+        part.stdin.write(json.dumps(request).encode() + b"\n")
+        part.stdin.close()
+    here.wait()
+    assert here.lines() == ["1", "2"]
+
+
 def test_repeated_request_adds_nothing(here: QueueHere) -> None:
     entry = here.entry()
     assert [each.entry for _ in range(2) for each in here.add(entry).entries] == ["1", "1"]
@@ -221,6 +246,15 @@ def test_moved_entry_has_its_new_place(number: str, place: str, order: str) -> N
     others = [each for each in entries if each["entry"] != number]
     ordered = sorted([*others, entry], key=lambda each: (-each["priority"], each["position"]))
     assert "".join(each["entry"] for each in ordered) == order
+
+
+def test_entry_that_is_added_later_follows_those_that_were_moved_to_the_end() -> None:
+    entries = [waiting(number) for number in (1, 2, 3)]
+    for number in ("1", "2"):
+        others = [entry for entry in entries if entry["entry"] != number]
+        entries = [*others, moved(entries, number, "last")]
+    ordered = sorted([waiting(4), *entries], key=lambda entry: entry["position"])
+    assert [entry["entry"] for entry in ordered] == ["3", "1", "2", "4"]
 
 
 def test_entry_behind_an_active_run_is_passed_over() -> None:
@@ -381,11 +415,14 @@ def test_cron_continues_the_queue_after_a_restart(here: QueueHere) -> None:
     )
     assert json.loads(done.stdout.splitlines()[-1])["restarts"] is True
     wait_for(lambda: here.lines() == ["1"], what="the first entry")
-    here.power_cut()
     backup, line = (here.home / "crontab").read_text().splitlines()
     command = line.removeprefix("* * * * * ").replace("\\%", "%")
-    for _ in range(2):  # each minute
-        subprocess.run(["/bin/sh", "-c", command], env=env, check=True)
+    for end in (lambda: here.kill(here.runners()), here.power_cut):
+        end()
+        wait_for(lambda: not here.runners(), what="the end of the queue's processes")
+        for _ in range(2):  # each minute
+            subprocess.run(["/bin/sh", "-c", command], env=env, check=True)
+        assert len(here.runners()) == 2
     here.wait()
     assert here.lines() == ["1", "2"]
     wait_for(lambda: (here.home / "crontab").read_text() == backup + "\n", what="the removal of the line")

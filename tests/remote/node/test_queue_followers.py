@@ -107,7 +107,14 @@ def test_busy_node_is_waited_for_and_one_without_files_is_not(
         "nodes": 1,
         "ranks": 1,
     }
-    facts |= {"run": "r1", "hourly_usd": None, "started": 0.0, "peers": {}, "continues": False}
+    facts |= {
+        "run": "r1",
+        "hourly_usd": None,
+        "started": 0.0,
+        "peers": {},
+        "followers": [],
+        "continues": False,
+    }
     target = f"command:echo $GPUCTL_NOTIFY_TITLE >> {titles}"
     entry = {
         "run": "r1", "script": "my.py", "place": 0, "started_at": 0.0,
