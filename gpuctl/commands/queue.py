@@ -94,6 +94,10 @@ def add(app: App, words: tuple[str, ...], job: "Job | None", **options: Any) -> 
         app.output.say(f"and {len(queue.entries) - ENTRIES_SHOWN} more: gpuctl queue ls")
     if queue.paused:
         app.output.say(PAUSED)
+    local = queue.restarts is None
+    app.output.say(
+        "the hosts are on this computer: keep it on" if local else "you can switch this computer off"
+    )
     if settings.sweep:
         tag = f"{SWEEP_TAG}={queue.entries[0].tags[SWEEP_TAG]}"
         app.output.say(f"compare them once they have ended: gpuctl results --tag {tag}")

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,24 @@ _NAMES_RANKS = re.compile(
     r"|socket|streaming|subprocess|tensorflow|torch_xla|wds|webdataset|xgboost|zmq)\b"
 )
 """Words of sources that may divide work among processes without torch.distributed, or start processes."""
+PLAIN_LIBRARIES = frozenset(
+    (
+        "torch",
+        "torchvision",
+        "numpy",
+        "pandas",
+        "scipy",
+        "sklearn",
+        "matplotlib",
+        "PIL",
+        "tqdm",
+        "yaml",
+        "einops",
+    )
+)
+"""Libraries that start no processes on other nodes, and join none, unless a source names ranks."""
+RUNS_CODE = frozenset(("importlib", "runpy", "ctypes", "pkgutil", "code"))
+"""Modules of Python that load what no import shows."""
 _LITERAL = re.compile(r"(['\"])(.*?)\1")
 _CHUNK = r"(?:\$?\{[^{}\n]*\}|[^\s'\"`,;:()<>|&=\\\\{}*?\[\]#!])"
 _OUTSIDE = re.compile(rf"(?<![\w./:~)\]}}<-])(?:(?:~|(?:\.\./)*\.\.)/{_CHUNK}*|/{_CHUNK}+)")
@@ -108,6 +127,8 @@ class Sources:
     name_patterns: Sequence[str] = ()
     outside_paths: Sequence[str] = ()
     names_ranks: bool = True
+    shares_nothing: bool = False
+    """Whether it is known that its processes do not divide their work: they only use libraries that do not."""
 
 
 def read_sources(script: "Script", tree: "Tree", folder: Path) -> Sources:
@@ -115,12 +136,14 @@ def read_sources(script: "Script", tree: "Tree", folder: Path) -> Sources:
     target = script.target.partition(":")[0]
     texts = sources_of(tree, folder, target, module=script.kind in ("module", "function"))
     names = names_in(texts, script.args)
+    own = {part for name in tree.entries for part in Path(name).with_suffix("").parts}
     return Sources(
         texts=texts,
         names=frozenset(names),
         name_patterns=name_patterns(names),
         outside_paths=outside_paths([*script.args, *texts, *config_texts(tree, names)]),
         names_ranks=names_ranks(texts),
+        shares_nothing=shares_nothing(texts, own),
     )
 
 
@@ -193,6 +216,22 @@ def only_writes(sources: Iterable[str], name: str) -> bool:
 def names_ranks(sources: Sequence[str]) -> bool:
     """Return whether sources name ranks or other processes, also where no source is known."""
     return not sources or any(map(_NAMES_RANKS.search, sources))
+
+
+def shares_nothing(sources: Sequence[str], own: Collection[str]) -> bool:
+    """Return whether all imports of sources are known to divide no work among processes. `own`: project's modules."""
+    lines = [line for text in sources for line in _IMPORT.findall(text)]
+    modules = {name for line in lines for name in _imported(line)}
+    plain = (PLAIN_LIBRARIES | sys.stdlib_module_names | {*own}) - RUNS_CODE
+    return not names_ranks(sources) and modules <= plain
+
+
+def _imported(line: str) -> list[str]:
+    """Return the top names of the modules of an import. Empty: a module next to the source."""
+    first, *words = line.split()
+    if first == "from":
+        return [top] if (top := words[0].partition(".")[0]) else []
+    return [part.split()[0].partition(".")[0] for part in " ".join(words).split(",") if part.split()]
 
 
 def names_in(sources: Iterable[str], words: Sequence[str]) -> set[str]:

@@ -198,8 +198,10 @@ def _nearest(path: Path, tree: Tree) -> str:
     """Return the sent file whose name is most like that of `path`, as it would be typed here; empty without one."""
     typed = os.path.normpath(path)
     paths = [os.path.relpath(tree.root / entry) for entry in tree.entries]
-    names = get_close_matches(path.name, [os.path.basename(name) for name in paths], n=1)  # noqa: PTH119
-    alike = [name for name in paths if names and os.path.basename(name) == names[0]]  # noqa: PTH119
+    if path.suffix:  # which alone makes any two short names alike
+        paths = [name for name in paths if name.endswith(path.suffix)]
+    stems = get_close_matches(path.stem, [Path(name).stem for name in paths], n=1)
+    alike = [name for name in paths if stems and Path(name).stem == stems[0]]
     return max(alike, key=lambda name: SequenceMatcher(a=typed, b=name).ratio(), default="")
 
 

@@ -13,8 +13,10 @@ from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.option_table.queue_options import SWEEP_TAG, QueueSettings, grid, point_name, point_text
 from gpuctl.tables.view import View, open_view
+from gpuctl.text import nothing_ends
+from gpuctl.workflow.clusters.bill import ending_of
 from gpuctl.workflow.machines.connect import connected, load_inventory
-from gpuctl.workflow.machines.idle import keep_for_start
+from gpuctl.workflow.machines.idle import idle_s_of, keep_for_start
 from gpuctl.workflow.machines.notify import default_targets
 from gpuctl.workflow.machines.setup_state import check_set_up
 from gpuctl.workflow.runs.gpus import check_gpus
@@ -29,6 +31,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from inventories.runs.queue import Queue
 from inventories.text import listed, plural
+from provision.clouds import RENTED
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ def add(app: App, request: TrainRequest, settings: QueueSettings) -> Queue:
         inventory = load_inventory(folder)
         candidates, count = candidates_of(inventory, request)
         _refuse_pods(candidates)
-        for note in launchable.notes(inventory):
+        for note in launchable.notes(inventory, count):
             view.note(note)
         view.phase("connect", f"connecting to {plural(len(candidates), 'node')}")
         keeper = first_machine(folder)
@@ -112,6 +115,14 @@ class _Adding:
         nodes = list({self._first.name: self._first, **self._nodes}.values())
         restarts = self._inventory.provider != "local"  # those start with this computer, by a command
         added = queue.add(nodes, entries, settings.after, restarts=restarts)
+        if not any(not entry.ended for entry in before.entries) and _is_endless(
+            self._folder, self._inventory
+        ):
+            day_usd = None if self._inventory.hourly_usd is None else self._inventory.hourly_usd * 24
+            advice = (
+                ", also after the last run (gpuctl down ends them; --notify says when the queue is empty)"
+            )
+            self._view.note(nothing_ends(day_usd, advice))
         if added.without_cron:
             self._view.note(
                 f"no cron on {listed([*added.without_cron])}: after a restart, gpuctl queue ls continues the queue"
@@ -194,6 +205,12 @@ def neighbours(machines: Sequence[Machine], count: int) -> list[list[Machine]]:
     ring = [*machines, *machines]
     starts = range(1 if count == len(machines) else len(machines))
     return [sorted(ring[start : start + count], key=lambda machine: machine.rank) for start in starts]
+
+
+def _is_endless(folder: ClusterFolder, inventory: Inventory) -> bool:
+    """Return whether the machines are rented, without a time limit and without an end for want of use."""
+    provider = inventory.provider
+    return provider in RENTED and ending_of(folder, provider) is None and idle_s_of(folder, provider) is None
 
 
 def _refuse(request: TrainRequest) -> None:

@@ -248,7 +248,7 @@ class _Start:
         resumed = self.point.nodes if self.point else frozenset()
         candidates, count = candidates_of(self.inventory, request, usable, resumed)
         if self.step is None:
-            for note in self.launchable.notes(self.inventory):
+            for note in self.launchable.notes(self.inventory, count):
                 self.view.note(note)
         self.view.phase("connect", f"connecting to {plural(count, 'node')}")
         self.nodes = self.held.enter_context(

@@ -127,7 +127,7 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder, empty=True)
     candidates, count = candidates_of(inventory, request, preferred=point.nodes if point else ())
-    for note in launchable.notes(inventory):
+    for note in launchable.notes(inventory, count):
         app.output.say(note)
     peers = tuple(sorted(machine.private_ip for machine in candidates[:count]))
     with connected_idle(

@@ -14,6 +14,7 @@ from gpuctl.scripts.sources import (
     outside_paths,
     reads_at,
     reads_files,
+    shares_nothing,
 )
 from remote.files.tree import read_tree
 
@@ -71,6 +72,24 @@ def test_names_that_are_most_likely_files_are_kept_of_too_many() -> None:
 def test_sources_that_may_divide_work_are_known(source: str, divides: bool) -> None:
     assert names_ranks([source]) is divides
     assert names_ranks([])
+
+
+@pytest.mark.parametrize(
+    ("source", "known"),
+    [
+        (
+            "import torch, numpy as np\nfrom sklearn.svm import SVC\nfrom . import lib\nimport lib, os.path",
+            True,
+        ),
+        ("from transformers import Trainer", False),
+        ("import torch.distributed as dist", False),
+        ("import torch; import lightning", False),
+        ("import importlib", False),
+    ],
+)
+def test_scripts_that_divide_no_work_for_sure_are_known(source: str, known: bool) -> None:
+    assert shares_nothing([source], {"lib"}) is known
+    assert not shares_nothing([], set())
 
 
 def test_settings_files_count_that_a_script_names(tmp_path: Path) -> None:

@@ -51,13 +51,15 @@ def test_user_function_refuses_a_missing_function(
         ("pkg/txet.py", ".", r"There is no script pkg/txet.py. Did you mean pkg/text.py\?"),
         ("tests/test.py", ".", r"There is no script tests/test.py. Did you mean other/test.py\?"),
         ("mian.py", "pkg", r"There is no script mian.py. Did you mean ../main.py\?"),
+        ("nope.py", ".", r"There is no script nope.py.$"),
+        ("main", ".", r"There is no script main. Did you mean main.py\?"),
         ("nothing-like-it", ".", r"There is no script nothing-like-it.$"),
     ],
 )
 def test_user_script_suggests_the_path_of_a_file_that_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, local: str, message: str
 ) -> None:
-    for name in ("main.py", "pkg/text.py", "other/test.py"):
+    for name in ("main.py", "pkg/text.py", "other/test.py", "x.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path / local)

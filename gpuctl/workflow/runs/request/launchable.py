@@ -13,6 +13,7 @@ from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in, h
 from gpuctl.workflow.runs.request.what_to_install import Packages, read_packages
 from inventories.machine import Inventory
 from inventories.runs.commit import Commit
+from remote.launchers import DEFAULT
 
 if TYPE_CHECKING:
     from remote.files.tree import Tree
@@ -55,15 +56,22 @@ class Launchable:
         )
         return f"{folder}-{sha256(self.tree.packed).hexdigest()[:8]}" if self.by_content else folder
 
-    def notes(self, inventory: Inventory) -> Sequence[str]:
-        """Return the notes on arguments that are no paths of the cluster's machines."""
+    def notes(self, inventory: Inventory, nodes: int) -> Sequence[str]:
+        """Return the notes on arguments that are no paths of the cluster's machines, and on work that is done twice.
+
+        `nodes`: their number in the run.
+        """
         request = self.request
         if request.built_in:
             return [note] if (note := home_note(request.job_words, inventory.provider)) else []
         if request.search is not None:
             return []
         local = inventory.provider == "local"
-        return notes_on_paths(self.script.args, request.folder, self.tree.root, local=local)
+        notes = notes_on_paths(self.script.args, request.folder, self.tree.root, local=local)
+        if nodes > 1 and request.mode == DEFAULT and self.sources.shares_nothing:
+            note = f"note: {self.script.title} runs as a whole on each of {nodes} nodes; --nnodes 1 runs it on one"
+            return [*notes, note]
+        return notes
 
     def with_words(self, words: Sequence[str]) -> "Launchable":
         """Return the launchable with more arguments of the script, or options of the built-in job."""

@@ -12,6 +12,7 @@ from gpuctl.errors import Usage
 from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.workflow.machines.access import machine_of
 from gpuctl.workflow.runs.request.ask_built_in import ask_built_in
+from inventories.errors import NotFound
 from inventories.machine import Inventory, Machine
 from inventories.runs.run import Misplaced, RunOptions
 from inventories.text import plural
@@ -155,7 +156,13 @@ def candidates_of(
     Each machine has the interpreter of the request. `usable`: names of the machines that can take part, of which
     fewer than `nnodes` suffice. `None`: all must. Raises Usage for too few.
     """
-    named = {machine_of(inventory, name).name for name in request.nodes}  # two names may mean one machine
+    try:
+        named = {machine_of(inventory, name).name for name in request.nodes}  # two names may mean one machine
+    except NotFound as error:
+        [name, *more] = request.nodes
+        if name.isdigit() and not more:
+            error.args = (f"{error} --nodes names nodes; their number is --nnodes {name}.",)
+        raise
     chosen = [m for m in inventory.machines if not request.nodes or m.name in named]
     machines = [machine for machine in chosen if usable is None or machine.name in usable]
     machines.sort(key=lambda machine: (machine.name not in preferred, machine.rank))

@@ -26,7 +26,7 @@ def test_nothing_of_the_project_is_read_again_after_read(tmp_path: Path) -> None
     (folder / "best.yaml").write_text("out: ~/results\n")
     (folder / "requirements.txt").write_text("numpy\n")
     launchable = read(TrainRequest(words=(str(folder / "my.py"), "--config", "bets.yaml"), project=folder))
-    (note,) = launchable.notes(INVENTORY)
+    (note,) = launchable.notes(INVENTORY, 2)
     assert note == "note: bets.yaml does not exist: did you mean best.yaml?"
     shutil.rmtree(folder)
     install = launchable.packages.on([MACHINE], same_machine=False)
@@ -36,6 +36,15 @@ def test_nothing_of_the_project_is_read_again_after_read(tmp_path: Path) -> None
     assert launchable.sources.names_ranks
     assert {"/data/x.csv", "~/results"} <= set(launchable.sources.outside_paths)
     assert launchable.destination(INVENTORY).startswith("~/.gpuctl-node/code/project-")
+
+
+def test_script_that_shares_no_work_is_said_to_run_on_each_node(tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text("import torch\n")
+    launchable = read(TrainRequest(words=(str(tmp_path / "my.py"),), project=tmp_path))
+    assert launchable.notes(INVENTORY, 1) == []
+    assert launchable.notes(INVENTORY, 2) == [
+        "note: my.py runs as a whole on each of 2 nodes; --nnodes 1 runs it on one"
+    ]
 
 
 def test_options_of_the_built_in_job_are_checked_when_the_request_is_read() -> None:
