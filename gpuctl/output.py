@@ -219,7 +219,7 @@ def _unicode(stream: TextIO) -> bool:
 
 
 class NodeLines:
-    """Prints each node's lines as they come, after its name if there are several. Called from several threads."""
+    """Prints the lines of nodes as they come, after the node's name if nodes are several. For several threads."""
 
     def __init__(self, output: Output, *, several: bool) -> None:
         self.output = output

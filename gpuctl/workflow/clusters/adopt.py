@@ -93,7 +93,12 @@ def _chosen(
     name = app.options.cluster if app.cluster_named else None
     meant = [pair for pair in clusters if cluster_id in (None, pair[1].id) and name in (None, pair[1].name)]
     if len(meant) == 1:
-        _refuse_strangers(meant[0][1], named=cluster_id is not None)
+        cluster = meant[0][1]
+        if cluster_id is None and cluster.owner.partition("@")[0] != owner().partition("@")[0]:
+            raise Usage(
+                f"The cluster {_described(cluster)}, is another user's. If it is yours, name it by its id: gpuctl "
+                f"adopt {cluster.id}"
+            )
         return meant[0]
     if not meant:
         subject = f" {cluster_id or name}" if cluster_id or name else ""
@@ -130,15 +135,6 @@ def _in_context(context: str) -> list[tuple[Target, FoundCluster]]:
         for cluster in clusters_in(connect(context))
         if cluster.request is None
     ]
-
-
-def _refuse_strangers(cluster: FoundCluster, *, named: bool) -> None:
-    """Raise Usage for a cluster of another user, unless somebody `named` it by its id."""
-    if not named and cluster.owner.partition("@")[0] != owner().partition("@")[0]:
-        raise Usage(
-            f"The cluster {_described(cluster)}, is another user's. If it is yours, name it by its id: gpuctl adopt "
-            f"{cluster.id}"
-        )
 
 
 def _described(cluster: FoundCluster) -> str:

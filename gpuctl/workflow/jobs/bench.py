@@ -1,9 +1,8 @@
 """`bench`: the built-in job on one layout after the other, over one set of connections and prepared nodes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from gpuctl.app import App
 from gpuctl.command_results import same_fields
@@ -12,7 +11,7 @@ from gpuctl.scaling.forecast import BenchForecast, Outlook, outlook
 from gpuctl.scaling.gradient_buckets import buckets_of
 from gpuctl.scaling.measurements import BenchLayout, Measured, default_layouts, same_batch
 from gpuctl.scaling.network_links import Line, network_of, nominal_gb_s
-from gpuctl.tables.view import View, open_view
+from gpuctl.tables.view import open_view
 from gpuctl.workflow.jobs.bench_request import (
     BENCH_WORDS,
     BenchRequest,
@@ -34,19 +33,14 @@ from gpuctl.workflow.machines.notify import (
 from gpuctl.workflow.machines.setup_state import check_set_up
 from gpuctl.workflow.runs import bandwidth
 from gpuctl.workflow.runs.idle_nodes import connected_idle
-from gpuctl.workflow.runs.prepare import Prepared, check_nodes, gather_facts, prepare
+from gpuctl.workflow.runs.prepare import check_nodes, gather_facts, prepare
 from gpuctl.workflow.runs.request.launchable import read
 from gpuctl.workflow.runs.request.request import candidates_of, check_together
 from inventories.clocks import passed_s
-from inventories.disk.store import ClusterFolder
-from inventories.machine import Inventory
 from inventories.runs.run import RunStatus
 from inventories.text import dollars, plural
 from remote.errors import RemoteError
 from remote.shared.notify.message import Notice
-
-if TYPE_CHECKING:
-    from remote.sessions.session import Node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +206,9 @@ def _bench(app: App, request: BenchRequest) -> Bench:
             allreduce = None
             if request.forecast:
                 view.phase("all-reduce", "measuring the bandwidth")
-                allreduce = _bandwidth(view, folder, inventory, nodes, prepared)
+                allreduce, rows = bandwidth.measure(view, folder, inventory, nodes, prepared.facts)
+                if allreduce is None:
+                    view.note(f"the bandwidth was not measured: {rows[-1].detail}")
         ready = Ready(
             app=app,
             folder=folder,
@@ -254,16 +250,6 @@ def _leave_tidy(ready: Ready) -> None:
             )
     except RemoteError as error:
         say(f"what these runs wrote into the project's folder is still there on the nodes: {error}")
-
-
-def _bandwidth(
-    view: View, folder: ClusterFolder, inventory: Inventory, nodes: "Mapping[str, Node]", prepared: Prepared
-) -> Sequence[Line] | None:
-    """Return the bandwidth measured by the ranks of all nodes. `None`, with a note: the measurement failed."""
-    lines, rows = bandwidth.measure(view, folder, inventory, nodes, prepared.facts)
-    if lines is None:
-        view.note(f"the bandwidth was not measured: {rows[-1].detail}")
-    return lines
 
 
 def _outlooks(

@@ -1,4 +1,4 @@
-"""The setup of machines, and those that no `up` has prepared: it was interrupted, failed, or did not wait."""
+"""The setup of machines, and machines that no `up` has prepared: it was interrupted, failed, or did not wait."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -171,12 +171,15 @@ def choose(
     on_nodes: list[CleanItem] = []
     for key, items in once_per_home(survey.leftovers, app.store.home).items():
         host = survey.hosts[key]
+        owner = owner_of(host.inventory)
+        mine = [run for run in runs if run.cluster == host.inventory.cluster]
+        places = [code_folder(Path(run.project), owner) if run.project else BUILT_IN_FOLDER for run in mine]
         facts = ClusterFacts(
             cluster=host.cluster.name,
             runs=by_id,
             latest=latest,
             ours=host.inventory.provider != "hosts",
-            code=code_of(host.inventory, runs),
+            code=[place.rpartition("/")[2] for place in places],
         )
         on_nodes += choose_on_node(host.machine.name, items, facts, policy)
     local = choose_here(
@@ -217,14 +220,6 @@ def once_per_home(leftovers: Mapping[str, Leftovers], local: Path) -> dict[str, 
             result[first].append(Item(kind="downloads", name="uv", bytes=size, keep=why))
         caches.add(cache)
     return result
-
-
-def code_of(inventory: Inventory, runs: Sequence[LocalRun]) -> list[str]:
-    """Return the names of the code folders that a cluster's runs have on its nodes, in the runs' order."""
-    owner = owner_of(inventory)
-    mine = [run for run in runs if run.cluster == inventory.cluster]
-    places = [code_folder(Path(run.project), owner) if run.project else BUILT_IN_FOLDER for run in mine]
-    return [place.rpartition("/")[2] for place in places]
 
 
 def silent_nodes(survey: Survey, runs: Sequence[LocalRun]) -> dict[str, set[str]]:
