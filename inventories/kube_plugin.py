@@ -51,7 +51,9 @@ def credentials(
     interactive = plugin.get("interactiveMode") != "Never" and bool(sys.stdin and sys.stdin.isatty())
     info: dict[str, Any] = {"interactive": interactive}
     if plugin.get("provideClusterInfo"):
-        info["cluster"] = _described(cluster)
+        extensions = cluster.get("extensions") or ()
+        settings = [extension.get("extension") for extension in extensions if extension.get("name") == CONFIG]
+        info["cluster"] = {**cluster, **({"config": settings[0]} if settings else {})}
     version = str(plugin.get("apiVersion"))
     env = {str(variable.get("name")): str(variable.get("value")) for variable in plugin.get("env") or ()}
     env["KUBERNETES_EXEC_INFO"] = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": info})
@@ -120,7 +122,11 @@ def _run(
                     signal_group(process.pid, signal.SIGKILL)
                 process.kill()
                 process.wait()
-        message = _quoted(errors)
+        size = errors.seek(0, os.SEEK_END)
+        errors.seek(max(0, size - 4 * MAX_QUOTED))
+        words = (printable(word) for word in errors.read().decode(errors="replace").split())
+        text = " ".join(filter(None, words)).rstrip(".")
+        message = (f": …{text[-MAX_QUOTED:]}" if len(text) > MAX_QUOTED else f": {text}") if text else ""
         if status is None:
             raise PluginFailed(
                 f"{name} did not end within {limit_s:.0f} s{message}. Run {_by_hand(argv)} to see what it waits for."
@@ -156,19 +162,3 @@ def _by_hand(argv: list[str]) -> str:
     """Return the command as somebody types it, without words that may be a secret."""
     command = shlex.join(argv)
     return f"`{command}` by hand" if without_secrets(command) == command else "it by hand"
-
-
-def _quoted(errors: IO[bytes]) -> str:
-    """Return the end of the program's standard error, as a clause."""
-    size = errors.seek(0, os.SEEK_END)
-    errors.seek(max(0, size - 4 * MAX_QUOTED))
-    words = (printable(word) for word in errors.read().decode(errors="replace").split())
-    text = " ".join(filter(None, words)).rstrip(".")
-    return (f": …{text[-MAX_QUOTED:]}" if len(text) > MAX_QUOTED else f": {text}") if text else ""
-
-
-def _described(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cluster as the plug-in reads it, with the extension for plug-ins as `config`."""
-    extensions = cluster.get("extensions") or ()
-    settings = [extension.get("extension") for extension in extensions if extension.get("name") == CONFIG]
-    return {**cluster, **({"config": settings[0]} if settings else {})}

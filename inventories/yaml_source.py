@@ -91,7 +91,22 @@ def parse(text: str, path: Path, *, foreign_tags: bool = False) -> Source:
     """Return the document in the text of a file, as `read` does."""
     loader_class = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        ended = _scan(path, text, loader_class)
+        depth, ended = 0, False
+        for event in yaml.parse(text, Loader=loader_class):
+            if isinstance(event, yaml.AliasEvent):
+                raise InvalidInput(
+                    f"{path}:{_line(event.start_mark)}: aliases ('*{event.anchor}') are not supported. "
+                    "Write the value out."
+                )
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            elif isinstance(event, yaml.DocumentEndEvent):
+                ended = bool(event.explicit)
+            if depth > MAX_DEPTH:
+                line = _line(event.start_mark)
+                raise _too_deep(path, line)
         root = yaml.compose(text, Loader=loader_class)
     except yaml.YAMLError as error:
         raise _no_yaml(path, text, error) from error
@@ -115,27 +130,6 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InvalidInput(f"{path}:{line}: this is no UTF-8 text. Save the file as UTF-8.") from error
-
-
-def _scan(path: Path, text: str, loader_class: type[yaml.SafeLoader | yaml.CSafeLoader]) -> bool:
-    """Refuse aliases and deep nesting before anything recursive sees them. True: the document has an explicit end."""
-    depth, ended = 0, False
-    for event in yaml.parse(text, Loader=loader_class):
-        if isinstance(event, yaml.AliasEvent):
-            raise InvalidInput(
-                f"{path}:{_line(event.start_mark)}: aliases ('*{event.anchor}') are not supported. "
-                "Write the value out."
-            )
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        elif isinstance(event, yaml.DocumentEndEvent):
-            ended = bool(event.explicit)
-        if depth > MAX_DEPTH:
-            line = _line(event.start_mark)
-            raise _too_deep(path, line)
-    return ended
 
 
 def _too_deep(path: Path, line: int) -> InvalidInput:
@@ -191,19 +185,16 @@ class _Builder:
             return node.value
         if isinstance(node, yaml.ScalarNode) and kind in ("int", "float", "bool", "null"):
             self.texts[keys] = node.value
-            return self._number(node, kind)
+            construct = getattr(self._construct, f"construct_yaml_{kind}")
+            try:
+                return construct(node)
+            except (ValueError, KeyError, IndexError):
+                self.problems.add(_line(node.start_mark), f"{shown(node.value)} is no {kind}.")
+                return None
         if self._foreign_tags:
             return Foreign(node.tag)
         self.problems.add(line, f"the tag '{node.tag}' is not supported.")
         return None
-
-    def _number(self, node: yaml.ScalarNode, kind: str) -> object:
-        construct = getattr(self._construct, f"construct_yaml_{kind}")
-        try:
-            return construct(node)
-        except (ValueError, KeyError, IndexError):
-            self.problems.add(_line(node.start_mark), f"{shown(node.value)} is no {kind}.")
-            return None
 
     def _mapping(self, node: yaml.MappingNode, keys: Keys) -> dict[str, Any]:
         values: dict[str, Any] = {}

@@ -38,7 +38,15 @@ class HostsProvider:
         Raises RefusedPlan if the file has fewer machines or the cluster more, and InvalidInput for an unusable file.
         """
         refuse_unsupported(spec, self.name, because="its machines exist already, and gpuctl makes none")
-        machines = self._machines(spec, current)
+        if spec.hosts is not None:
+            machines = read_hosts_file(spec.hosts)
+        elif current is not None:
+            machines = current.machines
+        else:
+            raise InvalidInput(
+                "Provider hosts needs to know the machines: give `--hosts FILE`, an Ansible inventory. "
+                "`ansible_host` and `ansible_user` of each are enough."
+            )
         count = len(machines) if spec.count is None else spec.count
         if count > len(machines):
             source = f"cluster '{self._folder.name}'" if spec.hosts is None else f"'{spec.hosts}'"
@@ -130,16 +138,6 @@ class HostsProvider:
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:  # noqa: ARG002
         """Return no leftovers: the machines are not ours to remove."""
         return ()
-
-    def _machines(self, spec: Spec, current: Inventory | None) -> tuple[Machine, ...]:
-        if spec.hosts is not None:
-            return read_hosts_file(spec.hosts)
-        if current is not None:
-            return current.machines
-        raise InvalidInput(
-            "Provider hosts needs to know the machines: give `--hosts FILE`, an Ansible inventory. "
-            "`ansible_host` and `ansible_user` of each are enough."
-        )
 
 
 def _completed(machine: Machine, spec: Spec, current: Inventory | None) -> Machine:

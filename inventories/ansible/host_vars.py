@@ -98,7 +98,19 @@ def machines_of(
             for key in [key for key in _REQUIRED if key not in values_of_host]:
                 problems.add(host.line, f"host '{host.name}' has no {key}.")
         else:
-            _add_defaults(host, values_of_host, problems)
+            if ":" in values_of_host.setdefault("private_ip", values_of_host["ansible_host"]):
+                line = host.vars["private_ip"].line if "private_ip" in host.vars else host.line
+                problems.add(
+                    line,
+                    f"host '{host.name}' needs a private_ip that is an IPv4 address, and "
+                    f"{values_of_host['private_ip']} is none: the machines reach each other by IPv4 (127.0.0.1 does "
+                    "where there is but one; SSH may go by IPv6).",
+                )
+            values_of_host.setdefault("id", host.name)
+            key_file = values_of_host.get(_KEY_FILE)
+            if key_file is not None and not key_file.is_file():
+                line = next(host.vars[key].line for key in (_KEY_FILE, *_OTHER_NAMES) if key in host.vars)
+                problems.add(line, f"{_KEY_FILE}: there is no file '{key_file}'.")
     ranks = _ranks(hosts, values, problems)
     _refuse_same_address(hosts, values, problems)
     machines = [
@@ -130,22 +142,6 @@ def _machine(host: Host, values: dict[str, Any], rank: int) -> Machine:
         host_key=values.get("host_key"),
         launched_at=values.get("launched_at"),
     )
-
-
-def _add_defaults(host: Host, values: dict[str, Any], problems: Problems) -> None:
-    """Add the defaults of values that a person may leave out."""
-    if ":" in values.setdefault("private_ip", values["ansible_host"]):
-        line = host.vars["private_ip"].line if "private_ip" in host.vars else host.line
-        problems.add(
-            line,
-            f"host '{host.name}' needs a private_ip that is an IPv4 address, and {values['private_ip']} is none: the "
-            "machines reach each other by IPv4 (127.0.0.1 does where there is but one; SSH may go by IPv6).",
-        )
-    values.setdefault("id", host.name)
-    key_file = values.get(_KEY_FILE)
-    if key_file is not None and not key_file.is_file():
-        line = next(host.vars[key].line for key in (_KEY_FILE, *_OTHER_NAMES) if key in host.vars)
-        problems.add(line, f"{_KEY_FILE}: there is no file '{key_file}'.")
 
 
 def _read_args(host: Host, values: dict[str, Any], problems: Problems) -> None:
@@ -236,7 +232,12 @@ def _checked(host: Host, problems: Problems) -> dict[str, Any]:
         if written == _CONNECTION and (why := refuse_connection(str(var.value))):
             problems.add(var.line, why)
         if key not in _CHECKS:
-            _report_typo(written, var, problems)
+            close = _meant(written)
+            if close:
+                problems.add(
+                    var.line,
+                    f"key '{written}' is not known; did you mean '{close[0]}'? gpuctl reads {', '.join(_CHECKS)}.",
+                )
             continue
         if key != written and key in host.vars:
             continue
@@ -266,15 +267,6 @@ def _refuse_password(host: Host, key: str, var: Var, problems: Problems) -> None
         f"{key} is not supported, as gpuctl logs in with keys alone. Put your key on the machine, and remove the "
         f"line: {shlex.join(command)}",
     )
-
-
-def _report_typo(key: str, var: Var, problems: Problems) -> None:
-    close = _meant(key)
-    if close:
-        problems.add(
-            var.line,
-            f"key '{key}' is not known; did you mean '{close[0]}'? gpuctl reads {', '.join(_CHECKS)}.",
-        )
 
 
 @cache

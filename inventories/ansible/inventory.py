@@ -62,7 +62,16 @@ def read_inventory(path: Path) -> Inventory:
         if not source.ended:
             raise CorruptFile(f"'{path}' can't be used: it is cut off, as its last line is not '...'.")
         problems = Problems(path)
-        _check_facts(source, facts, problems)
+        if facts.get("format") is None:
+            problems.add(source.line("all", "vars", "gpuctl"), "key 'gpuctl.format' is missing.")
+        for key, (kinds, required) in _FACTS.items():
+            value = facts.get(key)
+            if value is None and not required:
+                continue
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                names = "a number" if float in kinds else "text"
+                line = source.line("all", "vars", "gpuctl", key)
+                problems.add(line, f"key 'gpuctl.{key}' should be {names}, but is {shown(value)}.")
         machines = machines_of(
             read_hosts(source, problems), problems, folder=path.absolute().parent, complete=True
         )
@@ -140,19 +149,6 @@ def _facts(source: yaml_source.Source) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _check_facts(source: yaml_source.Source, facts: dict[str, Any], problems: Problems) -> None:
-    if facts.get("format") is None:
-        problems.add(source.line("all", "vars", "gpuctl"), "key 'gpuctl.format' is missing.")
-    for key, (kinds, required) in _FACTS.items():
-        value = facts.get(key)
-        if value is None and not required:
-            continue
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            names = "a number" if float in kinds else "text"
-            line = source.line("all", "vars", "gpuctl", key)
-            problems.add(line, f"key 'gpuctl.{key}' should be {names}, but is {shown(value)}.")
-
-
 @dataclass(kw_only=True)
 class _Group:
     vars: dict[str, Var] = field(default_factory=dict)
@@ -177,13 +173,6 @@ def read_hosts(source: Source, problems: Problems) -> list[Host]:
             continue
         reader.group(name, (name,), parent="all")
     return reader.hosts()
-
-
-def _name_of(host: str) -> str:
-    """Return a host's name: of `user@host:port` or an IPv6 address, the part that a name can have; else the text."""
-    address = read_address(host)
-    more = address.user is not None or address.port is not None or is_ipv6(address.host)
-    return address.name if more and _HOST_NAME.fullmatch(address.host.replace(":", "0")) else host
 
 
 class _Reader:
@@ -213,7 +202,11 @@ class _Reader:
                 )
         group.vars |= self._vars((*keys, "vars")) if "vars" in sections else {}
         for host in self._mapping((*keys, "hosts")) if "hosts" in sections else ():
-            host_name = _name_of(host)
+            address = read_address(host)
+            more = address.user is not None or address.port is not None or is_ipv6(address.host)
+            host_name = (
+                address.name if more and _HOST_NAME.fullmatch(address.host.replace(":", "0")) else host
+            )
             group.hosts.add(host_name)
             if host_name != host:
                 self._addresses[host_name] = host
@@ -298,12 +291,8 @@ class _Reader:
         """Groups sorted by it are in the order in which their variables are laid over each other."""
         priority = self._groups[group].vars.get("ansible_group_priority")
         value = priority.value if priority and isinstance(priority.value, int | float) else 1
-        return self._depth(group), value, group
-
-    def _depth(self, group: str) -> int:
-        """The length of the longest way down from `all`."""
         level, depth = self._groups[group].parents, 0
         while level:
             level = set().union(*(self._groups[name].parents for name in level))
             depth += 1
-        return depth
+        return depth, value, group

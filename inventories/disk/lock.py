@@ -60,7 +60,11 @@ def _acquire(path: Path, *, subject: str, wait_s: float, on_wait: Callable[[str]
         handle = _try(path)
         if handle is not None:
             return handle
-        by = _signature(path)
+        try:
+            entry = json.loads(path.read_bytes())
+            by = str(entry["command"]), int(entry["pid"])
+        except (OSError, ValueError, KeyError, TypeError):
+            by = None
         if awake_s() >= deadline:
             way = "" if by is not None and by[1] == os.getpid() else ", or end that process,"
             raise Locked(
@@ -86,7 +90,10 @@ def _try(path: Path) -> int | None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A holder may remove the file: then a lock on it excludes nobody.
-            locked = _is_at(handle, path)
+            try:
+                locked = os.path.samestat(os.fstat(handle), path.stat())
+            except FileNotFoundError:
+                locked = False
         except BlockingIOError:
             pass
         finally:
@@ -94,22 +101,6 @@ def _try(path: Path) -> int | None:
                 _held.discard(handle)
                 os.close(handle)
     return handle if locked else None
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _signature(path: Path) -> tuple[str, int] | None:
-    """The holder's command and pid. `None`: it is just signing."""
-    try:
-        entry = json.loads(path.read_bytes())
-        return str(entry["command"]), int(entry["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _holder(signature: tuple[str, int] | None) -> str:

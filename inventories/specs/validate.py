@@ -7,7 +7,7 @@ from typing import Any
 
 from inventories.errors import InvalidInput
 from inventories.option import Option, options_of
-from inventories.specs.setup_steps import SetupStep, read_setup
+from inventories.specs.setup_steps import read_setup
 from inventories.specs.spec import DEFAULT_CLUSTER, Spec
 from inventories.text import did_you_mean, shown
 from inventories.yaml_source import Keys, Problems, Source, read
@@ -105,7 +105,13 @@ def _values(source: Source, at: Keys, within: Keys, problems: Problems) -> dict[
         if not within and key == _NETWORK:
             values |= _values(source, at, (_NETWORK,), problems)
         elif not within and key == _SETUP:
-            values[_SETUP] = _setup(source, at, value, problems)
+
+            def add(item: Keys, text: str) -> None:
+                problems.add(
+                    source.line(*at, _SETUP, *item), f"key '{'.'.join(map(str, (*at, _SETUP)))}': {text}"
+                )
+
+            values[_SETUP] = read_setup(value, add, source.path.absolute().parent)
         elif key in known:
             try:
                 values[known[key].name] = _checked(known[key], value)
@@ -114,13 +120,6 @@ def _values(source: Source, at: Keys, within: Keys, problems: Problems) -> dict[
         else:
             problems.add(line, f"key '{name}' is not known{_hint(key, within)} Allowed: {allowed}.")
     return values
-
-
-def _setup(source: Source, at: Keys, value: object, problems: Problems) -> tuple[SetupStep, ...]:
-    def add(item: Keys, text: str) -> None:
-        problems.add(source.line(*at, _SETUP, *item), f"key '{'.'.join(map(str, (*at, _SETUP)))}': {text}")
-
-    return read_setup(value, add, source.path.absolute().parent)
 
 
 def _hint(key: str, keys: Keys) -> str:

@@ -107,7 +107,18 @@ class Api:
             raise InvalidInput(
                 "AWS needs a region. Give --region, or set AWS_DEFAULT_REGION or `region` in `~/.aws/config`."
             )
-        self._refuse_unknown_region()
+        if "AWS_ENDPOINT_URL" in os.environ:
+            return
+        known = [
+            region
+            for partition in self._session.get_available_partitions()
+            for region in self._session.get_available_regions("ec2", partition_name=partition)
+        ]
+        if self.region not in known:
+            raise InvalidInput(
+                f"AWS has no region '{self.region}'{did_you_mean(self.region, known) or '.'} If it is a new "
+                f"one, it needs a newer boto3 than {boto3.__version__}: `pip install --upgrade boto3`."
+            )
 
     def call(
         self,
@@ -262,21 +273,6 @@ class Api:
             self._session = session
             self._clients = {}
             return True
-
-    def _refuse_unknown_region(self) -> None:
-        """Raise InvalidInput for an unknown region: it is part of a server's name, which calls would look up."""
-        if "AWS_ENDPOINT_URL" in os.environ:
-            return
-        known = [
-            region
-            for partition in self._session.get_available_partitions()
-            for region in self._session.get_available_regions("ec2", partition_name=partition)
-        ]
-        if self.region not in known:
-            raise InvalidInput(
-                f"AWS has no region '{self.region}'{did_you_mean(self.region, known) or '.'} If it is a new "
-                f"one, it needs a newer boto3 than {boto3.__version__}: `pip install --upgrade boto3`."
-            )
 
 
 def versions() -> str:

@@ -220,18 +220,15 @@ def _dry_runs(cluster: CloudCluster, offer: Offer | None) -> list[tuple[str, Map
             ("release_address", {"AllocationId": address}),
         ]
     if offer is not None:
-        calls.append(("run_instances", _launch(cluster, offer)))
+        infrastructure = Infrastructure(ids={"subnet": "", "security_group": "", "key": ""})
+        machine = NewMachine(name=cluster.name, rank=0, user_data="")
+        launch = requests.run_instances(cluster, offer, infrastructure, offer.zones[0], "dry-run", [machine])
+        for name in ("NetworkInterfaces", "KeyName", "UserData", "ClientToken", "Placement"):
+            del launch[name]
+        calls.append(
+            ("run_instances", launch | ({"SubnetId": cluster.subnet_id} if cluster.subnet_id else {}))
+        )
     return calls
-
-
-def _launch(cluster: CloudCluster, offer: Offer) -> dict[str, Any]:
-    """Return a launch of one machine into the given subnet, else into AWS's default."""
-    infrastructure = Infrastructure(ids={"subnet": "", "security_group": "", "key": ""})
-    machine = NewMachine(name=cluster.name, rank=0, user_data="")
-    launch = requests.run_instances(cluster, offer, infrastructure, offer.zones[0], "dry-run", [machine])
-    for name in ("NetworkInterfaces", "KeyName", "UserData", "ClientToken", "Placement"):
-        del launch[name]
-    return launch | ({"SubnetId": cluster.subnet_id} if cluster.subnet_id else {})
 
 
 def _vpcs(api: Api) -> Finding:

@@ -109,6 +109,10 @@ def read(item: Mapping[str, Any]) -> Instance:
     """Return an instance from AWS's description."""
     of = tags_in(item)
     launched: datetime = item["LaunchTime"]
+    reason = item.get("StateReason", {})
+    code, message = reason.get("Code", ""), reason.get("Message", "")
+    # AWS repeats the code in most of the messages.
+    message = message.removeprefix(f"{code}:").strip()
     return Instance(
         id=item["InstanceId"],
         tags=of,
@@ -119,17 +123,10 @@ def read(item: Mapping[str, Any]) -> Instance:
         launched_at=launched.astimezone(UTC).isoformat(timespec="seconds"),
         public_ip=item.get("PublicIpAddress"),
         private_ip=item.get("PrivateIpAddress"),
-        reason=_reason(item.get("StateReason", {})),
+        reason=": ".join(word for word in (code, message) if word) or None,
         spot=item.get("InstanceLifecycle") == "spot",
         image_id=item.get("ImageId"),
     )
-
-
-def _reason(reason: Mapping[str, str]) -> str | None:
-    code, message = reason.get("Code", ""), reason.get("Message", "")
-    # AWS repeats the code in most of the messages.
-    message = message.removeprefix(f"{code}:").strip()
-    return ": ".join(word for word in (code, message) if word) or None
 
 
 def _terminate(api: Api, ids: Sequence[str]) -> None:

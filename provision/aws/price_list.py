@@ -86,7 +86,15 @@ def prices(
     columns: list[str] | None = None
     for number, line in enumerate(rows):
         if columns is None:
-            columns = _columns(line, number)
+            if not line.startswith(b'"SKU"'):
+                if number >= HEADER_WITHIN:
+                    raise NotUsable("it has no header")
+                columns = None
+            else:
+                columns = _fields(line)
+                missing = [name for name in COLUMNS if name not in columns]
+                if missing:
+                    raise NotUsable(f"it lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
             continue
         if b'"gp3"' in line and b'"GB-Mo"' in line:
             row = dict(zip(columns, _fields(line), strict=False))
@@ -112,19 +120,6 @@ def prices(
     if not known:
         raise NotUsable(f"it has no price of a Linux machine on demand in {region}")
     return known
-
-
-def _columns(line: bytes, number: int) -> list[str] | None:
-    """Return the names of the columns. `None`: this line is before the header."""
-    if not line.startswith(b'"SKU"'):
-        if number >= HEADER_WITHIN:
-            raise NotUsable("it has no header")
-        return None
-    columns = _fields(line)
-    missing = [name for name in COLUMNS if name not in columns]
-    if missing:
-        raise NotUsable(f"it lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
-    return columns
 
 
 def _fields(line: bytes) -> list[str]:

@@ -249,6 +249,18 @@ def run_instances(
     placement = {"AvailabilityZone": zone.name}
     if group := infrastructure.ids.get("placement_group"):
         placement["GroupName"] = group
+    # An image may have disks that outlive their machine.
+    kept_small = {"VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True}
+    root = {"DeviceName": offer.facts["root_device"], "Ebs": kept_small | {"VolumeSize": offer.disk_gb}}
+    image_disks = [{"DeviceName": device, "Ebs": dict(kept_small)} for device in offer.facts["other_devices"]]
+    layout = efa_layout(offer.facts, public=cluster.public_ip)
+    at = {
+        "SubnetId": infrastructure.ids["subnet"],
+        "Groups": [infrastructure.ids["security_group"]],
+        "DeleteOnTermination": True,
+    }
+    # Set for the first interface in either case: a subnet may assign addresses itself.
+    addressed = {"AssociatePublicIpAddress": cluster.public_ip}
     request: Request = {
         "ImageId": offer.image_id,
         "InstanceType": offer.shape,
@@ -257,8 +269,8 @@ def run_instances(
         "ClientToken": launch,
         "KeyName": infrastructure.ids["key"],
         "Placement": placement,
-        "NetworkInterfaces": _interfaces(cluster, offer, infrastructure),
-        "BlockDeviceMappings": _disks(offer),
+        "NetworkInterfaces": [layout[0] | at | addressed, *(interface | at for interface in layout[1:])],
+        "BlockDeviceMappings": [root, *image_disks],
         "MetadataOptions": {
             "HttpEndpoint": "enabled",
             "HttpTokens": "required",
@@ -274,26 +286,6 @@ def run_instances(
             "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
         }
     return request
-
-
-def _interfaces(cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure) -> list[Request]:
-    layout = efa_layout(offer.facts, public=cluster.public_ip)
-    at = {
-        "SubnetId": infrastructure.ids["subnet"],
-        "Groups": [infrastructure.ids["security_group"]],
-        "DeleteOnTermination": True,
-    }
-    # Set for the first interface in either case: a subnet may assign addresses itself.
-    addressed = {"AssociatePublicIpAddress": cluster.public_ip}
-    return [layout[0] | at | addressed, *(interface | at for interface in layout[1:])]
-
-
-def _disks(offer: Offer) -> list[Request]:
-    """Return the root disk, and the image's own disks: an image may have disks that outlive their machine."""
-    kept_small = {"VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True}
-    root = {"DeviceName": offer.facts["root_device"], "Ebs": kept_small | {"VolumeSize": offer.disk_gb}}
-    image_disks = [{"DeviceName": device, "Ebs": dict(kept_small)} for device in offer.facts["other_devices"]]
-    return [root, *image_disks]
 
 
 def for_people(request: Mapping[str, Any]) -> Request:

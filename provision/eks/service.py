@@ -160,7 +160,10 @@ class EksService:
             ids = _prepare_network(maker, offer)
             infrastructure = Infrastructure(ids=ids)
             subnet = _subnet(maker, offer, infrastructure, zone)
-            placement = _placement_group(maker, offer, infrastructure, zone)
+            placement = None
+            if offer.facts["placement_group"] and offer.facts["efa_cards"]:
+                made = network.prepare_zone(maker, offer, infrastructure, Zone(name=zone))
+                placement = made.ids["placement_group"]
         data = requests.template_data(
             cluster,
             group,
@@ -204,7 +207,13 @@ class EksService:
 def _prepare_network(maker: ResourceMaker, offer: Offer) -> Mapping[str, str]:
     """Make the network. Returns the ids `vpc`, `security_group`, and `subnet <zone>` of the control plane's zones."""
     infrastructure = network.prepare(maker, offer, None)
-    _resolve_names(maker, infrastructure.ids["vpc"])
+    # Nodes look up, by DNS names in the VPC, the API server's private address.
+    vpc = infrastructure.ids["vpc"]
+    answer = maker.api.call("describe_vpc_attribute", settle=True, VpcId=vpc, Attribute="enableDnsHostnames")
+    if not answer["EnableDnsHostnames"]["Value"]:
+        maker.api.call(
+            "modify_vpc_attribute", again=True, settle=True, VpcId=vpc, EnableDnsHostnames={"Value": True}
+        )
     ids = dict(infrastructure.ids)
     for zone in offer.facts["control_zones"]:
         ids[f"subnet {zone}"] = _subnet(maker, offer, infrastructure, zone)
@@ -227,25 +236,6 @@ def _subnet(maker: ResourceMaker, offer: Offer, infrastructure: Infrastructure, 
                 MapPublicIpOnLaunch={"Value": True},
             )
     return subnet_id
-
-
-def _placement_group(
-    maker: ResourceMaker, offer: Offer, infrastructure: Infrastructure, zone: str
-) -> str | None:
-    """Make the zone's placement group, and return its name. `None`: not possible for the shape, or it has no EFA."""
-    if not (offer.facts["placement_group"] and offer.facts["efa_cards"]):
-        return None
-    made = network.prepare_zone(maker, offer, infrastructure, Zone(name=zone))
-    return made.ids["placement_group"]
-
-
-def _resolve_names(maker: ResourceMaker, vpc: str) -> None:
-    """Switch DNS names on in the VPC: nodes look up the API server's private address."""
-    answer = maker.api.call("describe_vpc_attribute", settle=True, VpcId=vpc, Attribute="enableDnsHostnames")
-    if not answer["EnableDnsHostnames"]["Value"]:
-        maker.api.call(
-            "modify_vpc_attribute", again=True, settle=True, VpcId=vpc, EnableDnsHostnames={"Value": True}
-        )
 
 
 def _server(plane: Mapping[str, Any]) -> ApiServer:

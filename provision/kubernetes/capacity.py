@@ -43,7 +43,16 @@ def rooms(
             used[name] += sum(_gpus(each.get("resources", {}).get("requests")) for each in containers)
     usable = []
     for node in nodes:
-        if not _usable(node):
+        spec = node.get("spec") or {}
+        conditions = node.get("status", {}).get("conditions") or ()
+        ready = any(
+            condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+        )
+        foreign_taint = any(
+            taint["key"] != GPU and taint["effect"] in ("NoSchedule", "NoExecute")
+            for taint in spec.get("taints") or ()
+        )
+        if not (ready and not spec.get("unschedulable") and not foreign_taint):
             continue
         allocatable = node["status"].get("allocatable") or {}
         name, gpus = node["metadata"]["name"], _gpus(allocatable)
@@ -120,17 +129,6 @@ def with_room(nodes: Sequence[NodeRoom], shape: str | None, gpus: int) -> tuple[
 def that_fit(nodes: Sequence[NodeRoom], shape: str | None, gpus: int) -> list[NodeRoom]:
     """Return the nodes on which a machine with that number of GPUs can be."""
     return [node for node in nodes if node.gpus >= gpus and shape in (None, node.shape)]
-
-
-def _usable(node: Mapping[str, Any]) -> bool:
-    spec = node.get("spec") or {}
-    conditions = node.get("status", {}).get("conditions") or ()
-    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-    foreign_taint = any(
-        taint["key"] != GPU and taint["effect"] in ("NoSchedule", "NoExecute")
-        for taint in spec.get("taints") or ()
-    )
-    return ready and not spec.get("unschedulable") and not foreign_taint
 
 
 def _gpus(resources: Mapping[str, str] | None) -> int:

@@ -62,7 +62,13 @@ def kuberay_problem(api: Api) -> str | None:
     try:
         definition = api.get(CRD, CRD_NAME)
     except Denied:
-        return _without_schema(api)
+        try:
+            api.list(RAY_CLUSTER, "default")
+        except Gone:
+            return f"The cluster has no KubeRay {KUBERAY} (no kind RayCluster). {INSTALL}"
+        except Denied:
+            pass
+        return None
     if definition is None:
         return f"The cluster has no KubeRay {KUBERAY} (no CustomResourceDefinition {CRD_NAME}). {INSTALL}"
     return schema_problem(definition)
@@ -238,14 +244,3 @@ def _allowed(api: Api, namespace: str, verb: str, group: str, resource: str) -> 
         },
     )
     return bool((answer.get("status") or {}).get("allowed"))
-
-
-def _without_schema(api: Api) -> str | None:
-    """Return the fault of KubeRay for a user who may not read definitions. `None`: not known."""
-    try:
-        api.list(RAY_CLUSTER, "default")
-    except Gone:
-        return f"The cluster has no KubeRay {KUBERAY} (no kind RayCluster). {INSTALL}"
-    except Denied:
-        pass
-    return None

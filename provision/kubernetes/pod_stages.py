@@ -77,7 +77,13 @@ def _container_stage(
         reason, message = waiting.get("reason", ""), str(waiting.get("message") or "")
         if reason in PULL_FAILED:
             text = f"the image {image}: {message or reason}"
-            return PodStage(stage="image", reason=text, fatal=_image_missing(message))
+            return PodStage(
+                stage="image",
+                reason=text,
+                fatal=any(
+                    word in message for word in ("not found", "manifest unknown", "denied", "unauthorized")
+                ),
+            )
         if reason in NEVER or reason == CRASHED:
             last = ((container.get("lastState") or {}).get("terminated") or {}).get("exitCode")
             ended = f" (it ended with exit status {last})" if last is not None else ""
@@ -85,7 +91,9 @@ def _container_stage(
         if events is None and not message:
             text = f"its container on {node}, perhaps for the image {image}: you may not list events"
             return PodStage(stage="image", reason=text)
-        if _pulling(events or ()):
+        reasons = [event.get("reason") for event in (events or ())]
+        pulls = [reason for reason in reasons if reason in ("Pulling", "Pulled", "Failed")]
+        if bool(pulls) and pulls[-1] == "Pulling":
             return PodStage(stage="image", reason=f"the image {image} on {node}")
         if stage == "init" and reason == "PodInitializing":
             return None
@@ -99,15 +107,3 @@ def _container_stage(
     return (
         None if container.get("ready") else PodStage(stage="start", reason=f"Ray in its container on {node}")
     )
-
-
-def _pulling(events: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a node is pulling an image now."""
-    reasons = [event.get("reason") for event in events]
-    pulls = [reason for reason in reasons if reason in ("Pulling", "Pulled", "Failed")]
-    return bool(pulls) and pulls[-1] == "Pulling"
-
-
-def _image_missing(message: str) -> bool:
-    """Return whether the registry refused the image; another failure may pass."""
-    return any(word in message for word in ("not found", "manifest unknown", "denied", "unauthorized"))

@@ -198,7 +198,9 @@ class Session(asyncssh.SSHServerProcess[bytes]):
             self._refuse(f"This host has no subsystem '{self.subsystem}'.")
             return
         try:
-            command = self._running = self._start_command()
+            argv = [self._shell()] if self.command is None else ["/bin/sh", "-c", self.command]
+            start = _start_with_pipes if self.term_type is None else _start_in_terminal
+            command = self._running = start(argv, self._command_env(), self.term_size, self._children)
         except OSError as error:
             self._refuse(f"The command could not be started: {error.strerror}.")
             return
@@ -221,12 +223,11 @@ class Session(asyncssh.SSHServerProcess[bytes]):
             command.send(signals.SIGHUP)
         if not closed.done():
             closed.cancel()
-            self._report(command.exited.result())
-
-    def _start_command(self) -> Command:
-        argv = [self._shell()] if self.command is None else ["/bin/sh", "-c", self.command]
-        start = _start_with_pipes if self.term_type is None else _start_in_terminal
-        return start(argv, self._command_env(), self.term_size, self._children)
+            code = command.exited.result()
+            if code >= 0:
+                self.exit(code)
+            else:
+                self.exit_with_signal(signals.Signals(-code).name.removeprefix("SIG"))
 
     def _shell(self) -> str:
         shell = "/bin/sh" if self.term_type is None else os.environ["SHELL"]
@@ -247,12 +248,6 @@ class Session(asyncssh.SSHServerProcess[bytes]):
     def _refuse(self, reason: str) -> None:
         self.stderr.write(reason.encode() + b"\n")
         self.exit(126)
-
-    def _report(self, code: int) -> None:
-        if code >= 0:
-            self.exit(code)
-        else:
-            self.exit_with_signal(signals.Signals(-code).name.removeprefix("SIG"))
 
 
 def _start_with_pipes(argv: list[str], env: dict[str, str], _size: Size, children: Children) -> Command:
@@ -351,12 +346,6 @@ async def _until(closed: asyncio.Future[None], *futures: asyncio.Future[Any]) ->
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _adopt_orphans() -> None:
-    """Linux: become the parent of orphans below us, so that they can be found there."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 async def serve(config: Config) -> None:
     """Serve until killed."""
     children = Children()
@@ -378,18 +367,6 @@ async def serve(config: Config) -> None:
     await acceptor.wait_closed()
 
 
-def _hold_temp_dir() -> None:
-    """Lock the host's folder for temporary files, which keeps systemd-tmpfiles from cleaning it up."""
-    if folder := os.environ.get("TMPDIR"):
-        fcntl.flock(os.open(folder, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_SH)  # until this process ends
-
-
-def _take_signals() -> None:
-    """Reset signals that `nohup` or a background job ignores: commands would inherit that, and could not be ended."""
-    for number in (signals.SIGHUP, signals.SIGINT, signals.SIGQUIT, signals.SIGTERM):
-        signals.signal(number, signals.SIG_DFL)
-
-
 def main(config_path: str) -> None:
     """Become a daemon, and serve."""
     config = Config(**json.loads(Path(config_path).read_text()))
@@ -397,9 +374,15 @@ def main(config_path: str) -> None:
         os._exit(0)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     os.chdir(config.home)
-    _take_signals()
-    _hold_temp_dir()
-    _adopt_orphans()
+    # `nohup` or a background job ignores these signals: commands would inherit that, and could not be ended.
+    for number in (signals.SIGHUP, signals.SIGINT, signals.SIGQUIT, signals.SIGTERM):
+        signals.signal(number, signals.SIG_DFL)
+    # This lock, held until the process ends, keeps systemd-tmpfiles from cleaning the folder up.
+    if folder := os.environ.get("TMPDIR"):
+        fcntl.flock(os.open(folder, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_SH)  # until this process ends
+    # Linux: become the parent of orphans below us, so that they can be found there.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         asyncio.run(serve(config))
     except BrokenPipeError:

@@ -70,7 +70,11 @@ class LocalProvider:
         done = {rank: host for rank, host in hosts.items() if host.record.port is not None}
         before = {machine.rank: machine.id for machine in current.machines} if current else {}
         have = max((*before, *done), default=-1) + 1
-        count = self._count(spec, have)
+        count = spec.count if spec.count is not None else max(have, 1)
+        if count > MAX_HOSTS:
+            raise InvalidInput(
+                f"{count} hosts are more than one machine is good for: ask for {MAX_HOSTS} at most."
+            )
         keep = {rank: host for rank, host in done.items() if host.state != "gone" and rank < count}
         replaced = before | {rank: host.record.id for rank, host in hosts.items()}
         create = tuple(
@@ -152,14 +156,6 @@ class LocalProvider:
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
         """End all processes of the cluster's hosts, then remove their homes. Needs no file of ours."""
         return self._clear(staying=set(), say=say) or state.remove_tree(self._path)
-
-    def _count(self, spec: Spec, have: int) -> int:
-        count = spec.count if spec.count is not None else max(have, 1)
-        if count > MAX_HOSTS:
-            raise InvalidInput(
-                f"{count} hosts are more than one machine is good for: ask for {MAX_HOSTS} at most."
-            )
-        return count
 
     def _requests(
         self, create: tuple[PlannedMachine, ...], strangers: dict[psutil.Process, Mark], count: int

@@ -104,16 +104,13 @@ def wait_ready(launches: Sequence[Launch], *, timeout_s: float) -> dict[str, Rea
                 if not data:
                     raise _failed(entry, "ended before it accepted connections")
                 if received[entry.record.id].endswith(b"\n"):
-                    ready[entry.record.id] = _ready(entry, received[entry.record.id])
+                    line = received[entry.record.id]
+                    try:
+                        ready[entry.record.id] = Ready(**json.loads(line))
+                    except (ValueError, TypeError) as error:
+                        raise _failed(entry, f"printed {line[-200:]!r} instead of its port") from error
                     selector.unregister(entry.pipe)
     return ready
-
-
-def _ready(entry: Launch, line: bytes) -> Ready:
-    try:
-        return Ready(**json.loads(line))
-    except (ValueError, TypeError) as error:
-        raise _failed(entry, f"printed {line[-200:]!r} instead of its port") from error
 
 
 def _failed(entry: Launch, problem: str) -> CreateFailed:

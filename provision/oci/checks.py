@@ -225,16 +225,11 @@ def _permissions(api: Api, cluster: CloudCluster) -> Iterator[Finding]:
             )
     if fine:
         yield Finding(what="permission to read", ok=True, detail=f"{len(operations)} lists can be read")
-    yield _creating(api, cluster)
-
-
-def _creating(api: Api, cluster: CloudCluster) -> Finding:
-    """Return the finding with the statements that creating and deleting need, as OCI does not simulate calls."""
     subnet, vcn = _network_compartments(api, cluster)
     needed = GIVEN_SUBNET if cluster.subnet_id else SHARED_NETWORK
     network = "with --subnet-id" if cluster.subnet_id else "that also creates the network"
     creating = statements(api, needed, subnet=subnet, vcn=vcn)
-    return Finding(
+    yield Finding(
         what="permission to create",
         ok=None,
         detail=f"OCI can't be asked. A group {network} needs\n{creating}\nand for --ttl\n"

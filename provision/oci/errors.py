@@ -141,7 +141,12 @@ def policy_for(operation: str, compartment: str) -> str:
 def translate(error: Exception, operation: str, *, compartment: str, advice: str) -> CloudError:
     """Return our error for an error of the SDK. `advice`: for refused credentials."""
     if not isinstance(error, oci.exceptions.ServiceError):
-        cause = _root(error)
+        # The system's own error for a failed connection, which the SDK wraps.
+        cause: BaseException = error
+        while inner := cause.__cause__ or cause.__context__ or next(iter(cause.args), None):
+            if not isinstance(inner, BaseException):
+                break
+            cause = inner
         lost = isinstance(cause, http.client.HTTPException | ConnectionResetError | BrokenPipeError)
         return no_answer("OCI", _reason(cause), _title(operation), reached=lost)
     text = f"{str(error.message or f'status {error.status}').strip().rstrip('.')}."
@@ -211,16 +216,6 @@ def _needs(operation: str, compartment: str) -> str:
 def _title(operation: str) -> str:
     """Return `LaunchInstance`, OCI's own name, for `launch_instance`."""
     return "".join(word.capitalize() for word in operation.split("_"))
-
-
-def _root(error: Exception) -> BaseException:
-    """Return the system's own error for a failed connection, which the SDK wraps."""
-    cause: BaseException = error
-    while inner := cause.__cause__ or cause.__context__ or next(iter(cause.args), None):
-        if not isinstance(inner, BaseException):
-            break
-        cause = inner
-    return cause
 
 
 def _reason(cause: BaseException) -> str:

@@ -152,7 +152,18 @@ class Machines:
         )
         try:
             _wait_captured(self.api, history)
-            return end_of(_console_text(self.api, history["id"]))
+
+            def part(offset: int) -> tuple[bytes, int]:
+                response = with_short_retry(
+                    self.api.clock,
+                    lambda: self.api.hint_response(
+                        "compute.get_console_history_content", history["id"], offset=offset, length=MAX_BYTES
+                    ),
+                )
+                return response.data, int(response.headers.get("opc-bytes-remaining") or 0)
+
+            first, left = part(0)
+            return end_of(part(len(first) + left - MAX_BYTES)[0] if left else first)
         finally:
             # A history that stays costs nothing, and is deleted with its instance.
             with contextlib.suppress(CloudError):
@@ -307,19 +318,3 @@ def _wait_captured(api: Api, history: Json) -> None:
         operation="capture_console_history",
         code=state,
     )
-
-
-def _console_text(api: Api, history_id: str) -> bytes:
-    """Return the last MAX_BYTES of the history, which is up to 1 MB long and is read from its beginning."""
-
-    def part(offset: int) -> tuple[bytes, int]:
-        response = with_short_retry(
-            api.clock,
-            lambda: api.hint_response(
-                "compute.get_console_history_content", history_id, offset=offset, length=MAX_BYTES
-            ),
-        )
-        return response.data, int(response.headers.get("opc-bytes-remaining") or 0)
-
-    first, left = part(0)
-    return part(len(first) + left - MAX_BYTES)[0] if left else first

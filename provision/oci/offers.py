@@ -96,7 +96,17 @@ def usable_shape(api: Api, cluster: CloudCluster, domains: Sequence[Domain]) -> 
     """Return OCI's view of the shape. Raises UnknownShape, and InvalidInput for a spot machine of bare metal."""
     shape = next((domain.shape for domain in domains if domain.shape), None)
     if shape is None:
-        raise UnknownShape(_missing(api, cluster.shape))
+        listed = api.listed("compute.list_shapes")
+        near = nearest(cluster.shape, sorted({str(shape["shape"]) for shape in listed}))
+        region = api.credentials.region
+        hint = f" Near it: {', '.join(near)}." if near else ""
+        problem = (
+            "is in OCI, but not for your account" if cluster.shape in SHAPES else "is no shape that OCI lists"
+        )
+        raise UnknownShape(
+            f"{cluster.shape} {problem} in {region}.{hint} `gpuctl shapes` lists the known ones; try another "
+            "--region, or ask for the shape's service limit in the console."
+        )
     if cluster.spot and cluster.shape.startswith("BM."):
         raise InvalidInput(
             f"OCI has no preemptible bare-metal machines, and {cluster.shape} is one. Leave out --spot."
@@ -214,19 +224,6 @@ def _domain(api: Api, name: str, shape: str) -> Domain:
         capacity=capacity,
         left=left,
         unknown=unknown,
-    )
-
-
-def _missing(api: Api, name: str) -> str:
-    """Return the message for a shape that no domain lists."""
-    listed = api.listed("compute.list_shapes")
-    near = nearest(name, sorted({str(shape["shape"]) for shape in listed}))
-    region = api.credentials.region
-    hint = f" Near it: {', '.join(near)}." if near else ""
-    problem = "is in OCI, but not for your account" if name in SHAPES else "is no shape that OCI lists"
-    return (
-        f"{name} {problem} in {region}.{hint} `gpuctl shapes` lists the known ones; try another --region, or "
-        "ask for the shape's service limit in the console."
     )
 
 

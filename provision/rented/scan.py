@@ -89,7 +89,12 @@ def scan(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
     """
     result = scan_all(scope, price)
     if not result.scanned:
-        _raise(result.problems or result.failed)
+        # The first error, whose message has the others'.
+        failed = result.problems or result.failed
+        sentences = list(dict.fromkeys(str(failure) for failure in failed))
+        more = len(sentences) - MAX_NAMED
+        listed = sentences[:MAX_NAMED] + [f"So it is at {more} other places."] * (more > 0)
+        raise type(failed[0].error)(" ".join(listed)) from failed[0].error
     return result
 
 
@@ -121,7 +126,16 @@ def scan_all(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
             else [replace(failure, passed_over=False) for failure in refused]
         )
     if not scope.providers:
-        failed = _without_strangers(failed)
+        # Clouds that are not set up here are passed over.
+        of_setup = [failure for failure in failed if isinstance(failure.error, BadCredentials | InvalidInput)]
+        providers = {failure.target.provider for failure in of_setup}
+        strangers = {name for name in providers if not configured(name)}
+        failed = [
+            replace(failure, passed_over=True)
+            if failure in of_setup and failure.target.provider in strangers
+            else failure
+            for failure in failed
+        ]
     return ScanResult(scanned=tuple(scanned), failed=tuple(failed))
 
 
@@ -212,24 +226,3 @@ def _list_all(
             if outcome.error is not None:
                 failed.append(Failed(target=cloud.target, error=outcome.error))
     return scanned, failed
-
-
-def _without_strangers(failed: Sequence[Failed]) -> list[Failed]:
-    """Pass over the clouds that are not set up here."""
-    of_setup = [failure for failure in failed if isinstance(failure.error, BadCredentials | InvalidInput)]
-    providers = {failure.target.provider for failure in of_setup}
-    strangers = {name for name in providers if not configured(name)}
-    return [
-        replace(failure, passed_over=True)
-        if failure in of_setup and failure.target.provider in strangers
-        else failure
-        for failure in failed
-    ]
-
-
-def _raise(failed: Sequence[Failed]) -> None:
-    """Raise the first error, whose message has the others'."""
-    sentences = list(dict.fromkeys(str(failure) for failure in failed))
-    more = len(sentences) - MAX_NAMED
-    listed = sentences[:MAX_NAMED] + [f"So it is at {more} other places."] * (more > 0)
-    raise type(failed[0].error)(" ".join(listed)) from failed[0].error

@@ -137,6 +137,8 @@ def _cluster(
     # The price of a spot machine changes by the hour.
     prices = [None if m.spot else each for m, each in zip(machines, on_demand, strict=True)]
     fixed_usd = _fixed_hourly_usd(cloud, resources) + len(machines) * about.address_hourly_usd
+    texts = {of[tags.EXPIRES] for of in every if tags.EXPIRES in of}
+    ends = {text: end for text in texts if (end := read_time(text)) is not None}
     return FoundCluster(
         name=every[0][tags.CLUSTER],
         id=every[0][tags.CLUSTER_ID],
@@ -147,7 +149,7 @@ def _cluster(
         machines=tuple(machine.id for machine in machines),
         resources=tuple(f"{resource.kind} {resource.id}" for resource in resources),
         since=min((machine.launched_at for machine in machines), default=None),
-        expires_at=_expires_at(every),
+        expires_at=(max(ends, key=lambda text: ends[text]) if ends and len(ends) == len(texts) else None),
         off=tuple(machine.id for machine in machines if machine.state in ("stopped", "ending")),
         idle=any(tags.IDLE in machine.tags for machine in machines),
         hourly_usd=_sum(prices),
@@ -164,13 +166,6 @@ def _sum(prices: Sequence[float | None]) -> float | None:
 def _fixed_hourly_usd(cloud: Cloud, resources: Sequence[Resource]) -> float:
     fixed = describe(cloud.name).fixed_hourly_usd
     return sum(fixed.get(resource.kind, 0.0) for resource in resources)
-
-
-def _expires_at(every: Sequence[Mapping[str, str]]) -> str | None:
-    """Return the latest end in the tags. `None`: no end, or one that can't be read, perhaps on purpose."""
-    texts = {of[tags.EXPIRES] for of in every if tags.EXPIRES in of}
-    ends = {text: end for text in texts if (end := read_time(text)) is not None}
-    return max(ends, key=lambda text: ends[text]) if ends and len(ends) == len(texts) else None
 
 
 def reap(

@@ -96,7 +96,13 @@ class _Teardown:
                 if leftovers:
                     # Without machines nothing needs the private network's gateway, which may cost money.
                     return Removed(leftovers=(*leftovers, *self._delete(_is_private_network)))
-                removed = self._delete_network()
+                # Another user's cluster may begin at any moment; then the network is theirs.
+                # A resource that was made just before its cluster's end may be listed only now, and block it.
+                rest = self._delete(
+                    lambda resource: self._ours(resource.tags) or tags.is_shared(resource.tags)
+                )
+                users = tuple(sorted({user[tags.CLUSTER] for user, _ in self._other_users()}))
+                removed = Removed(leftovers=rest, network_users=users)
                 if not removed.leftovers and not removed.network_users:
                     network_gone()
                 return removed
@@ -106,14 +112,6 @@ class _Teardown:
             listed = ", ".join(f"{kind} {resource_id}" for resource_id, kind in sorted(self._live.items()))
             fix = "" if isinstance(error, BadCredentials) else " Run the command again."
             raise LeftBehind(f"{error} What may still be there, and billed: {listed}.{fix}") from error
-
-    def _delete_network(self) -> Removed:
-        """Delete the shared network as far as no other cluster needs it."""
-        # Another user's cluster may begin at any moment; then the network is theirs.
-        # A resource that was made just before its cluster's end may be listed only now, and blocks the network.
-        leftovers = self._delete(lambda resource: self._ours(resource.tags) or tags.is_shared(resource.tags))
-        users = tuple(sorted({user[tags.CLUSTER] for user, _ in self._other_users()}))
-        return Removed(leftovers=leftovers, network_users=users)
 
     def _held_by(self, machines: Sequence[Leftover]) -> list[Leftover]:
         """Return the resources that these machines block: their own, and parts of the network for them alone."""

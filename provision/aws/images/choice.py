@@ -13,7 +13,7 @@ from provision.aws import shapes
 from provision.aws.api import Api
 from provision.aws.images import lookup
 from provision.pricing.catalog import last_driver_branch, nvidia_by_name
-from provision.records import BootImage, CloudCluster
+from provision.records import CloudCluster
 from provision.rented.planning.drivers import branch_of
 
 ImageView = Mapping[str, Any]
@@ -36,7 +36,13 @@ def find(api: Api, cluster: CloudCluster, described: Mapping[str, Any]) -> tuple
     """
     architecture = shapes.architecture(described)
     if cluster.boots_from is not None:
-        return _booted(api, cluster.boots_from, architecture)
+        listed = lookup.by_id(api, cluster.boots_from.id)
+        known = listed or {
+            "ImageId": cluster.boots_from.id,
+            "Name": cluster.boots_from.name or cluster.boots_from.id,
+            "Architecture": architecture,
+        }
+        return known, "the image of the machines that are there", listed is not None
     if cluster.image is not None:
         return lookup.named(api, cluster.image, architecture), "as asked for", True
     plain = lookup.plain(architecture)
@@ -57,10 +63,3 @@ def find(api: Api, cluster: CloudCluster, described: Mapping[str, Any]) -> tuple
     if image is None:
         raise InvalidInput(lookup.missing(api.region, f"'{plain.parameter or plain.name}', the default"))
     return image, why, True
-
-
-def _booted(api: Api, image: BootImage, architecture: str) -> tuple[ImageView, str, bool]:
-    """Return the image of existing machines, even if AWS does not list it any more."""
-    listed = lookup.by_id(api, image.id)
-    known = listed or {"ImageId": image.id, "Name": image.name or image.id, "Architecture": architecture}
-    return known, "the image of the machines that are there", listed is not None

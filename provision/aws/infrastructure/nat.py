@@ -11,10 +11,9 @@ from provision.aws import requests
 from provision.aws.api import Item
 from provision.aws.infrastructure.find_or_create import Listing, ResourceMaker, lowest, named
 from provision.aws.infrastructure.subnets import leads_to
-from provision.aws.requests import Request, tagged
+from provision.aws.requests import tagged
 from provision.aws.resources import deletion, resource_types
 from provision.errors import Blocked, CloudError, Exists, TokenSpent
-from provision.records import Resource
 from provision.rented import tags
 from provision.waiting import CLOSE_SHARE, Progress, poll, retry_while
 
@@ -38,7 +37,18 @@ def ensure_nat(
     made: set[str] = set()
 
     def create(token: str) -> str:
-        address = _ensure_address(maker)
+        addresses = maker.listing("describe_addresses", "Addresses", tagged(tags.CLUSTER, tags.NETWORK))
+        addresses.read()
+        address = maker.ensure(
+            "elastic-ip",
+            addresses,
+            pick=lambda items: lowest([i for i in items if "AssociationId" not in i], "AllocationId"),
+            field="AllocationId",
+            create=lambda _: maker.create(
+                "allocate_address", requests.elastic_ip(maker.cluster), None, "AllocationId"
+            ),
+            shared=True,
+        )
         refused: CloudError | None = None
         for zone, public_subnet in public_subnets.items():
             if refused is not None:
@@ -46,7 +56,13 @@ def ensure_nat(
             # A token stands for one request.
             request = requests.nat_gateway(maker.cluster, public_subnet(), address, f"{token}-{zone}")
             try:
-                gateway = _create(maker, request)
+                nat = maker.api.call("create_nat_gateway", again=True, settle=True, **request)["NatGateway"]
+                if nat["State"] not in USABLE:
+                    raise TokenSpent(
+                        f"The token of the NAT gateway {nat['NatGatewayId']} is spent: that one is {nat['State']}.",
+                        operation="CreateNatGateway",
+                    )
+                gateway = str(nat["NatGatewayId"])
             except CloudError as error:
                 if error.code != "NotAvailableInZone":
                     raise
@@ -103,47 +119,12 @@ def _remove(maker: ResourceMaker, nat: str, item: Item | None) -> None:
         resources = {resource.id: resource for resource in resource_types.resources(maker.api)}
         for name in ids:
             if name in resources:
-                _delete(maker, resources[name])
+                delete = partial(deletion.delete, maker.api, maker.clock, resources[name])
+                retry_while(maker.clock, delete, lambda error: isinstance(error, Blocked), GONE_TIMEOUT_S)
     except CloudError as error:
         maker.say(
             f"{error} What is left of {', '.join(ids)} is billed until the last private cluster is removed."
         )
-
-
-def _delete(maker: ResourceMaker, resource: Resource) -> None:
-    """Delete a resource. Raises Blocked at the deadline."""
-    retry_while(
-        maker.clock,
-        lambda: deletion.delete(maker.api, maker.clock, resource),
-        lambda error: isinstance(error, Blocked),
-        GONE_TIMEOUT_S,
-    )
-
-
-def _create(maker: ResourceMaker, request: Request) -> str:
-    made = maker.api.call("create_nat_gateway", again=True, settle=True, **request)["NatGateway"]
-    if made["State"] not in USABLE:
-        raise TokenSpent(
-            f"The token of the NAT gateway {made['NatGatewayId']} is spent: that one is {made['State']}.",
-            operation="CreateNatGateway",
-        )
-    return str(made["NatGatewayId"])
-
-
-def _ensure_address(maker: ResourceMaker) -> str:
-    """Find or create a free Elastic IP of ours."""
-    addresses = maker.listing("describe_addresses", "Addresses", tagged(tags.CLUSTER, tags.NETWORK))
-    addresses.read()
-    return maker.ensure(
-        "elastic-ip",
-        addresses,
-        pick=lambda items: lowest([i for i in items if "AssociationId" not in i], "AllocationId"),
-        field="AllocationId",
-        create=lambda _: maker.create(
-            "allocate_address", requests.elastic_ip(maker.cluster), None, "AllocationId"
-        ),
-        shared=True,
-    )
 
 
 def wait_available(maker: ResourceMaker, nat: str, vpc: str, nats: Listing) -> str:
@@ -164,7 +145,13 @@ def wait_available(maker: ResourceMaker, nat: str, vpc: str, nats: Listing) -> s
             # Two processes may have taken the same address: then one of the gateways fails.
             other = _usable(items, vpc)
             if other is None:
-                raise _failed(item)
+                reason = str(item.get("FailureMessage") or f"it is {item['State']}").rstrip(".")
+                raise CloudError(
+                    f"The NAT gateway {item['NatGatewayId']} did not come up: {reason}. Run the command again, "
+                    "which makes another one; `gpuctl down` removes what is left.",
+                    operation="CreateNatGateway",
+                    code=str(item.get("FailureCode") or item["State"]),
+                )
             nat = str(other["NatGatewayId"])
         if progress is None:
             maker.say(f"waiting for the NAT gateway {nat}, which takes AWS one to three minutes …")
@@ -175,16 +162,6 @@ def wait_available(maker: ResourceMaker, nat: str, vpc: str, nats: Listing) -> s
         "run the command again, which continues with it, or `gpuctl down`, which removes it.",
         operation="CreateNatGateway",
         code="NotReady",
-    )
-
-
-def _failed(item: Item) -> CloudError:
-    reason = str(item.get("FailureMessage") or f"it is {item['State']}").rstrip(".")
-    return CloudError(
-        f"The NAT gateway {item['NatGatewayId']} did not come up: {reason}. Run the command again, which makes "
-        "another one; `gpuctl down` removes what is left.",
-        operation="CreateNatGateway",
-        code=str(item.get("FailureCode") or item["State"]),
     )
 
 

@@ -75,7 +75,20 @@ def prepare_zone(
         zones = (zone, *(other for other in offer.zones if other != zone))
         ids["subnet"] = make(maker, ids, zones, lists)
     if grouped:
-        ids["placement_group"] = _ensure_placement_group(maker, zone, lists["groups"])
+        request = requests.placement_group(maker.cluster, zone.name)
+        name = str(request["GroupName"])
+
+        def create(_: str) -> str:
+            maker.api.call("create_placement_group", again=False, **request)
+            return name
+
+        ids["placement_group"] = maker.ensure(
+            f"placement-group {zone.name}",
+            lists["groups"],
+            pick=lambda items: named(items, "GroupName", name),
+            field="GroupName",
+            create=create,
+        )
     return Infrastructure(ids=ids)
 
 
@@ -205,20 +218,3 @@ def _gateway_for(items: Sequence[Item], vpc: str) -> Item | None:
     """Return the gateway that is attached to the VPC, else one that is attached to no VPC."""
     attached = [item for item in items if _is_attached(item, vpc)]
     return lowest(attached or [item for item in items if not item.get("Attachments")], "InternetGatewayId")
-
-
-def _ensure_placement_group(maker: ResourceMaker, zone: Zone, groups: Listing) -> str:
-    request = requests.placement_group(maker.cluster, zone.name)
-    name = str(request["GroupName"])
-
-    def create(_: str) -> str:
-        maker.api.call("create_placement_group", again=False, **request)
-        return name
-
-    return maker.ensure(
-        f"placement-group {zone.name}",
-        groups,
-        pick=lambda items: named(items, "GroupName", name),
-        field="GroupName",
-        create=create,
-    )

@@ -30,12 +30,7 @@ def ensure_group(maker: ResourceMaker, vpc: str, groups: Listing, *, efa: bool) 
         ),
     )
     # A group that no list had is new, and admits nothing.
-    _mend_rules(maker, group, named(groups.known, "GroupId", group) or {}, efa=efa)
-    return group
-
-
-def _mend_rules(maker: ResourceMaker, group: str, item: Item, *, efa: bool) -> None:
-    """Add missing rules first, then revoke excess ones."""
+    item = named(groups.known, "GroupId", group) or {}
     rules = requests.rules_in(maker.cluster, group)
     have = single_rules(item.get("IpPermissions", []))
     out = single_rules(item.get("IpPermissionsEgress", []))
@@ -45,7 +40,20 @@ def _mend_rules(maker: ResourceMaker, group: str, item: Item, *, efa: bool) -> N
         group_rules = [requests.group_rule(group)]
         _authorize(maker, "authorize_security_group_egress", group, [r for r in group_rules if r not in out])
     if surplus := [rule for rule in have if rule not in rules]:
-        _revoke(maker, group, surplus)
+        revoke = partial(maker.api.call, "revoke_security_group_ingress", again=True, GroupId=group)
+        try:
+            revoke(IpPermissions=list(surplus))
+        except Gone as error:
+            if error.code != RULE_GONE:
+                raise
+            # One missing rule keeps AWS from revoking any: another process was faster, or our own reply was lost.
+            for rule in surplus:
+                try:
+                    revoke(IpPermissions=[rule])
+                except Gone as each:
+                    if each.code != RULE_GONE:
+                        raise
+    return group
 
 
 def _authorize(maker: ResourceMaker, operation: str, group: str, rules: Sequence[Request]) -> None:
@@ -61,22 +69,6 @@ def _authorize(maker: ResourceMaker, operation: str, group: str, rules: Sequence
                 allow(IpPermissions=[rule])
             except Exists:
                 continue
-
-
-def _revoke(maker: ResourceMaker, group: str, rules: Sequence[Request]) -> None:
-    revoke = partial(maker.api.call, "revoke_security_group_ingress", again=True, GroupId=group)
-    try:
-        revoke(IpPermissions=list(rules))
-    except Gone as error:
-        if error.code != RULE_GONE:
-            raise
-        # One missing rule keeps AWS from revoking any: another process was faster, or our own reply was lost.
-        for rule in rules:
-            try:
-                revoke(IpPermissions=[rule])
-            except Gone as each:
-                if each.code != RULE_GONE:
-                    raise
 
 
 def single_rules(permissions: Sequence[Item]) -> list[Request]:

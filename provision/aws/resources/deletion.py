@@ -118,15 +118,6 @@ def _attached_to(api: Api, kind: Kind, resource: Resource) -> list[str]:
     ]
 
 
-def _associated_with(api: Api, resource: Resource) -> list[str]:
-    """Return the network interface of an Elastic IP; just after a NAT gateway's end, AWS does not show it."""
-    addresses = api.pages("describe_addresses", "Addresses", Filters=filters(allocation_id=resource.id))
-    holders = [
-        f"network interface {a.get('NetworkInterfaceId', '')}" for a in addresses if "AssociationId" in a
-    ]
-    return holders or ["something that AWS does not name"]
-
-
 def _interfaces(api: Api, kind: Kind, resource: Resource) -> list[str]:
     """Return all network interfaces that use a resource."""
     if kind.holds is None:
@@ -153,7 +144,11 @@ def _inside(api: Api, resource: Resource) -> list[str]:
         group_ids = [group["GroupId"] for group in groups if group["GroupId"] != resource.id]
         return [f"the rules of security group {other}" for other in group_ids]
     if resource.kind == "elastic-ip":
-        return _associated_with(api, resource)
+        addresses = api.pages("describe_addresses", "Addresses", Filters=filters(allocation_id=resource.id))
+        holders = [
+            f"network interface {a.get('NetworkInterfaceId', '')}" for a in addresses if "AssociationId" in a
+        ]
+        return holders or ["something that AWS does not name"]
     if resource.kind != "vpc":
         return []
     in_vpc = filters(vpc_id=resource.id)

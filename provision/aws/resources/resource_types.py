@@ -148,7 +148,13 @@ def resources(api: Api) -> tuple[Resource, ...]:
         lambda: values(run_all(partial(_items, api), _KINDS)), partial(instances.listed, api, None)
     )
     lists = dict(zip(KINDS, listed_kinds, strict=True))
-    networks = _address_networks(lists["nat-gateway"])
+    # AWS lists no VPC of an Elastic IP: it is that of its NAT gateway.
+    networks = {
+        address["AllocationId"]: gateway["VpcId"]
+        for gateway in lists["nat-gateway"]
+        for address in gateway.get("NatGatewayAddresses", [])
+        if "AllocationId" in address
+    }
     own_machines = {(machine.id, machine.tags.get(tags.CLUSTER_ID)) for machine in machines}
     return tuple(
         _resource(kind, item, networks)
@@ -186,16 +192,6 @@ def attachments(item: Item) -> list[Item]:
     if attachment := item.get("Attachment"):
         return [attachment]
     return list(item.get("Attachments", []))
-
-
-def _address_networks(gateways: Sequence[Item]) -> dict[str, str]:
-    """Return the VPC of each Elastic IP, by its id: its NAT gateway's, as AWS lists no VPC of an address."""
-    return {
-        address["AllocationId"]: gateway["VpcId"]
-        for gateway in gateways
-        for address in gateway.get("NatGatewayAddresses", [])
-        if "AllocationId" in address
-    }
 
 
 def _resource(kind: Kind, item: Item, networks: Mapping[str, str]) -> Resource:

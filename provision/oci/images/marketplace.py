@@ -191,11 +191,8 @@ def _image(api: Api, title: str, listing: str, version: str, image_id: str, term
         view: Json = api.call("compute.get_image", image_id)
     except Gone:
         # OCI does not show an image before its terms are accepted.
-        view = {"id": image_id} | _system_by_name(f"{title} {version}")
+        release = _ORACLE_RELEASE.search(f"{title} {version}")
+        view = {"id": image_id} | (
+            {"operatingSystem": ORACLE, "operatingSystemVersion": release[1]} if release else {}
+        )
     return as_image(view | {"displayName": f"{title} {version}"}, listing=(listing, version), terms=terms)
-
-
-def _system_by_name(name: str) -> Json:
-    """Return the operating system in a version's name, with the fields of GetImage. Empty: not known."""
-    release = _ORACLE_RELEASE.search(name)
-    return {"operatingSystem": ORACLE, "operatingSystemVersion": release[1]} if release else {}

@@ -110,7 +110,17 @@ class _SharedNetwork(ResourceMaker):
                 self._gateway("internet-gateway", requests.internet_gateway, vcn_id)
             )
         else:
-            routes = self._private_routes(vcn_id)
+            service = all_services(self.api.list_all("network.list_services"))
+            nat, services = together(
+                partial(self._gateway, "nat-gateway", requests.nat_gateway, vcn_id),
+                partial(
+                    self._gateway,
+                    "service-gateway",
+                    partial(requests.service_gateway, service_id=service["id"]),
+                    vcn_id,
+                ),
+            )
+            routes = requests.private_routes(nat, services, service["cidrBlock"])
         body = requests.route_table(self.cluster, vcn_id, routes)
         name = body["displayName"]
         used = {
@@ -132,19 +142,6 @@ class _SharedNetwork(ResourceMaker):
             body = {"routeRules": mended}
             self.api.settled(lambda: self.api.call("network.update_route_table", table, body, again=True))
         return table
-
-    def _private_routes(self, vcn_id: str) -> list[Json]:
-        service = all_services(self.api.list_all("network.list_services"))
-        nat, services = together(
-            partial(self._gateway, "nat-gateway", requests.nat_gateway, vcn_id),
-            partial(
-                self._gateway,
-                "service-gateway",
-                partial(requests.service_gateway, service_id=service["id"]),
-                vcn_id,
-            ),
-        )
-        return requests.private_routes(nat, services, service["cidrBlock"])
 
     def _gateway(self, kind: str, body: Callable[..., Json], vcn_id: str) -> str:
         gateway = self._resource(kind, vcn_id, body(self.cluster, vcn_id))

@@ -96,7 +96,12 @@ def _blockers(api: Api, resource: Resource) -> list[str]:
         machines = api.listed("compute.list_instances", compute_cluster_id=resource.id)
         return [f"instance {machine['id']}" for machine in machines if is_live(machine)]
     if resource.kind == "subnet":
-        return _of_subnet(api, resource.id)
+        held = api.listed("compute.list_vnic_attachments")
+        return [
+            f"VNIC {attachment.get('vnicId')} of {attachment['instanceId']}"
+            for attachment in held
+            if attachment.get("subnetId") == resource.id and attachment["lifecycleState"] != "DETACHED"
+        ]
     if resource.kind in ("route-table", "security-list"):
         return [
             f"subnet {view['id']}"
@@ -104,32 +109,19 @@ def _blockers(api: Api, resource: Resource) -> list[str]:
             if resource.id in (view.get("routeTableId"), *view.get("securityListIds", ()))
         ]
     if resource.kind == "vcn":
-        return _of_vcn(api, resource.id)
+        vcn: Json = api.call("network.get_vcn", resource.id)
+        defaults = {vcn.get("defaultRouteTableId"), vcn.get("defaultSecurityListId")}
+        lists = values(run_all(lambda kind: _live(api, kind), _VCN_KINDS))
+        return [
+            f"{kind} {view['id']}"
+            for kind, views in zip(_VCN_KINDS, lists, strict=True)
+            for view in views
+            if view.get("vcnId") == resource.id and view["id"] not in defaults
+        ]
     return [
         f"route-table {view['id']}"
         for view in _live(api, "route-table")
         if any(route["networkEntityId"] == resource.id for route in view.get("routeRules", ()))
-    ]
-
-
-def _of_subnet(api: Api, subnet_id: str) -> list[str]:
-    held = api.listed("compute.list_vnic_attachments")
-    return [
-        f"VNIC {attachment.get('vnicId')} of {attachment['instanceId']}"
-        for attachment in held
-        if attachment.get("subnetId") == subnet_id and attachment["lifecycleState"] != "DETACHED"
-    ]
-
-
-def _of_vcn(api: Api, vcn_id: str) -> list[str]:
-    vcn: Json = api.call("network.get_vcn", vcn_id)
-    defaults = {vcn.get("defaultRouteTableId"), vcn.get("defaultSecurityListId")}
-    lists = values(run_all(lambda kind: _live(api, kind), _VCN_KINDS))
-    return [
-        f"{kind} {view['id']}"
-        for kind, views in zip(_VCN_KINDS, lists, strict=True)
-        for view in views
-        if view.get("vcnId") == vcn_id and view["id"] not in defaults
     ]
 
 

@@ -86,7 +86,26 @@ class _Launching:
 
     def ensure_running(self, count: int) -> tuple[Instance, ...]:
         try:
-            return self._all_launched(count)
+            for launch in self._files.launches():
+                if not launch.settled:
+                    self._settle(launch, count)
+            have = self._by_rank(count)
+            # Until no pool makes a machine in place of a missing one.
+            while len(have) < count and self._cluster.expires_at and isinstance(self._cloud, SchedulesEnd):
+                alive = [machine.id for machine in have.values()]
+                self._cloud.forget_ended(self._cluster.id, alive, self._say)
+                have = self._by_rank(count)
+                if [machine.id for machine in have.values()] == alive:
+                    break
+            missing = tuple(rank for rank in range(count) if rank not in have)
+            if missing:
+                # New machines join the zone of the others.
+                zones = tuple({machine.zone: None for machine in have.values()}) or self._offer.zones
+                self._launch_in_some_zone(missing, zones[:1] if have else zones)
+            machines = self._all_running(count, {rank: machine.id for rank, machine in have.items()})
+            if missing and self._cluster.expires_at:
+                self._by_rank(count)  # a pool may have replaced a machine that was lost in between
+            return machines
         except LeftBehind:
             raise
         except ProvisionError as error:
@@ -114,32 +133,6 @@ class _Launching:
                 "the private network stays for the next try: its NAT gateway, if it was made, is billed, about "
                 f"{usd} an hour, until `gpuctl down --cluster {self._cluster.name}` removes it"
             )
-
-    def _all_launched(self, count: int) -> tuple[Instance, ...]:
-        for launch in self._files.launches():
-            if not launch.settled:
-                self._settle(launch, count)
-        have = self._settled(count)
-        missing = tuple(rank for rank in range(count) if rank not in have)
-        if missing:
-            # New machines join the zone of the others.
-            zones = tuple({machine.zone: None for machine in have.values()}) or self._offer.zones
-            self._launch_in_some_zone(missing, zones[:1] if have else zones)
-        machines = self._all_running(count, {rank: machine.id for rank, machine in have.items()})
-        if missing and self._cluster.expires_at:
-            self._by_rank(count)  # a pool may have replaced a machine that was lost in between
-        return machines
-
-    def _settled(self, count: int) -> dict[int, Instance]:
-        """Return the cluster's machines by rank, once no pool makes a machine in place of a missing one."""
-        have = self._by_rank(count)
-        while len(have) < count and self._cluster.expires_at and isinstance(self._cloud, SchedulesEnd):
-            alive = [machine.id for machine in have.values()]
-            self._cloud.forget_ended(self._cluster.id, alive, self._say)
-            have = self._by_rank(count)
-            if [machine.id for machine in have.values()] == alive:
-                break
-        return have
 
     def _launch_in_some_zone(self, ranks: tuple[int, ...], zones: Sequence[Zone]) -> None:
         attempts: list[_NoCapacityAt] = []

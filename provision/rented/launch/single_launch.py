@@ -93,7 +93,15 @@ class LaunchAttempt:
             # The cloud took all requests, and reported no failure: the next command continues with the machines.
             raise LeftBehind(self._what_is_left(ids, str(error.__cause__))) from error.__cause__
         except BaseException as error:
-            self._undo_after(ids, error, unsure=unsure)
+            before = self.launch.state
+            try:
+                self.undo(ids, unsure=unsure)
+            except CloudError as second:
+                if isinstance(error, Unclear | Throttled | BadCredentials):
+                    # The cloud reported no failure of these machines: the next `up` continues with them.
+                    self._save(replace(self.launch, state=before))
+                why = f"{error or 'Interrupted.'} Undoing it did not work either: {second}"
+                raise LeftBehind(self._what_is_left(ids, why)) from error
             if isinstance(error, Capacity):
                 raise
             if isinstance(error, Quota):
@@ -137,17 +145,6 @@ class LaunchAttempt:
             progress.tell(f"{len(ids) - len(waiting)} of {len(ids)} machines run")
         listed = ", ".join(f"{i} is {states[i].state if i in states else 'not listed'}" for i in waiting)
         raise CreateFailed(f"Not all machines ran after {RUNNING_TIMEOUT_S / 60:.0f} minutes: {listed}.")
-
-    def _undo_after(self, ids: set[str], error: BaseException, *, unsure: bool) -> None:
-        before = self.launch.state
-        try:
-            self.undo(ids, unsure=unsure)
-        except CloudError as second:
-            if isinstance(error, Unclear | Throttled | BadCredentials):
-                # The cloud reported no failure of these machines: the next `up` continues with them.
-                self._save(replace(self.launch, state=before))
-            why = f"{error or 'Interrupted.'} Undoing it did not work either: {second}"
-            raise LeftBehind(self._what_is_left(ids, why)) from error
 
     def _what_is_left(self, ids: set[str], why: str) -> str:
         listed = ", ".join(sorted(ids)) or f"machines with the tag gpuctl-launch={self.launch.id}"

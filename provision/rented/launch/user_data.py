@@ -183,17 +183,7 @@ RestartSec=10
 WantedBy=multi-user.target
 """
     source = importlib.resources.files("provision.rented.launch").joinpath("idle_watch.py").read_text()
-    program = gzip.compress(_code_of(source).encode(), 9, mtime=0)
-    packed = {"encoding": "gz+b64"} | _file(_WATCH, base64.b64encode(program).decode())
-    return [
-        packed,
-        _file(_WATCH_SETTINGS, json.dumps(settings) + "\n"),
-        _file(f"{_UNITS}/{IDLE_UNIT}.service", service),
-    ]
-
-
-def _code_of(source: str) -> str:
-    """Return a program without comments and docstrings: they would fill a sixth of the user-data."""
+    # Comments and docstrings would fill a sixth of the user-data.
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
@@ -202,7 +192,13 @@ def _code_of(source: str) -> str:
                 for statement in node.body
                 if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
             ]
-    return ast.unparse(tree) + "\n"
+    program = gzip.compress((ast.unparse(tree) + "\n").encode(), 9, mtime=0)
+    packed = {"encoding": "gz+b64"} | _file(_WATCH, base64.b64encode(program).decode())
+    return [
+        packed,
+        _file(_WATCH_SETTINGS, json.dumps(settings) + "\n"),
+        _file(f"{_UNITS}/{IDLE_UNIT}.service", service),
+    ]
 
 
 def _let_ssh_in(port: int) -> str:

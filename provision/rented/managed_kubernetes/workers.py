@@ -42,7 +42,26 @@ class Workers(PodMachines):
         `context`: of the kubeconfig in the cluster's folder. `own_plugin`: gpuctl installs NVIDIA's device plug-in.
         """
         known = self._record()
-        pod_cluster = replace(known or _new_record(cluster, offer, context), request=codec.to_json(cluster))
+        pod_cluster = replace(
+            known
+            or (
+                KubernetesCluster(
+                    name=cluster.name,
+                    id=pod_cluster_id(cluster.id),
+                    owner=cluster.owner,
+                    created_at=cluster.created_at,
+                    context=context,
+                    server="",
+                    shape=cluster.shape,
+                    gpus=offer.gpus,
+                    cpus=int(offer.facts.get("vcpus") or 0),
+                    efa=int(offer.facts.get("efa_in_pods") or 0),
+                    tainted=tuple(offer.facts.get("tainted") or ()),
+                    image=cluster.image or ray_cluster.default_image(offer.gpus),
+                )
+            ),
+            request=codec.to_json(cluster),
+        )
         record.save(self._folder, pod_cluster)
         journal.append("kubernetes objects", namespace=pod_cluster.namespace, count=count)
         api = self._api_of(pod_cluster)
@@ -102,20 +121,3 @@ class Workers(PodMachines):
 def pod_cluster_id(cluster_id: str) -> str:
     """Return the id of the pods' cluster, in the name of its namespace."""
     return cluster_id[:6]
-
-
-def _new_record(cluster: CloudCluster, offer: Offer, context: str) -> KubernetesCluster:
-    return KubernetesCluster(
-        name=cluster.name,
-        id=pod_cluster_id(cluster.id),
-        owner=cluster.owner,
-        created_at=cluster.created_at,
-        context=context,
-        server="",
-        shape=cluster.shape,
-        gpus=offer.gpus,
-        cpus=int(offer.facts.get("vcpus") or 0),
-        efa=int(offer.facts.get("efa_in_pods") or 0),
-        tainted=tuple(offer.facts.get("tainted") or ()),
-        image=cluster.image or ray_cluster.default_image(offer.gpus),
-    )

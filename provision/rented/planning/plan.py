@@ -15,7 +15,7 @@ from provision.pricing.plan_price import PlanPrice
 from provision.pricing.prices import load as load_prices
 from provision.pricing.spending import refuse_over_max_cost
 from provision.provider import Plan, PlannedMachine
-from provision.records import CloudCluster, Instance, Offer, Resource, Target
+from provision.records import CloudCluster, Instance, Offer, Target
 from provision.rented.interface import Cloud
 from provision.rented.interface import outline as outline_of
 from provision.rented.planning import caller_address, planned_resources
@@ -74,7 +74,12 @@ def make_plan(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec
     changes = bool(create) or set(let_in) != set(cluster.ssh_cidrs)
     # New machines join the zone of the others.
     in_zone = replace(offer, zones=(decision.keep[0].zone,)) if decision.keep else offer
-    existing, failed = _resources(cloud)
+    try:
+        existing, failed = cloud.resources(), None
+    except BadCredentials:
+        raise
+    except CloudError as error:
+        existing, failed = (), error
     preview = cloud.preview(cluster, in_zone, planned_resources.new_machines(create), existing, let_in)
     plan = planned_resources.base_plan(
         spec,
@@ -152,7 +157,11 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
     refuse_expired(cluster, datetime.now(UTC))
     refuse_stopped(cluster, alive.values())
     create = planned_resources.to_create(cluster, machines, set(range(count)) - set(alive))
-    offer = _offer(cloud, cluster, terms=spec.accept_terms or spec.ask_terms)
+    try:
+        offer = cloud.offer(cluster, terms=spec.accept_terms or spec.ask_terms)
+    except BadCredentials as error:
+        refuse_unknown_shape(cloud.name, cluster.shape, error)
+        raise
     if create:
         refuse_gone_image(offer, files.name)
     else:
@@ -203,14 +212,6 @@ def requested_cluster(
     return merge(spec, record, empty, lives=lives, now=datetime.now(UTC))
 
 
-def _offer(cloud: Cloud, cluster: CloudCluster, *, terms: bool) -> Offer:
-    try:
-        return cloud.offer(cluster, terms=terms)
-    except BadCredentials as error:
-        refuse_unknown_shape(cloud.name, cluster.shape, error)
-        raise
-
-
 def _price(files: CloudState, cluster: CloudCluster, offer: Offer, count: int) -> PlanPrice:
     """Return the price of `count` machines. Refreshed prices win over the release's; the offer has varying ones."""
     target = cluster.target
@@ -231,16 +232,6 @@ def _price(files: CloudState, cluster: CloudCluster, offer: Offer, count: int) -
         most_usd=on_demand_usd if varies else None,
         disk_usd_per_gb_month=prices.disk_usd_per_gb_month(target.provider, target.region),
     )
-
-
-def _resources(cloud: Cloud) -> tuple[tuple[Resource, ...], CloudError | None]:
-    """Return our resources that are no machines, or the error that kept the cloud from listing them."""
-    try:
-        return cloud.resources(), None
-    except BadCredentials:
-        raise
-    except CloudError as error:
-        return (), error
 
 
 def _notes(
