@@ -84,6 +84,11 @@ class CloudCluster:
     boots_from: BootImage | None = None
     """The image of the existing machines, from which new ones boot as well. `None`: no machines."""
 
+    @property
+    def kubernetes_name(self) -> str:
+        """Name of the Kubernetes cluster, if machines are its nodes. Names on OCI need not be unique."""
+        return f"gpuctl-{self.name}-{self.id}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Zone:

@@ -39,21 +39,11 @@ READS = ("describe_", "get_", "list_")
 """Beginnings of the names of calls that change nothing."""
 CONNECTIONS = 64
 MAX_PAGES = 1000
-PAGE_SIZES: Mapping[str, int] = {
-    "describe_instances": 1000,
-    "describe_images": 1000,
-    "describe_instance_type_offerings": 1000,
-    "describe_internet_gateways": 1000,
-    "describe_nat_gateways": 1000,
-    "describe_network_interfaces": 1000,
-    "describe_route_tables": 100,
-    "describe_security_groups": 1000,
-    "describe_spot_instance_requests": 1000,
-    "describe_subnets": 1000,
-    "describe_volumes": 1000,
-    "describe_vpc_endpoints": 1000,
-    "describe_vpcs": 1000,
-}
+_LISTS = (
+    "instances images instance_type_offerings internet_gateways nat_gateways network_interfaces "
+    "security_groups spot_instance_requests subnets volumes vpc_endpoints vpcs"
+)
+PAGE_SIZES = {f"describe_{name}": 1000 for name in _LISTS.split()} | {"describe_route_tables": 100}
 """The largest sizes that AWS takes. Without a size, AWS refuses some long lists."""
 FILTER_IN_SINGULAR = frozenset({"describe_nat_gateways"})
 """Calls whose parameter is named `Filter`, unlike all others."""

@@ -28,7 +28,8 @@ from provision.records import (
     Target,
     Zone,
 )
-from provision.rented.interface import Cloud, Ensure
+from provision.rented.find_or_create import Ensure
+from provision.rented.interface import Cloud
 from provision.waiting import Clock
 
 __all__ = ["AwsCloud", "configured", "connect", "outline", "sdk"]

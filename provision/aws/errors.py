@@ -19,80 +19,35 @@ from provision.errors import (
     Unclear,
 )
 
-CODES: Mapping[str, type[CloudError]] = {
-    "InsufficientInstanceCapacity": Capacity,
-    "InsufficientHostCapacity": Capacity,
-    "InsufficientReservedInstanceCapacity": Capacity,
-    "InsufficientCapacity": Capacity,
-    "InsufficientFreeAddressesInSubnet": Capacity,
-    "InsufficientAddressCapacity": Capacity,
-    "UnfulfillableCapacity": Capacity,
-    "SpotMaxPriceTooLow": Capacity,
-    # The type is not offered in that zone.
-    "Unsupported": Capacity,
-    "MaxSpotInstanceCountExceeded": Quota,
-    "VcpuLimitExceeded": Quota,
-    "RequestLimitExceeded": Throttled,
-    "BandwidthLimitExceeded": Throttled,
-    "Throttling": Throttled,
-    "ThrottlingException": Throttled,
-    "ThrottledException": Throttled,
-    "RequestThrottled": Throttled,
-    "RequestThrottledException": Throttled,
-    "TooManyRequestsException": Throttled,
-    "EC2ThrottledException": Throttled,
-    "SlowDown": Throttled,
-    "InvalidPlacementGroup.Unknown": Gone,
-    "InvalidAMIID.Unavailable": Gone,
-    "Gateway.NotAttached": Gone,
-    "NatGatewayNotFound": Gone,
-    "ParameterNotFound": Gone,
-    "NoSuchResourceException": Gone,
-    "DependencyViolation": Blocked,
-    "VolumeInUse": Blocked,
-    "InvalidSubnet.Conflict": Exists,
-    "RouteAlreadyExists": Exists,
-    "Resource.AlreadyAssociated": Exists,
-    "ResourceNotFoundException": Gone,
-    "NoSuchEntity": Gone,
-    "LoadBalancerNotFound": Gone,
-    "EntityAlreadyExists": Exists,
-    "ResourceAlreadyExistsException": Exists,
-    # EKS: another change of the resource runs, or its contents block it; also for a name in use.
-    "ResourceInUseException": Blocked,
-    # Auto Scaling: another change of the group runs.
-    "ScalingActivityInProgress": Blocked,
-    "ResourceContention": Throttled,
-    "DeleteConflict": Blocked,
-    "ResourceLimitExceededException": Quota,
-    "ConcurrentModification": Throttled,
-    "ServiceUnavailableException": Unclear,
-    "ServerException": Unclear,
-    "IdempotentParameterMismatch": TokenSpent,
-    "IdempotentInstanceTerminated": TokenSpent,
-    "UnauthorizedOperation": Denied,
-    "AccessDenied": Denied,
-    "AccessDeniedException": Denied,
-    "OptInRequired": AccountNotReady,
-    "SubscriptionRequiredException": AccountNotReady,
-    "PendingVerification": AccountNotReady,
-    "Blocked": AccountNotReady,
-    "AuthFailure.ServiceLinkedRoleCreationNotPermitted": Denied,
-    # EC2 Instance Connect.
-    "AuthException": Denied,
-    "EC2InstanceNotFoundException": Gone,
-    "EC2InstanceUnavailableException": Unclear,
-    "AuthFailure": BadCredentials,
-    "InvalidAccessKeyId": BadCredentials,
-    "InvalidClientTokenId": BadCredentials,
-    "SignatureDoesNotMatch": BadCredentials,
-    "MissingAuthenticationToken": BadCredentials,
-    "UnrecognizedClientException": BadCredentials,
-    "ExpiredToken": BadCredentials,
-    "ExpiredTokenException": BadCredentials,
-    "RequestExpired": BadCredentials,
-    "TokenRefreshRequired": BadCredentials,
+_CODES: Mapping[type[CloudError], str] = {
+    # Unsupported: the type is not offered in that zone.
+    Capacity: "InsufficientInstanceCapacity InsufficientHostCapacity "
+    "InsufficientReservedInstanceCapacity InsufficientCapacity "
+    "InsufficientFreeAddressesInSubnet InsufficientAddressCapacity UnfulfillableCapacity "
+    "SpotMaxPriceTooLow Unsupported",
+    Quota: "MaxSpotInstanceCountExceeded VcpuLimitExceeded ResourceLimitExceededException",
+    Throttled: "RequestLimitExceeded BandwidthLimitExceeded Throttling ThrottlingException "
+    "ThrottledException RequestThrottled RequestThrottledException TooManyRequestsException "
+    "EC2ThrottledException SlowDown ResourceContention ConcurrentModification",
+    Gone: "InvalidPlacementGroup.Unknown InvalidAMIID.Unavailable Gateway.NotAttached "
+    "NatGatewayNotFound ParameterNotFound NoSuchResourceException ResourceNotFoundException "
+    "NoSuchEntity LoadBalancerNotFound EC2InstanceNotFoundException",
+    # ResourceInUseException: another change of a resource of EKS runs, or its contents block it; also for a name in
+    # use. ScalingActivityInProgress: another change of the group runs.
+    Blocked: "DependencyViolation VolumeInUse ResourceInUseException ScalingActivityInProgress "
+    "DeleteConflict",
+    Exists: "InvalidSubnet.Conflict RouteAlreadyExists Resource.AlreadyAssociated EntityAlreadyExists "
+    "ResourceAlreadyExistsException",
+    Unclear: "ServiceUnavailableException ServerException EC2InstanceUnavailableException",
+    TokenSpent: "IdempotentParameterMismatch IdempotentInstanceTerminated",
+    Denied: "UnauthorizedOperation AccessDenied AccessDeniedException "
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted AuthException",
+    AccountNotReady: "OptInRequired SubscriptionRequiredException PendingVerification Blocked",
+    BadCredentials: "AuthFailure InvalidAccessKeyId InvalidClientTokenId SignatureDoesNotMatch "
+    "MissingAuthenticationToken UnrecognizedClientException ExpiredToken "
+    "ExpiredTokenException RequestExpired TokenRefreshRequired",
 }
+CODES = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
 """Whole codes, which win over endings."""
 
 ENDINGS: tuple[tuple[str, type[CloudError]], ...] = (

@@ -12,76 +12,32 @@ from provision.errors import CloudError, Denied, ProvisionError
 from provision.findings import Finding, refusal, run_checks
 from provision.records import CloudCluster
 
-NEEDED = (
-    "autoscaling:DescribeAutoScalingGroups",
-    "autoscaling:DescribeScalingActivities",
-    "autoscaling:DescribeScheduledActions",
-    "autoscaling:PutScheduledUpdateGroupAction",
-    "autoscaling:TerminateInstanceInAutoScalingGroup",
-    "autoscaling:UpdateAutoScalingGroup",
-    "ec2:AssociateRouteTable",
-    "ec2:AttachInternetGateway",
-    "ec2:AuthorizeSecurityGroupEgress",
-    "ec2:AuthorizeSecurityGroupIngress",
-    "ec2:CreateInternetGateway",
-    "ec2:CreateLaunchTemplate",
-    "ec2:CreatePlacementGroup",
-    "ec2:CreateRoute",
-    "ec2:CreateRouteTable",
-    "ec2:CreateSecurityGroup",
-    "ec2:CreateSubnet",
-    "ec2:CreateTags",
-    "ec2:CreateVpc",
-    "ec2:DeleteInternetGateway",
-    "ec2:DeleteLaunchTemplate",
-    "ec2:DeleteNetworkInterface",
-    "ec2:DeletePlacementGroup",
-    "ec2:DeleteRouteTable",
-    "ec2:DeleteSecurityGroup",
-    "ec2:DeleteSubnet",
-    "ec2:DeleteVolume",
-    "ec2:DeleteVpc",
-    "ec2:DescribeLaunchTemplateVersions",
-    "ec2:DetachInternetGateway",
-    "ec2:DisassociateRouteTable",
-    "ec2:ModifySubnetAttribute",
-    "ec2:ModifyVpcAttribute",
-    "ec2:ReplaceRoute",
-    "ec2:RevokeSecurityGroupIngress",
-    "ec2:RunInstances",
-    "eks:AssociateAccessPolicy",
-    "eks:CreateAccessEntry",
-    "eks:CreateAddon",
-    "eks:CreateCluster",
-    "eks:CreateNodegroup",
-    "eks:DeleteCluster",
-    "eks:DeleteNodegroup",
-    "eks:TagResource",
-    "eks:UpdateClusterConfig",
-    "eks:UpdateNodegroupConfig",
-    "elasticloadbalancing:DeleteLoadBalancer",
-    "iam:AttachRolePolicy",
-    "iam:CreateRole",
-    "iam:CreateServiceLinkedRole",
-    "iam:DeleteInstanceProfile",
-    "iam:DeleteRole",
-    "iam:DeleteRolePolicy",
-    "iam:DetachRolePolicy",
-    "iam:PassRole",
-    "iam:RemoveRoleFromInstanceProfile",
-    "iam:TagRole",
-    "logs:DeleteLogGroup",
-)
+_NEEDED = {
+    "autoscaling": "DescribeAutoScalingGroups DescribeScalingActivities DescribeScheduledActions "
+    "PutScheduledUpdateGroupAction TerminateInstanceInAutoScalingGroup "
+    "UpdateAutoScalingGroup",
+    "ec2": "AssociateRouteTable AttachInternetGateway AuthorizeSecurityGroupEgress "
+    "AuthorizeSecurityGroupIngress CreateInternetGateway CreateLaunchTemplate "
+    "CreatePlacementGroup CreateRoute CreateRouteTable CreateSecurityGroup CreateSubnet "
+    "CreateTags CreateVpc DeleteInternetGateway DeleteLaunchTemplate DeleteNetworkInterface "
+    "DeletePlacementGroup DeleteRouteTable DeleteSecurityGroup DeleteSubnet DeleteVolume "
+    "DeleteVpc DescribeLaunchTemplateVersions DetachInternetGateway DisassociateRouteTable "
+    "ModifySubnetAttribute ModifyVpcAttribute ReplaceRoute RevokeSecurityGroupIngress "
+    "RunInstances",
+    "eks": "AssociateAccessPolicy CreateAccessEntry CreateAddon CreateCluster CreateNodegroup "
+    "DeleteCluster DeleteNodegroup TagResource UpdateClusterConfig UpdateNodegroupConfig",
+    "elasticloadbalancing": "DeleteLoadBalancer",
+    "iam": "AttachRolePolicy CreateRole CreateServiceLinkedRole DeleteInstanceProfile DeleteRole "
+    "DeleteRolePolicy DetachRolePolicy PassRole RemoveRoleFromInstanceProfile TagRole",
+    "logs": "DeleteLogGroup",
+}
+NEEDED = tuple(f"{service}:{action}" for service, actions in _NEEDED.items() for action in actions.split())
 """Actions of `up` and `down`, or of EKS with the caller's rights: all that change something, and further reads."""
-NEEDED_WITHOUT_ADDRESSES = (
-    "ec2:AllocateAddress",
-    "ec2:CreateNatGateway",
-    "ec2:CreateVpcEndpoint",
-    "ec2:DeleteNatGateway",
-    "ec2:DeleteVpcEndpoints",
-    "ec2:ModifyVpcEndpoint",
-    "ec2:ReleaseAddress",
+_ADDRESSES = (
+    "AllocateAddress CreateNatGateway CreateVpcEndpoint DeleteNatGateway DeleteVpcEndpoints "
+    "ModifyVpcEndpoint ReleaseAddress"
 )
+NEEDED_WITHOUT_ADDRESSES = tuple(f"ec2:{action}" for action in _ADDRESSES.split())
 """Further actions with --no-public-ip."""
 
 

@@ -10,7 +10,7 @@ from provision.eks import requests
 from provision.errors import Blocked, CloudError, CreateFailed, Exists, Gone
 from provision.records import CloudCluster
 from provision.rented import tags
-from provision.rented.interface import Ensure
+from provision.rented.find_or_create import Ensure
 from provision.waiting import Clock, Waiting, retry_while
 
 ACTIVE_WITHIN_S = 2400.0
@@ -28,13 +28,9 @@ class ControlPlane(Waiting):
     api: Api
     cluster: CloudCluster
 
-    @property
-    def name(self) -> str:
-        """Name of the Kubernetes cluster."""
-        return requests.cluster_name(self.cluster)
-
     def ensure(self, role_arn: str, subnets: Sequence[str], group: str, ensure: Ensure) -> None:
         """Find or create the control plane, without a wait. Raises Exists for another owner's of that name."""
+        name = self.cluster.kubernetes_name
 
         def send(token: str) -> None:
             request = requests.control_plane(self.cluster, role_arn, subnets, group, token)
@@ -46,16 +42,17 @@ class ControlPlane(Waiting):
             described = self.describe()
             return described is not None and described["status"] != "DELETING"
 
-        ensure_named(ensure, "kubernetes-cluster", self.name, exists, send)
+        ensure_named(ensure, "kubernetes-cluster", name, exists, send)
 
     def describe(self) -> Mapping[str, Any] | None:
         """Return EKS's description. `None`: EKS has no such cluster. Raises Exists for somebody else's."""
         try:
-            described: Mapping[str, Any] = self.api.call("describe_cluster", service="eks", name=self.name)
+            name = self.cluster.kubernetes_name
+            described: Mapping[str, Any] = self.api.call("describe_cluster", service="eks", name=name)
         except Gone:
             return None
         plane: Mapping[str, Any] = described["cluster"]
-        refuse_strangers(self.cluster, f"Kubernetes cluster {self.name}", plane.get("tags", {}))
+        refuse_strangers(self.cluster, f"Kubernetes cluster {name}", plane.get("tags", {}))
         return plane
 
     def wait_active(self) -> Mapping[str, Any]:
@@ -106,7 +103,10 @@ class ControlPlane(Waiting):
 
         def find() -> str | None:
             entries = self.api.pages(
-                "list_access_entries", "accessEntries", service="eks", clusterName=self.name
+                "list_access_entries",
+                "accessEntries",
+                service="eks",
+                clusterName=self.cluster.kubernetes_name,
             )
             return principal if principal in entries else None
 
@@ -122,7 +122,7 @@ class ControlPlane(Waiting):
             "list_associated_access_policies",
             "associatedAccessPolicies",
             service="eks",
-            clusterName=self.name,
+            clusterName=self.cluster.kubernetes_name,
             principalArn=principal,
         )
         request = requests.admin(self.cluster, principal, partition_of(principal))
@@ -152,8 +152,8 @@ class ControlPlane(Waiting):
                 status = addon["status"] if addon else "not listed"
                 if addon and status == "CREATE_FAILED":
                     raise CreateFailed(
-                        f"EKS could not make the add-on {name}: {issues(addon)}. `gpuctl up` tries again after "
-                        f"`aws eks delete-addon --cluster-name {self.name} --addon-name {name}`."
+                        f"EKS could not make the add-on {name}: {issues(addon)}. `gpuctl up` tries again after `aws "
+                        f"eks delete-addon --cluster-name {self.cluster.kubernetes_name} --addon-name {name}`."
                     )
                 if status != "ACTIVE":
                     waiting.append(f"{name} is {status}")
@@ -163,7 +163,9 @@ class ControlPlane(Waiting):
 
     def _addon(self, name: str) -> Mapping[str, Any] | None:
         try:
-            answer = self.api.call("describe_addon", service="eks", clusterName=self.name, addonName=name)
+            answer = self.api.call(
+                "describe_addon", service="eks", clusterName=self.cluster.kubernetes_name, addonName=name
+            )
         except Gone:
             return None
         addon: Mapping[str, Any] = answer["addon"]

@@ -37,7 +37,7 @@ from provision.errors import (
 )
 from provision.records import CloudCluster, EndGuard, Resource
 from provision.rented import tags
-from provision.rented.interface import Ensure
+from provision.rented.find_or_create import Ensure
 from provision.rented.managed_kubernetes.zones import GROUP_WITHIN_S, remembered
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
 from provision.waiting import Waiting
@@ -102,7 +102,7 @@ class NodeGroups(Waiting):
 
     def describe(self, group: str) -> Mapping[str, Any] | None:
         """Return EKS's description of a node group. `None`: EKS has no such group."""
-        name = requests.cluster_name(self.cluster)
+        name = self.cluster.kubernetes_name
         try:
             answer = self.api.call("describe_nodegroup", service="eks", clusterName=name, nodegroupName=group)
         except Gone:
@@ -112,7 +112,7 @@ class NodeGroups(Waiting):
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the cluster's node groups. Empty: no node groups, or no control plane."""
-        name = requests.cluster_name(self.cluster)
+        name = self.cluster.kubernetes_name
         try:
             listed = self.api.pages("list_nodegroups", "nodegroups", service="eks", clusterName=name)
         except Gone:
@@ -265,7 +265,7 @@ class NodeGroups(Waiting):
         """Remove a node group that can't have its machines, so that they come up in another zone or not at all."""
         resource = Resource(
             kind=requests.NODE_GROUP,
-            id=f"{requests.cluster_name(self.cluster)}/{name}",
+            id=f"{self.cluster.kubernetes_name}/{name}",
             name=name,
             tags=cluster_tags(self.cluster),
             stage=listing.STAGES[requests.NODE_GROUP],
@@ -340,7 +340,7 @@ class NodeGroups(Waiting):
                 "update_nodegroup_config",
                 service="eks",
                 again=True,
-                clusterName=requests.cluster_name(self.cluster),
+                clusterName=self.cluster.kubernetes_name,
                 nodegroupName=group["nodegroupName"],
                 scalingConfig=requests.scaling(count),
             )

@@ -65,11 +65,6 @@ _POLICIES: Mapping[str, tuple[str, ...]] = {
 ROLES = tuple(_POLICIES)
 
 
-def cluster_name(cluster: CloudCluster) -> str:
-    """Return the name of the Kubernetes cluster."""
-    return f"gpuctl-{cluster.name}-{cluster.id}"
-
-
 def role_name(cluster: CloudCluster, role: str) -> str:
     """Return the name of a role, CLUSTER_ROLE or NODE_ROLE, of at most 64 characters, IAM's limit."""
     return f"gpuctl-{cluster.id}-{role}"
@@ -82,7 +77,7 @@ def gpu_group_name(zone: str) -> str:
 
 def template_name(cluster: CloudCluster, group: str, digest: str) -> str:
     """Return the name of a node group's launch template; `digest` is that of its data."""
-    return f"{cluster_name(cluster)}-{group}-{digest}"
+    return f"{cluster.kubernetes_name}-{group}-{digest}"
 
 
 def digest(data: Mapping[str, Any]) -> str:
@@ -131,7 +126,7 @@ def role(cluster: CloudCluster, name: str) -> Request:
         "Path": ROLE_PATH,
         "RoleName": role_name(cluster, name),
         "AssumeRolePolicyDocument": json.dumps(trust),
-        "Description": f"gpuctl: the {name}{'s' * (name == NODE_ROLE)} of {cluster_name(cluster)}",
+        "Description": f"gpuctl: the {name}{'s' * (name == NODE_ROLE)} of {cluster.kubernetes_name}",
         "Tags": [{"Key": key, "Value": value} for key, value in of.items()],
     }
 
@@ -145,7 +140,7 @@ def control_plane(
     extended support. gpuctl makes the add-ons, so that each has our tags.
     """
     return {
-        "name": cluster_name(cluster),
+        "name": cluster.kubernetes_name,
         "roleArn": role_arn,
         "resourcesVpcConfig": {
             "subnetIds": list(subnets),
@@ -166,7 +161,7 @@ def control_plane(
 def access(cluster: CloudCluster) -> Request:
     """Return the request UpdateClusterConfig for the ranges that reach the API server."""
     return {
-        "name": cluster_name(cluster),
+        "name": cluster.kubernetes_name,
         "resourcesVpcConfig": {"publicAccessCidrs": list(cluster.ssh_cidrs)},
     }
 
@@ -175,7 +170,7 @@ def addon(cluster: CloudCluster, name: str, token: str) -> Request:
     """Return the request CreateAddon, for EKS's default version."""
     settings = ADDONS[name]
     return {
-        "clusterName": cluster_name(cluster),
+        "clusterName": cluster.kubernetes_name,
         "addonName": name,
         **({"configurationValues": json.dumps(settings)} if settings else {}),
         "resolveConflicts": "OVERWRITE",
@@ -187,7 +182,7 @@ def addon(cluster: CloudCluster, name: str, token: str) -> Request:
 def access_entry(cluster: CloudCluster, principal: str, token: str) -> Request:
     """Return the request CreateAccessEntry, for a principal without an access entry."""
     return {
-        "clusterName": cluster_name(cluster),
+        "clusterName": cluster.kubernetes_name,
         "principalArn": principal,
         "type": "STANDARD",
         "clientRequestToken": token,
@@ -198,7 +193,7 @@ def access_entry(cluster: CloudCluster, principal: str, token: str) -> Request:
 def admin(cluster: CloudCluster, principal: str, partition: str = "aws") -> Request:
     """Return the request AssociateAccessPolicy: the rights of the cluster's creator."""
     return {
-        "clusterName": cluster_name(cluster),
+        "clusterName": cluster.kubernetes_name,
         "principalArn": principal,
         "policyArn": f"arn:{partition}:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy",
         "accessScope": {"type": "cluster"},
@@ -307,7 +302,7 @@ def _group(
     cluster: CloudCluster, group: str, role_arn: str, subnets: Sequence[str], template: str, token: str
 ) -> Request:
     return {
-        "clusterName": cluster_name(cluster),
+        "clusterName": cluster.kubernetes_name,
         "nodegroupName": group,
         "nodeRole": role_arn,
         "subnets": list(subnets),

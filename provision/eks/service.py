@@ -65,7 +65,7 @@ class EksService:
             ids = _prepare_network(self._maker(context), context.offer)
         role = ensure_role(self.cloud.api, cluster, requests.CLUSTER_ROLE, ensure)
         subnets = [ids[f"subnet {zone}"] for zone in context.offer.facts["control_zones"]]
-        context.say(f"control plane {requests.cluster_name(cluster)} …")
+        context.say(f"control plane {cluster.kubernetes_name} …")
         plane.ensure(role, subnets, ids["security_group"], ensure)
         described = plane.let_in(plane.wait_active())
         plane.ensure_access(ensure)
@@ -115,14 +115,14 @@ class EksService:
         """Return a token for the API server, without a request."""
         region = cluster.target.region
         assert region is not None
-        return tokens.make(requests.cluster_name(cluster), region, cluster.target.profile)[0]
+        return tokens.make(cluster.kubernetes_name, region, cluster.target.profile)[0]
 
     def token_command(self, cluster: CloudCluster) -> list[str]:
         """Return the words after `gpuctl` that print a credential."""
         region = cluster.target.region
         assert region is not None
         profile = ["--profile", cluster.target.profile] if cluster.target.profile else []
-        return [COMMAND, "--name", requests.cluster_name(cluster), "--region", region, *profile]
+        return [COMMAND, "--name", cluster.kubernetes_name, "--region", region, *profile]
 
     def findings(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         """Return the findings of `doctor`."""

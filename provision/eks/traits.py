@@ -10,9 +10,7 @@ from provision.aws.requests import efa_layout
 from provision.eks import requests
 from provision.eks.description import CONTROL_PLANE_HOURLY_USD, CPU_MACHINE_USD
 from provision.pricing.prices import Prices
-from provision.records import CloudCluster, Offer, PlannedRequest, PlannedResource, Resource
-from provision.rented import tags
-from provision.rented.managed_kubernetes.plan import use_or_create
+from provision.records import CloudCluster, Offer, PlannedRequest, Resource
 from provision.rented.managed_kubernetes.service import FixedCosts
 
 DISK_GB = 200
@@ -30,18 +28,13 @@ class EksTraits:
     nodes_kind = requests.NODE_GROUP
     own_plugin = True
     cpu_machine = f"{requests.CPU_TYPE} with {requests.CPU_DISK_GB} GB"
-    first_up = (
-        "the first `up` takes about twenty minutes: EKS makes a control plane in ten, and nodes after it"
-    )
+    network = ("vpc", "shared by all clusters of the region, with subnets in two zones")
+    roles = "of the control plane, of nodes"
     replacement = (
         "EKS tries to start another spot machine for one that AWS takes back or is likely to: both may be billed "
         "for a while, and the pods of the first are evicted"
     )
     """https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html, 2026-11."""
-
-    def cluster_name(self, cluster: CloudCluster) -> str:
-        """Return the name of the Kubernetes cluster."""
-        return requests.cluster_name(cluster)
 
     def outline(self, cluster: CloudCluster) -> Offer:
         """Return an offer for a plan without an account."""
@@ -100,28 +93,6 @@ class EksTraits:
             planned.append(("CreateNodegroup", body))
             planned.append(("CreateNodegroup", requests.gpu_group(cluster, offer, count, zone, ids, TOKEN)))
         return tuple(PlannedRequest(operation=operation, body=body) for operation, body in planned)
-
-    def extra_rows(
-        self, offer: Offer, existing: Sequence[Resource], listed: Sequence[Resource]
-    ) -> tuple[PlannedResource, ...]:
-        """Return the rows for the roles and the network."""
-        has_roles = any(resource.kind == requests.ROLE for resource in existing)
-        has_vpc = any(resource.kind == "vpc" and tags.is_shared(resource.tags) for resource in listed)
-        return (
-            PlannedResource(
-                action=use_or_create(has_roles),
-                kind="role",
-                count=2,
-                detail="of the control plane, of nodes",
-            ),
-            PlannedResource(
-                action=use_or_create(has_vpc),
-                kind="vpc",
-                name="gpuctl",
-                detail="shared by all clusters of the region, with subnets in two zones",
-                hourly_usd=offer.network_hourly_usd,
-            ),
-        )
 
 
 TRAITS = EksTraits()

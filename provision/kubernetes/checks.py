@@ -25,25 +25,15 @@ KARPENTER = Kind("karpenter.sh/v1", "nodepools", namespaced=False)
 CONFIG_MAP = Kind("v1", "configmaps")
 AUTOSCALER_STATUS = "cluster-autoscaler-status"
 """ConfigMap with the Cluster Autoscaler's state."""
-NEEDED: tuple[tuple[str, str, str], ...] = (
-    ("get", "", "namespaces"),
-    ("create", "", "namespaces"),
-    ("patch", "", "namespaces"),
-    ("delete", "", "namespaces"),
-    ("create", "", "secrets"),
-    ("patch", "", "secrets"),
-    ("create", "networking.k8s.io", "networkpolicies"),
-    ("patch", "networking.k8s.io", "networkpolicies"),
-    ("get", "ray.io", "rayclusters"),
-    ("create", "ray.io", "rayclusters"),
-    ("patch", "ray.io", "rayclusters"),
-    ("delete", "ray.io", "rayclusters"),
-    ("get", "", "pods"),
-    ("list", "", "pods"),
-    ("patch", "", "pods"),
-    ("get", "", "pods/exec"),
-    ("create", "", "pods/exec"),
-)
+_NEEDED = {
+    ("", "namespaces"): "get create patch delete",
+    ("", "secrets"): "create patch",
+    ("networking.k8s.io", "networkpolicies"): "create patch",
+    ("ray.io", "rayclusters"): "get create patch delete",
+    ("", "pods"): "get list patch",
+    ("", "pods/exec"): "get create",
+}
+NEEDED = tuple((verb, *resource) for resource, verbs in _NEEDED.items() for verb in verbs.split())
 """Verb, API group and resource. `exec` by WebSocket needs `get` on older servers, and `create` on newer ones."""
 
 

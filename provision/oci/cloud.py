@@ -33,7 +33,7 @@ from provision.records import (
     Target,
     Zone,
 )
-from provision.rented.interface import Ensure
+from provision.rented.find_or_create import Ensure
 from provision.waiting import Clock
 
 __all__ = ["OciCloud", "configured", "connect", "outline", "sdk"]

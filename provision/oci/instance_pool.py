@@ -21,7 +21,7 @@ from provision.oci.infrastructure.find_or_create import ResourceMaker
 from provision.oci.resources.resource_types import ENDED, ENDING, KINDS, is_live, list_kind, tags_of
 from provision.records import CloudCluster, Infrastructure, Instance, Offer, ScheduledEnd
 from provision.rented import tags
-from provision.rented.interface import Ensure
+from provision.rented.find_or_create import Ensure
 from provision.waiting import Progress, Say, poll, quiet
 
 SHORTEST = timedelta(minutes=2)

@@ -13,7 +13,7 @@ from provision.oci.resources.resource_types import is_live, list_kind, tags_of
 from provision.oke import requests
 from provision.records import CloudCluster
 from provision.rented import tags
-from provision.rented.interface import Ensure
+from provision.rented.find_or_create import Ensure
 from provision.rented.managed_kubernetes.api_server import ApiServer
 from provision.waiting import Clock, Waiting, first_result
 

@@ -21,7 +21,7 @@ from provision.oke import requests
 from provision.oke.control_plane import TAKEN_WITHIN_S, wait_listed
 from provision.records import CloudCluster, Resource
 from provision.rented import tags
-from provision.rented.interface import Ensure
+from provision.rented.find_or_create import Ensure
 from provision.rented.managed_kubernetes.zones import GROUP_WITHIN_S, remembered
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
 from provision.waiting import Waiting

@@ -36,11 +36,6 @@ PREEMPTIBLE = "oci.oraclecloud.com/oke-is-preemptible"
 """A taint of preemptible nodes."""
 
 
-def cluster_name(cluster: CloudCluster) -> str:
-    """Return the name of the Kubernetes cluster. Its tags show the owner: names on OCI need not be unique."""
-    return f"gpuctl-{cluster.name}-{cluster.id}"
-
-
 def gpu_pool_name(zone: str) -> str:
     """Return the name of the GPU node pool in an availability domain, `Uocm:EU-FRANKFURT-1-AD-1`."""
     return f"gpu-{zone.rpartition(':')[2].lower()}"
@@ -53,7 +48,7 @@ def control_plane(cluster: CloudCluster, version: str, ids: Mapping[str, str]) -
     """
     of = cluster_tags(cluster)
     return {
-        "name": cluster_name(cluster),
+        "name": cluster.kubernetes_name,
         "compartmentId": compartment_of(cluster),
         "vcnId": ids["vcn"],
         "kubernetesVersion": version,

@@ -66,7 +66,7 @@ class OkeService:
         plane = ControlPlane(api=api, clock=self._clock, cluster=cluster, say=context.say)
         with context.network():
             ids = self._network(context)
-        context.say(f"control plane {requests.cluster_name(cluster)} …")
+        context.say(f"control plane {cluster.kubernetes_name} …")
         body = requests.control_plane(cluster, context.offer.facts["version"], ids)
         cluster_id = plane.ensure(body, context.ensure)
         plane.wait_active(cluster_id)

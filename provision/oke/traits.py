@@ -14,9 +14,7 @@ from provision.oke.description import (
     CPU_SHAPE,
 )
 from provision.pricing.prices import Prices
-from provision.records import CloudCluster, Offer, PlannedRequest, PlannedResource, Resource
-from provision.rented import tags
-from provision.rented.managed_kubernetes.plan import use_or_create
+from provision.records import CloudCluster, Offer, PlannedRequest, Resource
 from provision.rented.managed_kubernetes.service import FixedCosts
 
 DISK_GB = 200
@@ -32,15 +30,10 @@ class OkeTraits:
     cpu_machine = (
         f"{CPU_SHAPE} with {CPU_OCPUS} OCPUs, {CPU_MEMORY_GB} GB and {requests.CPU_DISK_GB} GB of disk"
     )
-    first_up = (
-        "the first `up` takes about twenty minutes: OKE makes a control plane in ten, and nodes after it"
-    )
+    network = ("vcn", "shared by all clusters of the region")
+    roles = ""
     replacement = "OKE tries to start another preemptible machine for one that OCI takes back"
     """https://docs.oracle.com/iaas/Content/ContEng/Tasks/contengusingpreemptiblecapacity.htm, 2026-11."""
-
-    def cluster_name(self, cluster: CloudCluster) -> str:
-        """Return the name of the Kubernetes cluster."""
-        return requests.cluster_name(cluster)
 
     def outline(self, cluster: CloudCluster) -> Offer:
         """Return an offer for a plan without an account."""
@@ -85,24 +78,6 @@ class OkeTraits:
                 ("CreateNodePool", requests.gpu_pool(cluster, offer, count, zone, ids)),
             ]
         return tuple(PlannedRequest(operation=operation, body=body) for operation, body in planned)
-
-    def extra_rows(
-        self,
-        offer: Offer,
-        existing: Sequence[Resource],  # noqa: ARG002 - the network is shared
-        listed: Sequence[Resource],
-    ) -> tuple[PlannedResource, ...]:
-        """Return the row for the network."""
-        has_vcn = any(resource.kind == "vcn" and tags.is_shared(resource.tags) for resource in listed)
-        return (
-            PlannedResource(
-                action=use_or_create(has_vcn),
-                kind="vcn",
-                name="gpuctl",
-                detail="shared by all clusters of the region",
-                hourly_usd=offer.network_hourly_usd,
-            ),
-        )
 
 
 TRAITS = OkeTraits()

@@ -18,7 +18,7 @@ from provision.findings import Finding
 from provision.provider import Leftover
 from provision.records import CloudCluster, Target
 from provision.rented import teardown
-from provision.rented.find_or_create import JournaledEnsure, all_gone, recent_makings
+from provision.rented.find_or_create import Ensure, all_gone, recent_makings
 from provision.rented.interface import Cloud
 from provision.rented.planning import caller_address
 from provision.rented.planning.plan import requested_cluster
@@ -109,8 +109,8 @@ class RentedProvider(ABC, Generic[Account]):
             refuse_elsewhere(record, spec)
         return record
 
-    def _ensure(self, account: Account, cluster: CloudCluster, journal: Journal, say: Say) -> JournaledEnsure:
-        return JournaledEnsure(
+    def _ensure(self, account: Account, cluster: CloudCluster, journal: Journal, say: Say) -> Ensure:
+        return Ensure(
             journal,
             self._files.network_journal(cluster.target),
             clock=self._clock,

@@ -19,8 +19,8 @@ TOKEN_LIFE_S = 20 * 3600.0
 
 
 @dataclass
-class JournaledEnsure:
-    """`provision.rented.interface.Ensure` with a journal of the cluster and one of the shared network."""
+class Ensure:
+    """Find or create a resource, with a journal of the cluster and one of the shared network."""
 
     cluster_journal: Journal
     shared_journal: Journal
@@ -28,6 +28,7 @@ class JournaledEnsure:
     clock: Clock
     consistency_s: float
     say: Say = quiet
+    """Takes a line of progress, for resources that take minutes."""
 
     def __call__(
         self,
@@ -37,7 +38,15 @@ class JournaledEnsure:
         create: Callable[[str], str],
         shared: bool = False,
     ) -> str:
-        """Return the id of the resource: found, or created. See `Ensure`."""
+        """Return the id of the resource: found, or created.
+
+        Args:
+            kind: Name of the resource, as in `subnet us-east-1a`.
+            find: Searches the cloud's list, by tag.
+            create: Takes a token, which is on the disk by then, and returns the new id. After Unclear, `find` is
+                called until it has a result or the cloud's list has settled.
+            shared: The resource belongs to the network of all clusters, not to this cluster.
+        """
         journal = self.shared_journal if shared else self.cluster_journal
         resource_id = find()
         last = _last_entries(journal).get(kind)

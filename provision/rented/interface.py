@@ -5,7 +5,7 @@ decisions about machines (number, zone, rollback) are in this folder, once.
 """
 
 import importlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,33 +23,8 @@ from provision.records import (
     Target,
     Zone,
 )
+from provision.rented.find_or_create import Ensure
 from provision.waiting import Clock, Say, SystemClock
-
-
-class Ensure(Protocol):
-    """Find or create a resource, once, whatever crashed before."""
-
-    @property
-    def say(self) -> Say:
-        """Takes a line of progress, for resources that take minutes."""
-
-    def __call__(
-        self,
-        kind: str,
-        *,
-        find: Callable[[], str | None],
-        create: Callable[[str], str],
-        shared: bool = False,
-    ) -> str:
-        """Return the id of the resource: found, or created.
-
-        Args:
-            kind: Name of the resource, as in `subnet us-east-1a`.
-            find: Searches the cloud's list, by tag.
-            create: Takes a token, which is on the disk by then, and returns the new id. After Unclear, `find` is
-                called until it has a result or the cloud's list has settled.
-            shared: The resource belongs to the network of all clusters, not to this cluster.
-        """
 
 
 class Cloud(Protocol):

@@ -26,7 +26,8 @@ from provision.records import (
 from provision.rented.adoption import learn_launches, missing_ranges, rebuild
 from provision.rented.base import RentedProvider
 from provision.rented.ends import ends_bill, guards, idle_ends, is_late, not_scheduled
-from provision.rented.interface import AdmitsKeys, Cloud, Ensure, SchedulesEnd, connect, sdk
+from provision.rented.find_or_create import Ensure
+from provision.rented.interface import AdmitsKeys, Cloud, SchedulesEnd, connect, sdk
 from provision.rented.launch.launch_in_zones import ensure_running
 from provision.rented.launch.single_launch import LaunchContext
 from provision.rented.planning import caller_address

@@ -9,7 +9,7 @@ from provision.aws.api import Api, Item
 from provision.aws.requests import Request
 from provision.errors import Exists
 from provision.records import CloudCluster
-from provision.rented.interface import Ensure
+from provision.rented.find_or_create import Ensure
 from provision.waiting import Clock, Say, first_result
 
 Pick = Callable[[Sequence[Item]], Item | None]

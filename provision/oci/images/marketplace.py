@@ -14,7 +14,7 @@ from provision.oci.api import Api, Json
 from provision.oci.errors import policy_for
 from provision.oci.images.lookup import ORACLE, Image, as_image
 from provision.records import Offer, Terms
-from provision.rented.interface import Ensure
+from provision.rented.find_or_create import Ensure
 
 VMI = "NVIDIA GPU-Optimized VMI"
 CLUSTER_IMAGE = "Oracle Linux - GPU Cluster Networking Image"

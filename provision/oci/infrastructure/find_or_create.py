@@ -8,7 +8,7 @@ from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import KINDS, is_live, list_kind, tags_of
 from provision.records import CloudCluster
 from provision.rented import tags
-from provision.rented.interface import Ensure
+from provision.rented.find_or_create import Ensure
 from provision.waiting import poll
 
 READY_TIMEOUT_S = 120.0

@@ -14,9 +14,9 @@ from provision.oci.infrastructure.find_or_create import ResourceMaker
 from provision.oci.infrastructure.security_group import ensure_group, ssh_cidrs
 from provision.oci.resources.resource_types import KINDS
 from provision.records import CloudCluster, Infrastructure
-from provision.rented.interface import Ensure
+from provision.rented.find_or_create import Ensure
 
-_SHARED_KINDS = (
+_SHARED_KINDS = [
     "vcn",
     "nsg",
     "subnet",
@@ -25,7 +25,7 @@ _SHARED_KINDS = (
     "internet-gateway",
     "nat-gateway",
     "service-gateway",
-)
+]
 
 
 def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) -> Infrastructure:

@@ -119,6 +119,10 @@ def make_plan(
     changed = record is None or any(getattr(record, name) != getattr(cluster, name) for name in limits)
     if (grows or changed) and (service is not None or max_usd is not None):
         refuse_over_max_cost(max_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
+    network_kind, network_detail = traits.network
+    roles = [
+        PlannedResource(action=use_or_create("role" in kinds), kind="role", count=2, detail=traits.roles)
+    ] * bool(traits.roles)
     plan = planned_resources.base_plan(
         spec,
         traits.name,
@@ -139,11 +143,20 @@ def make_plan(
             PlannedResource(
                 action=use_or_create(traits.cluster_kind in kinds),
                 kind="control-plane",
-                name=traits.cluster_name(cluster),
+                name=cluster.kubernetes_name,
                 detail=f"{traits.name.upper()}, with its add-ons",
                 hourly_usd=price.control_plane_usd,
             ),
-            *traits.extra_rows(offer, existing, listed),
+            *roles,
+            PlannedResource(
+                action=use_or_create(
+                    any(each.kind == network_kind and tags.is_shared(each.tags) for each in listed)
+                ),
+                kind=network_kind,
+                name="gpuctl",
+                detail=network_detail,
+                hourly_usd=offer.network_hourly_usd,
+            ),
         ),
         notes=(*notes, *_notes(traits, cluster, offer, grows=grows, first=unfinished)),
         lives=lives,
@@ -199,4 +212,9 @@ def _notes(
         )
     if grows:
         notes += [traits.replacement] * cluster.spot + list(offer.notes)
-    return (*notes, *[traits.first_up] * first)
+    if first:
+        notes.append(
+            f"the first `up` takes about twenty minutes: {traits.name.upper()} makes a control plane in ten, and "
+            "nodes after it"
+        )
+    return tuple(notes)

@@ -203,7 +203,7 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
         self, service: KubernetesService, cluster: CloudCluster, server: api_server.ApiServer
     ) -> str:
         """Write the kubeconfig of the cluster's folder. Returns the name of its context."""
-        name = self._traits.cluster_name(cluster)
+        name = cluster.kubernetes_name
         text = api_server.kubeconfig(name, server, service.token_command(cluster))
         write_atomic(self._files.cluster_folder.kubeconfig_path, text)
         return name

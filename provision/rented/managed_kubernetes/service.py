@@ -7,8 +7,9 @@ from typing import Protocol
 
 from provision.findings import Finding
 from provision.pricing.prices import Prices
-from provision.records import CloudCluster, EndGuard, Offer, PlannedRequest, PlannedResource, Resource
-from provision.rented.interface import Cloud, Ensure
+from provision.records import CloudCluster, EndGuard, Offer, PlannedRequest, Resource
+from provision.rented.find_or_create import Ensure
+from provision.rented.interface import Cloud
 from provision.rented.managed_kubernetes.api_server import ApiServer
 from provision.waiting import Say
 
@@ -50,13 +51,12 @@ class ServiceTraits(Protocol):
     """Whether gpuctl installs NVIDIA's device plug-in."""
     cpu_machine: str
     """The machine of the operators and of Ray's head, in words."""
-    first_up: str
-    """Note on the duration of the first `up`."""
+    network: tuple[str, str]
+    """Kind and description of the network that clusters share."""
+    roles: str
+    """The cluster's two roles, in words. Empty: the service needs no roles."""
     replacement: str
     """Note on spot machines that the cloud takes back: the service starts others for them."""
-
-    def cluster_name(self, cluster: CloudCluster) -> str:
-        """Return the name of the Kubernetes cluster."""
 
     def outline(self, cluster: CloudCluster) -> Offer:
         """Return an offer for a plan without an account: unknown values stand in <…>."""
@@ -68,14 +68,6 @@ class ServiceTraits(Protocol):
         self, cluster: CloudCluster, offer: Offer, count: int, existing: Sequence[Resource]
     ) -> tuple[PlannedRequest, ...]:
         """Return the requests for missing resources, by the functions that make the real ones."""
-
-    def extra_rows(
-        self, offer: Offer, existing: Sequence[Resource], listed: Sequence[Resource]
-    ) -> tuple[PlannedResource, ...]:
-        """Return the plan's rows for other resources than machines and the control plane.
-
-        `existing`: resources of the cluster. `listed`: all of ours.
-        """
 
 
 class KubernetesService(Protocol):

@@ -17,7 +17,7 @@ from provision.records import (
     Zone,
 )
 from provision.rented import tags
-from provision.rented.interface import Ensure
+from provision.rented.find_or_create import Ensure
 from provision.rented.planning.preview import Previewer
 from provision.waiting import Clock
 from tests.fakes.toy_cloud.account import Account, account

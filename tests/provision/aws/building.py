@@ -13,7 +13,7 @@ from inventories.disk.store import Journal
 from provision.aws.cloud import AwsCloud
 from provision.errors import Blocked
 from provision.records import CloudCluster, Infrastructure, Instance, NewMachine, Offer, Target, Zone
-from provision.rented.find_or_create import JournaledEnsure
+from provision.rented.find_or_create import Ensure
 from provision.waiting import Say, quiet
 from tests.fakes.client import FakeCloud, start_fake
 
@@ -66,7 +66,7 @@ class User:
         # botocore needs half a second to read its EC2 model.
         self.cloud = cloud or AwsCloud(Target(provider="aws"), clock=self.clock)
         home.mkdir(parents=True, exist_ok=True)
-        self.ensure = JournaledEnsure(
+        self.ensure = Ensure(
             Journal(home / "cluster.jsonl"),
             Journal(home / "network.jsonl"),
             clock=self.clock,

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from kubernetes import client, config
 
-from provision.eks import requests, tokens
+from provision.eks import tokens
 from provision.rented.managed_kubernetes.api_server import ApiServer, kubeconfig
 from tests.fakes.kube.api import KubeApi
 from tests.provision.aws.building import a_cluster
@@ -46,7 +46,7 @@ def test_official_client_gets_in_by_the_kubeconfig(kube: KubeApi, tmp_path: Path
     cluster = a_cluster()
     path = tmp_path / "kubeconfig"
     server = ApiServer(url=f"http://127.0.0.1:{kube.port}", authority="")
-    name = requests.cluster_name(cluster)
+    name = cluster.kubernetes_name
     command = ["eks-token", "--name", name, "--region", "us-east-1"]
     path.write_bytes(kubeconfig(name, server, command))
     assert "token" not in yaml.safe_load(path.read_text())["users"][0]["user"]

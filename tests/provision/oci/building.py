@@ -9,7 +9,7 @@ from inventories.disk.journal import Journal
 from provision.errors import Blocked
 from provision.oci.cloud import OciCloud
 from provision.records import CloudCluster, Infrastructure, Instance, NewMachine, Offer, Resource, Zone
-from provision.rented.find_or_create import JournaledEnsure
+from provision.rented.find_or_create import Ensure
 from provision.rented.interface import Cloud
 from tests.fakes.client import FakeCloud
 
@@ -46,7 +46,7 @@ class Builder:
             target=cloud.target,
             **inputs,
         )
-        self.ensure = JournaledEnsure(
+        self.ensure = Ensure(
             Journal(home / f"{name}.jsonl"),
             Journal(home / "shared.jsonl"),
             clock=FastClock(),

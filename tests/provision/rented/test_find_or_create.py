@@ -9,7 +9,7 @@ from clocks import StepClock
 
 from inventories.disk.store import Journal
 from provision.errors import Denied, TokenSpent, Unclear
-from provision.rented.find_or_create import JournaledEnsure, all_gone, recent_makings
+from provision.rented.find_or_create import Ensure, all_gone, recent_makings
 
 LAG_S = 8.0
 CONSISTENCY_S = 20.0
@@ -43,9 +43,9 @@ def journal(tmp_path: Path) -> Journal:
 
 
 @pytest.fixture
-def ensure(cloud: Cloud, journal: Journal, tmp_path: Path) -> JournaledEnsure:
+def ensure(cloud: Cloud, journal: Journal, tmp_path: Path) -> Ensure:
     shared = Journal(tmp_path / "network.jsonl")
-    return JournaledEnsure(journal, shared, clock=cloud.clock, consistency_s=CONSISTENCY_S)
+    return Ensure(journal, shared, clock=cloud.clock, consistency_s=CONSISTENCY_S)
 
 
 class Crash(BaseException):
@@ -61,16 +61,14 @@ def crashing(create: Callable[[str], str], *, before: bool) -> Callable[[str], s
     return do
 
 
-def test_ensure_uses_an_existing_part(ensure: JournaledEnsure, cloud: Cloud, journal: Journal) -> None:
+def test_ensure_uses_an_existing_part(ensure: Ensure, cloud: Cloud, journal: Journal) -> None:
     cloud.made_at.append(-100)
     assert ensure("vpc", find=cloud.find, create=cloud.create) == "part-0"
     assert len(cloud.made_at) == 1
     assert journal.read() == []
 
 
-def test_ensure_journals_the_intent_before_the_call(
-    ensure: JournaledEnsure, cloud: Cloud, journal: Journal
-) -> None:
+def test_ensure_journals_the_intent_before_the_call(ensure: Ensure, cloud: Cloud, journal: Journal) -> None:
     def create(token: str) -> str:
         assert [(e["event"], e["token"]) for e in journal.read()] == [("making", token)]
         return cloud.create(token)
@@ -85,7 +83,7 @@ def test_ensure_journals_the_intent_before_the_call(
 
 @pytest.mark.parametrize("before", [True, False])
 def test_ensure_after_a_crash_waits_and_creates_only_once(
-    ensure: JournaledEnsure, cloud: Cloud, journal: Journal, before: bool
+    ensure: Ensure, cloud: Cloud, journal: Journal, before: bool
 ) -> None:
     with pytest.raises(Crash):
         ensure("vpc", find=cloud.find, create=crashing(cloud.create, before=before))
@@ -99,18 +97,14 @@ def test_ensure_after_a_crash_waits_and_creates_only_once(
         assert cloud.tokens == [token], "where the cloud knows tokens, it is the same one"
 
 
-def test_ensure_waits_for_an_unlisted_part_instead_of_recreating(
-    ensure: JournaledEnsure, cloud: Cloud
-) -> None:
+def test_ensure_waits_for_an_unlisted_part_instead_of_recreating(ensure: Ensure, cloud: Cloud) -> None:
     ensure("vpc", find=cloud.find, create=cloud.create)
     assert ensure("vpc", find=cloud.find, create=cloud.create) == "part-0"
     assert len(cloud.made_at) == 1
     assert cloud.clock.time >= LAG_S
 
 
-def test_ensure_recreates_a_removed_part_at_once(
-    ensure: JournaledEnsure, cloud: Cloud, journal: Journal
-) -> None:
+def test_ensure_recreates_a_removed_part_at_once(ensure: Ensure, cloud: Cloud, journal: Journal) -> None:
     ensure("vpc", find=cloud.find, create=cloud.create)
     began = cloud.clock.time
     all_gone(journal)
@@ -121,9 +115,7 @@ def test_ensure_recreates_a_removed_part_at_once(
 
 
 @pytest.mark.parametrize("reached", [True, False])
-def test_ensure_creates_one_part_after_a_lost_reply(
-    ensure: JournaledEnsure, cloud: Cloud, reached: bool
-) -> None:
+def test_ensure_creates_one_part_after_a_lost_reply(ensure: Ensure, cloud: Cloud, reached: bool) -> None:
     tries: list[str] = []
 
     def create(token: str) -> str:
@@ -140,7 +132,7 @@ def test_ensure_creates_one_part_after_a_lost_reply(
     assert cloud.clock.time >= (LAG_S if reached else CONSISTENCY_S)
 
 
-def test_ensure_replaces_a_spent_token(ensure: JournaledEnsure, cloud: Cloud, journal: Journal) -> None:
+def test_ensure_replaces_a_spent_token(ensure: Ensure, cloud: Cloud, journal: Journal) -> None:
     tries: list[str] = []
 
     def create(token: str) -> str:
@@ -154,7 +146,7 @@ def test_ensure_replaces_a_spent_token(ensure: JournaledEnsure, cloud: Cloud, jo
     assert journal.read()[-1]["event"] == "made"
 
 
-def test_ensure_raises_when_creation_is_denied(ensure: JournaledEnsure, cloud: Cloud) -> None:
+def test_ensure_raises_when_creation_is_denied(ensure: Ensure, cloud: Cloud) -> None:
     def create(token: str) -> str:
         raise Denied("no")
 
@@ -163,7 +155,7 @@ def test_ensure_raises_when_creation_is_denied(ensure: JournaledEnsure, cloud: C
 
 
 def test_ensure_journals_shared_parts_separately(
-    ensure: JournaledEnsure, cloud: Cloud, journal: Journal, tmp_path: Path
+    ensure: Ensure, cloud: Cloud, journal: Journal, tmp_path: Path
 ) -> None:
     ensure("vpc", find=cloud.find, create=cloud.create, shared=True)
     assert journal.read() == []

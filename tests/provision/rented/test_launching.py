@@ -25,7 +25,7 @@ from provision.errors import (
 )
 from provision.records import CloudCluster, Infrastructure, Instance, Target, Zone
 from provision.rented import tags
-from provision.rented.find_or_create import JournaledEnsure
+from provision.rented.find_or_create import Ensure
 from provision.rented.launch.launch_in_zones import ensure_running
 from provision.rented.launch.single_launch import ENDED_TIMEOUT_S, LaunchContext
 from provision.rented.state import CloudState, Launch
@@ -80,7 +80,7 @@ class Scene:
         cloud = self.cloud
         offer = replace(cloud.offer(self.cluster), network_hourly_usd=self.network_hourly_usd)
         journal = Journal(self.home / "journal.jsonl")
-        ensure = JournaledEnsure(
+        ensure = Ensure(
             journal,
             Journal(self.home / "network.jsonl"),
             clock=self.clouds.clock,
