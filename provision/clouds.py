@@ -168,11 +168,6 @@ class CloudDescription:
     ending_clause: Callable[[CloudCluster, Offer], str]
     """The same in short, for a plan."""
 
-    @property
-    def has_compartments(self) -> bool:
-        """Return whether its accounts have compartments for resources."""
-        return "compartment" not in self.unsupported
-
 
 def names() -> tuple[str, ...]:
     """Return the names of all providers."""

@@ -250,7 +250,7 @@ def tell_unknown(
         # A release has the prices of most shapes of that region.
         shipped = place == clouds.describe(provider).price_region
         of = f" of {', '.join(names)}" if shipped else ""
-        if place and not prices.has_list(provider, region):
+        if place and prices.list_of(provider, region) is None:
             app.output.say(
                 f"{provider.upper()}'s prices{of}{where} are not known here.{left_out} "
                 f"Ask for them: {refresh_command(provider, region)}"

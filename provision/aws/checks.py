@@ -300,7 +300,15 @@ def _quota(api: Api, cluster: CloudCluster, count: int) -> Finding:
             ok=None,
             detail=f"The value of the quota '{quota.name}' ({quota.code}) is not known; {needed} vCPUs are needed.",
         )
-    used = _used_vcpus(api, cluster)
+    code = quotas.quota_of(cluster.shape, spot=cluster.spot)
+    states = filters(instance_state_name=["pending", "running"])
+    reservations = api.pages("describe_instances", "Reservations", Filters=states)
+    used = 0
+    for machine in (machine for reservation in reservations for machine in reservation["Instances"]):
+        spot = machine.get("InstanceLifecycle") == "spot"
+        if spot == cluster.spot and quotas.quota_of(machine["InstanceType"], spot=spot) == code:
+            options = machine.get("CpuOptions", {})
+            used += int(options.get("CoreCount", 0)) * int(options.get("ThreadsPerCore", 1))
     detail = (
         f"'{quota.name}' ({quota.code}) is {quota.vcpus:g} vCPUs in {api.region}, of which {used} are used; "
         f"{needed} are needed."
@@ -308,17 +316,3 @@ def _quota(api: Api, cluster: CloudCluster, count: int) -> Finding:
     if used + needed <= quota.vcpus:
         return Finding(ok=True, detail=detail)
     return Finding(ok=False, detail=detail, fix=f"Ask for more: {quota.link(api.region)}")
-
-
-def _used_vcpus(api: Api, cluster: CloudCluster) -> int:
-    """Return the vCPUs of the account's machines that count on the same quota."""
-    quota = quotas.quota_of(cluster.shape, spot=cluster.spot)
-    states = filters(instance_state_name=["pending", "running"])
-    reservations = api.pages("describe_instances", "Reservations", Filters=states)
-    used = 0
-    for machine in (machine for reservation in reservations for machine in reservation["Instances"]):
-        spot = machine.get("InstanceLifecycle") == "spot"
-        if spot == cluster.spot and quotas.quota_of(machine["InstanceType"], spot=spot) == quota:
-            options = machine.get("CpuOptions", {})
-            used += int(options.get("CoreCount", 0)) * int(options.get("ThreadsPerCore", 1))
-    return used

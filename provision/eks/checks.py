@@ -6,7 +6,7 @@ from inventories.errors import InvalidInput
 from inventories.text import plural
 from provision.aws import checks, quotas
 from provision.aws.api import Api
-from provision.eks import listing, offers, requests
+from provision.eks import offers, requests, resources
 from provision.eks.control_plane import principal_of
 from provision.errors import CloudError, Denied, ProvisionError
 from provision.findings import Finding, refusal, run_checks
@@ -54,7 +54,7 @@ def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
 
 def _reading(api: Api) -> Finding:
     try:
-        clusters = [resource for resource in listing.resources(api) if resource.kind == requests.CLUSTER]
+        clusters = [resource for resource in resources.resources(api) if resource.kind == requests.CLUSTER]
     except Denied as error:
         return Finding(ok=False, detail=str(error), fix="Ask whoever runs the account to allow it.")
     return Finding(ok=True, detail=f"In {api.region}: {plural(len(clusters), 'cluster')} of gpuctl.")

@@ -5,7 +5,7 @@ The account, the network and all that these clusters share with virtual machines
 
 from inventories.threads import together
 from provision.aws.cloud import AwsCloud, configured, sdk
-from provision.eks import deletion, listing, requests
+from provision.eks import requests, resources
 from provision.records import Instance, Resource, Target
 from provision.rented import tags
 from provision.rented.tags import without_managed_nodes
@@ -28,20 +28,20 @@ class EksCloud(AwsCloud):
         """Return virtual machines, which may need the network, and nodes whose node groups are gone."""
 
         def managed() -> set[str | None]:
-            return {resource.tags.get(tags.CLUSTER_ID) for resource in listing.clusters(self.api)}
+            return {resource.tags.get(tags.CLUSTER_ID) for resource in resources.clusters(self.api)}
 
         return without_managed_nodes(super().instances(cluster_id), requests.PROVIDER, managed)
 
     def resources(self) -> tuple[Resource, ...]:
         """Return our resources by tag, each once: of EC2 and of the other services."""
-        of_services = listing.resources(self.api)
+        of_services = resources.resources(self.api)
         by_id = {resource.id: resource for resource in (*of_services, *super().resources())}
         return tuple(by_id.values())
 
     def billed(self) -> tuple[tuple[Instance, ...], tuple[Resource, ...]]:
         """Return all nodes, and the control planes. The rest is AWS's."""
-        return together(super().instances, lambda: tuple(listing.clusters(self.api)))
+        return together(super().instances, lambda: tuple(resources.clusters(self.api)))
 
     def delete(self, resource: Resource) -> None:
         """Remove a resource."""
-        deletion.delete(self.api, self._clock, resource)
+        resources.delete(self.api, self._clock, resource)

@@ -12,7 +12,7 @@ from provision.aws.api import Api
 from provision.aws.errors import KEY_REFUSED, key_hint
 from provision.aws.infrastructure.find_or_create import named
 from provision.aws.requests import cluster_tags, filters, tagged
-from provision.eks import deletion, listing, requests
+from provision.eks import requests, resources
 from provision.eks.auto_scaling_groups import (
     NO_SCALING_GROUP,
     refusals,
@@ -268,12 +268,12 @@ class NodeGroups(Waiting):
             id=f"{self.cluster.kubernetes_name}/{name}",
             name=name,
             tags=cluster_tags(self.cluster),
-            stage=listing.STAGES[requests.NODE_GROUP],
+            stage=resources.STAGES[requests.NODE_GROUP],
         )
         self.once_unblocked(
             f"the end of node group {name}",
-            lambda: deletion.delete(self.api, self.clock, resource),
-            listing.ENDS_WITHIN_S + BLOCKED_TIMEOUT_S,
+            lambda: resources.delete(self.api, self.clock, resource),
+            resources.ENDS_WITHIN_S + BLOCKED_TIMEOUT_S,
         )
 
     def end_guards(self) -> tuple[EndGuard, ...]:

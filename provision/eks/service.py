@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from provision.aws.cloud import sdk
 from provision.aws.infrastructure import network
 from provision.aws.infrastructure.find_or_create import ResourceMaker
 from provision.eks import checks, offers, requests, tokens
@@ -248,5 +247,5 @@ def connect(target: Target, clock: Clock) -> EksService:
     return EksService(EksCloud(target, clock=clock), clock)
 
 
-provider = partial(ManagedKubernetes, traits=TRAITS, sdk=sdk, connect=connect)
+provider = partial(ManagedKubernetes, traits=TRAITS, connect=connect)
 """Returns the provider for one cluster."""

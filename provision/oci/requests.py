@@ -87,27 +87,11 @@ def security_list(cluster: CloudCluster, vcn_id: str) -> Json:
 
     Inwards only path MTU discovery is allowed; the clusters' groups admit the rest.
     """
+    discovery = _rule("source", ANYWHERE, ICMP, "path MTU discovery", icmpOptions={"type": 3, "code": 4})
     return _shared(cluster, "gpuctl") | {
         "vcnId": vcn_id,
-        "ingressSecurityRules": [
-            {
-                "protocol": ICMP,
-                "source": ANYWHERE,
-                "sourceType": "CIDR_BLOCK",
-                "icmpOptions": {"type": 3, "code": 4},
-                "isStateless": False,
-                "description": "path MTU discovery",
-            }
-        ],
-        "egressSecurityRules": [
-            {
-                "protocol": "all",
-                "destination": ANYWHERE,
-                "destinationType": "CIDR_BLOCK",
-                "isStateless": False,
-                "description": "everything outwards",
-            }
-        ],
+        "ingressSecurityRules": [discovery],
+        "egressSecurityRules": [_rule("destination", ANYWHERE, "all", "everything outwards")],
     }
 
 
@@ -131,37 +115,10 @@ def nsg(cluster: CloudCluster, vcn_id: str) -> Json:
 def nsg_rules(nsg_id: str, ssh_cidrs: Sequence[str], ssh_port: int) -> list[Json]:
     """Return the rules of a cluster's group: SSH from the ranges, all traffic among its machines and outwards."""
     ports = {"destinationPortRange": {"min": ssh_port, "max": ssh_port}}
-    ssh = [
-        {
-            "direction": "INGRESS",
-            "protocol": TCP,
-            "source": cidr,
-            "sourceType": "CIDR_BLOCK",
-            "tcpOptions": ports,
-            "isStateless": False,
-            "description": "SSH",
-        }
-        for cidr in ssh_cidrs
-    ]
-    return [
-        *ssh,
-        {
-            "direction": "INGRESS",
-            "protocol": "all",
-            "source": nsg_id,
-            "sourceType": "NETWORK_SECURITY_GROUP",
-            "isStateless": False,
-            "description": "the cluster's machines among themselves",
-        },
-        {
-            "direction": "EGRESS",
-            "protocol": "all",
-            "destination": ANYWHERE,
-            "destinationType": "CIDR_BLOCK",
-            "isStateless": False,
-            "description": "everything outwards",
-        },
-    ]
+    ssh = [_rule("source", cidr, TCP, "SSH", direction="INGRESS", tcpOptions=ports) for cidr in ssh_cidrs]
+    among = _rule("source", nsg_id, "all", "the cluster's machines among themselves", direction="INGRESS")
+    outwards = _rule("destination", ANYWHERE, "all", "everything outwards", direction="EGRESS")
+    return [*ssh, among | {"sourceType": "NETWORK_SECURITY_GROUP"}, outwards]
 
 
 def in_compute_cluster(cluster: CloudCluster, facts: Mapping[str, Any]) -> bool:
@@ -354,6 +311,17 @@ def _shared(cluster: CloudCluster, name: str) -> Json:
         "compartmentId": compartment_of(cluster),
         "displayName": name,
         "freeformTags": tags.of_network(cluster.owner),
+    }
+
+
+def _rule(side: str, peer: str, protocol: str, description: str, **more: Any) -> Json:
+    """Return a rule for traffic of a protocol; `side`: whether the peer is its `source` or its `destination`."""
+    return more | {
+        "protocol": protocol,
+        side: peer,
+        f"{side}Type": "CIDR_BLOCK",
+        "isStateless": False,
+        "description": description,
     }
 
 

@@ -8,7 +8,6 @@ from inventories.errors import InvalidInput
 from provision.errors import Capacity, CreateFailed, Denied, ProvisionError, Quota
 from provision.findings import Finding, refusal, run_checks
 from provision.oci import checks
-from provision.oci.cloud import sdk
 from provision.oci.infrastructure import network, security_group
 from provision.oci.resources.resource_types import KUBERNETES_KINDS, list_kind
 from provision.oke import offers, requests, tokens
@@ -188,5 +187,5 @@ def connect(target: Target, clock: Clock) -> OkeService:
     return OkeService(connect_cloud(target, clock=clock), clock)
 
 
-provider = partial(ManagedKubernetes, traits=TRAITS, sdk=sdk, connect=connect)
+provider = partial(ManagedKubernetes, traits=TRAITS, connect=connect)
 """Returns the provider for one cluster."""

@@ -59,11 +59,10 @@ class Prices:
         provider = provider_by_name(shape)
         if provider is None:
             return None
+        answer = self.list_of(provider, region)
+        if answer is not None and shape in answer.usd_per_hour:
+            return Price(usd_per_hour=answer.usd_per_hour[shape], date=answer.date, source=answer.source)
         place = price_region(provider, region)
-        for answer in self.lists:
-            if (answer.provider, answer.region) == (provider, place) and shape in answer.usd_per_hour:
-                usd = answer.usd_per_hour[shape]
-                return Price(usd_per_hour=usd, date=answer.date, source=answer.source)
         shipped = SHAPES.get(shape)
         if (
             shipped is None
@@ -75,21 +74,13 @@ class Prices:
 
     def disk_usd_per_gb_month(self, provider: str, region: str | None) -> float | None:
         """Return the price of a GB of a boot volume a month. `None`: no answer has it."""
-        place = price_region(provider, region)
-        answers = (a.disk_usd_per_gb_month for a in self.lists if (a.provider, a.region) == (provider, place))
-        return next(answers, None)
+        answer = self.list_of(provider, region)
+        return None if answer is None else answer.disk_usd_per_gb_month
 
-    def has_list(self, provider: str, region: str | None) -> bool:
-        """Return whether the provider's prices in that region were refreshed."""
+    def list_of(self, provider: str, region: str | None) -> PriceList | None:
+        """Return the provider's answer for that region. `None`: its prices were not refreshed."""
         place = price_region(provider, region)
-        return any((answer.provider, answer.region) == (provider, place) for answer in self.lists)
-
-    def with_list(self, answer: PriceList) -> "Prices":
-        """Return these prices with an answer, which replaces an older one of the provider and region."""
-        remaining = [
-            old for old in self.lists if (old.provider, old.region) != (answer.provider, answer.region)
-        ]
-        return Prices(lists=(*remaining, answer))
+        return next((each for each in self.lists if (each.provider, each.region) == (provider, place)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +151,10 @@ def refresh(home: Path, providers: Iterable[str], region: str | None, now: datet
             usd_per_hour=public.usd_per_hour,
             disk_usd_per_gb_month=public.disk_usd_per_gb_month,
         )
-        prices = prices.with_list(answer)
+        remaining = [
+            old for old in prices.lists if (old.provider, old.region) != (answer.provider, answer.region)
+        ]
+        prices = Prices(lists=(*remaining, answer))
         files.private_dir(home)
         files.write_atomic(home / FILE_NAME, codec.dump(prices))
         got.append(answer)

@@ -19,7 +19,7 @@ from provision.provider import Leftover
 from provision.records import CloudCluster, Target
 from provision.rented import teardown
 from provision.rented.find_or_create import Ensure, all_gone, recent_makings
-from provision.rented.interface import Cloud
+from provision.rented.interface import Cloud, sdk
 from provision.rented.planning import caller_address
 from provision.rented.planning.plan import requested_cluster
 from provision.rented.planning.spec_checks import refuse_elsewhere
@@ -77,7 +77,7 @@ class RentedProvider(ABC, Generic[Account]):
         try:
             account = self._account_for(record, spec)
         except BadCredentials as error:
-            return (self._sdk(), Finding(what="credentials", ok=False, detail=str(error)))
+            return (sdk(self.name), Finding(what="credentials", ok=False, detail=str(error)))
         cluster = requested_cluster(self.name, self._files.name, record, spec, lives=record is not None)
         cluster = replace(cluster, target=self._cloud(account).target)
         findings, address = together(
@@ -88,9 +88,6 @@ class RentedProvider(ABC, Generic[Account]):
 
     @abstractmethod
     def _cloud(self, account: Account) -> Cloud: ...
-
-    @abstractmethod
-    def _sdk(self) -> Finding: ...
 
     @abstractmethod
     def _findings(self, account: Account, cluster: CloudCluster, count: int) -> tuple[Finding, ...]: ...

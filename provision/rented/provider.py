@@ -27,7 +27,7 @@ from provision.rented.adoption import learn_launches, missing_ranges, rebuild
 from provision.rented.base import RentedProvider
 from provision.rented.ends import ends_bill, guards, idle_ends, is_late, not_scheduled
 from provision.rented.find_or_create import Ensure
-from provision.rented.interface import AdmitsKeys, Cloud, SchedulesEnd, connect, sdk
+from provision.rented.interface import AdmitsKeys, Cloud, SchedulesEnd, connect
 from provision.rented.launch.launch_in_zones import ensure_running
 from provision.rented.launch.single_launch import LaunchContext
 from provision.rented.planning import caller_address
@@ -222,9 +222,6 @@ class CloudProvider(RentedProvider[Cloud]):
 
     def _cloud(self, account: Cloud) -> Cloud:
         return account
-
-    def _sdk(self) -> Finding:
-        return sdk(self.name)
 
     def _findings(self, account: Cloud, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         return account.check(cluster, count)

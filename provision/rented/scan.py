@@ -147,7 +147,7 @@ def _services(cloud: Cloud) -> tuple[list[Cloud], list[Failed]]:
 
 def _connect_all(name: str, scope: Scope) -> tuple[list[Cloud], list[Failed]]:
     """Return the regions and compartments of one cloud."""
-    compartment = scope.compartment if describe(name).has_compartments else None
+    compartment = None if "compartment" in describe(name).unsupported else scope.compartment
     target = Target(provider=name, profile=scope.profile, compartment=compartment)
     if scope.regions:
         regions, failed = _connected([replace(target, region=region) for region in scope.regions])

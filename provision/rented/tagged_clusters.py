@@ -1,19 +1,15 @@
 """The clusters of ours in an account by their tags, without files of ours, and their removal."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from provision.clouds import describe
 from provision.errors import CloudError
 from provision.pricing.spending import cost_so_far
-from provision.provider import Leftover
 from provision.records import Instance, Resource, read_time
 from provision.rented import tags
 from provision.rented.interface import Cloud
-from provision.rented.teardown import remove
-from provision.waiting import Clock, Say, SystemClock
 
 Price = Callable[[str], float | None]
 """Returns the price of a machine of a shape, USD an hour. `None`: not known."""
@@ -166,27 +162,3 @@ def _sum(prices: Sequence[float | None]) -> float | None:
 def _fixed_hourly_usd(cloud: Cloud, resources: Sequence[Resource]) -> float:
     fixed = describe(cloud.name).fixed_hourly_usd
     return sum(fixed.get(resource.kind, 0.0) for resource in resources)
-
-
-def reap(
-    cloud: Cloud,
-    cluster_ids: Collection[str] | None,
-    *,
-    say: Say,
-    clock: Clock | None = None,
-    network: Callable[[], AbstractContextManager[None]] = nullcontext,
-    network_gone: Callable[[], None] = lambda: None,
-) -> tuple[Leftover, ...]:
-    """Remove these clusters (`None`: all), and the shared network with the last of them.
-
-    `network` keeps our other commands off the network during its removal and `network_gone`, which follows it.
-    """
-    removed = remove(
-        cloud,
-        cluster_ids,
-        clock=clock or SystemClock(),
-        say=say,
-        network=network,
-        network_gone=network_gone,
-    )
-    return removed.leftovers

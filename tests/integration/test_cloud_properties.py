@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from inventories.specs.spec import Spec
 from provision.errors import CreateFailed, LeftBehind, NoCapacity, ProvisionError, RefusedPlan
 from provision.records import Target
-from provision.rented.tagged_clusters import reap
+from provision.rented.teardown import remove
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +160,9 @@ def lose_home_and_reap(world: World, step: Step) -> None:
     cloud = world.account.connect(Target(provider=world.kind.provider), world.clock)
     error, left = told(
         step,
-        *world.command(step.trouble, step.lag_s, lambda: reap(cloud, None, say=note, clock=world.clock)),
+        *world.command(
+            step.trouble, step.lag_s, lambda: remove(cloud, None, clock=world.clock, say=note).leftovers
+        ),
     )
     assert step.trouble != CALM or (error is None and left == ()), error or left
     if error is None and left == ():

@@ -33,7 +33,9 @@ from provision.rented.find_or_create import all_gone
 from provision.rented.interface import Cloud
 from provision.rented.scan import ScanResult, Scope, name_of, scan
 from provision.rented.state import CloudState
-from provision.rented.tagged_clusters import FoundCluster, RegionContents, reap
+from provision.rented.tagged_clusters import FoundCluster, RegionContents
+from provision.rented.teardown import remove
+from provision.waiting import SystemClock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,13 +338,14 @@ def _remove(app: App, chosen: Chosen, outcome: Outcome, selection: Selection) ->
         # The network's locks are next to every cluster's folder.
         files = CloudState(app.store.cluster(DEFAULT_CLUSTER))
         try:
-            leftovers = reap(
+            leftovers = remove(
                 chosen.cloud,
                 {cluster.id for cluster in clusters},
+                clock=SystemClock(),
                 say=say,
                 network=lambda: files.network_lock(target, "reap", say),
                 network_gone=lambda: all_gone(files.network_journal(target)),
-            )
+            ).leftovers
         except (ProvisionError, InventoryError) as error:
             fail(error)
             return

@@ -28,18 +28,6 @@ class Source:
 
 
 _PARAMETER = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
-_DEFAULTS: Mapping[str, Source] = {
-    "x86_64": Source(
-        parameter=_PARAMETER.format("x86_64"),
-        name="Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *",
-        owners=("amazon",),
-    ),
-    "arm64": Source(
-        parameter=_PARAMETER.format("arm64"),
-        name="Deep Learning ARM64 Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *",
-        owners=("amazon",),
-    ),
-}
 _PLAIN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
 
 _USERS = (
@@ -72,7 +60,12 @@ def plain(architecture: str) -> Source:
 
 def with_driver(architecture: str) -> Source:
     """Return the Deep Learning Base image, which brings the driver with NVIDIA's open kernel module."""
-    return _DEFAULTS[architecture]
+    arm = "ARM64 " if architecture == "arm64" else ""
+    return Source(
+        parameter=_PARAMETER.format(architecture),
+        name=f"Deep Learning {arm}Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *",
+        owners=("amazon",),
+    )
 
 
 def source_of(text: str) -> Source:

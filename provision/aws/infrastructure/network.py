@@ -67,7 +67,15 @@ def prepare_zone(
         usable = [*tagged(tags.CLUSTER_ID, cluster.id), *filters(state=["pending", "available"])]
         lists["groups"] = maker.listing("describe_placement_groups", "PlacementGroups", usable)
     if cluster.subnet_id is None:
-        lists |= _subnet_lists(maker)
+        shared = tagged(tags.CLUSTER, tags.NETWORK)
+        more = {
+            "subnets": maker.listing("describe_subnets", "Subnets", shared),
+            "tables": maker.listing("describe_route_tables", "RouteTables", shared),
+        }
+        if requests.is_private(maker.cluster):
+            more["nats"] = maker.listing("describe_nat_gateways", "NatGateways", shared)
+            more["endpoints"] = maker.listing("describe_vpc_endpoints", "VpcEndpoints", shared)
+        lists |= more
     _read_all(lists)
     ids = dict(infrastructure.ids) | {"subnet": cluster.subnet_id or ""}
     if cluster.subnet_id is None:
@@ -94,18 +102,6 @@ def prepare_zone(
 
 def _read_all(lists: Lists) -> None:
     values(run_all(lambda listing: listing.read(), list(lists.values())))
-
-
-def _subnet_lists(maker: ResourceMaker) -> Lists:
-    shared = tagged(tags.CLUSTER, tags.NETWORK)
-    lists = {
-        "subnets": maker.listing("describe_subnets", "Subnets", shared),
-        "tables": maker.listing("describe_route_tables", "RouteTables", shared),
-    }
-    if requests.is_private(maker.cluster):
-        lists["nats"] = maker.listing("describe_nat_gateways", "NatGateways", shared)
-        lists["endpoints"] = maker.listing("describe_vpc_endpoints", "VpcEndpoints", shared)
-    return lists
 
 
 def _public_subnet(maker: ResourceMaker, ids: Mapping[str, str], zones: Sequence[Zone], lists: Lists) -> str:

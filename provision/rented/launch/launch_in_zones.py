@@ -6,7 +6,6 @@ sent again unchanged, and a failed one is removed before the next zone is tried.
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from inventories import codec
@@ -35,18 +34,6 @@ from provision.rented.launch.user_data import user_data
 from provision.rented.state import Launch
 from provision.ssh_keys import new_key
 from provision.waiting import CLOSE_SHARE, Reminders, poll
-
-
-@dataclass(frozen=True, kw_only=True)
-class _NoCapacityAt:
-    """A zone that did not have the machines."""
-
-    zone: Zone
-    code: str
-    seconds: float
-
-    def __str__(self) -> str:
-        return f"{self.zone}: no capacity ({self.code}) after {self.seconds:.1f} s"
 
 
 def ensure_running(
@@ -135,19 +122,16 @@ class _Launching:
             )
 
     def _launch_in_some_zone(self, ranks: tuple[int, ...], zones: Sequence[Zone]) -> None:
-        attempts: list[_NoCapacityAt] = []
         for zone in zones:
             began = self._clock.now()
             try:
                 self._launch_in(ranks, zone)
                 return
             except Capacity as error:
-                attempt = _NoCapacityAt(
-                    zone=zone, code=error.code or "no capacity", seconds=self._clock.now() - began
-                )
-                attempts.append(attempt)
-                self._say(f"{attempt}: {_first_sentence(error)}")
-        tried = ", ".join(str(attempt.zone) for attempt in attempts)
+                seconds = self._clock.now() - began
+                after = f"{zone}: no capacity ({error.code or 'no capacity'}) after {seconds:.1f} s"
+                self._say(f"{after}: {_first_sentence(error)}")
+        tried = ", ".join(map(str, zones))
         raise NoCapacity(
             f"No zone in {self._cluster.target.region} has {len(ranks)} {self._offer.shape} now: tried {tried}. "
             "No machine is left of the attempts. Try later, another --region, or another shape: `gpuctl shapes`."

@@ -40,12 +40,11 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
         folder: ClusterFolder,
         *,
         traits: ServiceTraits,
-        sdk: Callable[[], Finding],
         connect: Callable[[Target, Clock], KubernetesService],
         clock: Clock | None = None,
     ) -> None:
         super().__init__(traits.name, folder, connect, clock)
-        self._traits, self._sdk_of = traits, sdk
+        self._traits = traits
         self._workers = Workers(folder, self._clock)
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
@@ -192,9 +191,6 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
 
     def _cloud(self, account: KubernetesService) -> Cloud:
         return account.cloud
-
-    def _sdk(self) -> Finding:
-        return self._sdk_of()
 
     def _findings(self, account: KubernetesService, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         return account.findings(cluster, count)

@@ -1,8 +1,10 @@
-"""The resources of our clusters: EKS's own, and those that AWS's controllers made for them.
+"""The resources of our clusters: their lists and their removal; `provision.aws` removes those of EC2.
 
-Controllers use tags of their own, with the Kubernetes cluster's name, which nobody else's cluster has.
+EKS's own, and those that AWS's controllers made for them. Controllers use tags of their own, with the Kubernetes
+cluster's name, which nobody else's cluster has.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -10,8 +12,10 @@ from typing import Any
 from inventories.threads import run_all, values
 from provision.aws.api import Api
 from provision.aws.requests import filters, ours, tags_in
+from provision.aws.resources import deletion
 from provision.aws.resources.resource_types import KINDS
 from provision.eks import requests
+from provision.eks.control_plane import issues
 from provision.eks.requests import (
     CLASSIC_LOAD_BALANCER,
     CLUSTER,
@@ -21,9 +25,10 @@ from provision.eks.requests import (
     ROLE,
     TEMPLATE,
 )
-from provision.errors import Gone
+from provision.errors import Blocked, Gone
 from provision.records import Resource
 from provision.rented import tags
+from provision.waiting import Clock, poll
 
 ENDS_WITHIN_S = 1800.0
 """Longest time of the removal of a cluster or a node group: EKS waits 15 minutes for pods that may not be moved."""
@@ -41,6 +46,15 @@ STAGES: Mapping[str, int] = {
 LOGS = "/aws/eks/"
 MAX_DESCRIBED = 20
 """Load balancers in one request for tags."""
+OF_EKS = "eks-"
+"""Begin of the names of the instance profiles that EKS makes of a node role."""
+_CALLS = {
+    TEMPLATE: ("ec2", "delete_launch_template", "LaunchTemplateId"),
+    LOG_GROUP: ("logs", "delete_log_group", "logGroupName"),
+    LOAD_BALANCER: ("elbv2", "delete_load_balancer", "LoadBalancerArn"),
+    CLASSIC_LOAD_BALANCER: ("elb", "delete_load_balancer", "LoadBalancerName"),
+}
+"""Kind → service, call, and the field of the id."""
 
 
 def resources(api: Api) -> tuple[Resource, ...]:
@@ -195,3 +209,78 @@ def _resource(
         deleting=deleting,
         ends_within_s=ends_within_s,
     )
+
+
+def delete(api: Api, clock: Clock, resource: Resource) -> None:
+    """Remove a resource. Raises Blocked while it is in use, or while EKS still changes it."""
+    assert tags.is_ours(resource.tags), f"{resource.id} is not ours"
+    try:
+        if resource.kind in (NODE_GROUP, CLUSTER):
+            _delete_slow(api, clock, resource)
+        elif resource.kind == ROLE:
+            _delete_role(api, resource.id)
+        elif resource.kind in _CALLS:
+            service, operation, field = _CALLS[resource.kind]
+            ids: dict[str, Any] = {field: resource.id}
+            api.call(operation, service=service, again=True, **ids)
+        else:
+            deletion.delete(api, clock, resource)
+    except Gone:
+        return
+
+
+def _delete_slow(api: Api, clock: Clock, resource: Resource) -> None:
+    """Delete a node group, or a cluster with its add-ons and access entries, and wait a moment. Raises Gone."""
+    noun = "cluster"
+    ids: dict[str, Any] = {"name": resource.id}
+    if resource.kind == NODE_GROUP:
+        cluster, _, group = resource.id.partition("/")
+        noun, ids = "nodegroup", {"clusterName": cluster, "nodegroupName": group}
+    if not resource.deleting:
+        api.call(f"delete_{noun}", service="eks", again=True, **ids)
+    for _ in poll(clock, deletion.GONE_WITHIN_S):
+        described = api.call(f"describe_{noun}", service="eks", **ids)[noun]
+        if problem := _problem(resource.kind, described):
+            raise Blocked(
+                f"EKS could not remove the {resource.kind} {resource.id} in {api.region}: {problem}."
+            )
+    minutes = ENDS_WITHIN_S / 60
+    raise Blocked(
+        f"The {resource.kind} {resource.id} in {api.region} is being deleted, which can take {minutes:.0f} minutes."
+    )
+
+
+def _problem(kind: str, described: Mapping[str, Any]) -> str:
+    """Return why a node group or a cluster still exists, as a clause. Empty: EKS deletes it."""
+    status = described["status"]
+    if kind == NODE_GROUP:
+        return issues(described) if status == "DELETE_FAILED" else ""
+    return "" if status == "DELETING" else f"its status is {status}"
+
+
+def _delete_role(api: Api, name: str) -> None:
+    """Delete a role with its policies and its instance profiles, which EKS made."""
+    role: dict[str, Any] = {"RoleName": name}
+    for policy in api.pages("list_attached_role_policies", "AttachedPolicies", service="iam", **role):
+        with contextlib.suppress(Gone):
+            arn = policy["PolicyArn"]
+            api.call("detach_role_policy", service="iam", again=True, PolicyArn=arn, **role)
+    for policy_name in api.pages("list_role_policies", "PolicyNames", service="iam", **role):
+        with contextlib.suppress(Gone):
+            api.call("delete_role_policy", service="iam", again=True, PolicyName=policy_name, **role)
+    for profile in api.pages("list_instance_profiles_for_role", "InstanceProfiles", service="iam", **role):
+        profile_name = profile["InstanceProfileName"]
+        with contextlib.suppress(Gone):
+            api.call(
+                "remove_role_from_instance_profile",
+                service="iam",
+                again=True,
+                InstanceProfileName=profile_name,
+                **role,
+            )
+        if profile_name.startswith(OF_EKS):
+            with contextlib.suppress(Gone):
+                api.call(
+                    "delete_instance_profile", service="iam", again=True, InstanceProfileName=profile_name
+                )
+    api.call("delete_role", service="iam", again=True, **role)
