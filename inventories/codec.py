@@ -67,13 +67,10 @@ def plain(value: object) -> Json:
 
 
 def from_json(cls: type[T], data: object, source: str, *, rebuild: str = "") -> T:
-    """Return the dataclass `cls` from a document that `to_json` made.
+    """Return the dataclass `cls` from a document that `to_json` made. Keys that have a default may be missing.
 
-    Keys that have a default may be missing.
-
-    Raises:
-        CorruptFile: It names `source`, the key, the wrong value and the right kind, and ends with `rebuild`, whole
-            sentences that say how to get a new file.
+    Raises CorruptFile, which names `source`, the key, the wrong value and the right kind, and ends with `rebuild`,
+    whole sentences that say how to get a new file.
     """
     try:
         value = _build(cls, data, "")

@@ -38,14 +38,9 @@ def credentials(
 ) -> dict[str, Any]:
     """Run the plug-in and return the `status` that it prints: a `token`, or a certificate and its key.
 
-    Args:
-        plugin: `exec` of a user of a kubeconfig.
-        context: The context's name, for messages.
-        cluster: The context's cluster, for a plug-in with `provideClusterInfo`.
-        folder: The kubeconfig's folder, in which the plug-in runs.
-
-    Raises:
-        PluginFailed: It gave no credentials within its time.
+    `plugin`: `exec` of a user of a kubeconfig. `context`: its name, for messages. `cluster`: for a plug-in with
+    `provideClusterInfo`. `folder`: the kubeconfig's, in which the plug-in runs. Raises PluginFailed if it gave no
+    credentials within its time.
     """
     name = f"The credential plug-in '{plugin.get('command')}' of context {context}"
     interactive = plugin.get("interactiveMode") != "Never" and bool(sys.stdin and sys.stdin.isatty())

@@ -32,15 +32,10 @@ class Retry:
     _answered: set[str] = field(default_factory=set)
 
     def call(self, do: Callable[[], T], *, again: bool, service: str = "") -> T:
-        """Call `do` until it returns. A throttled call is repeated, as it had no effect.
+        """Call `do` until it returns; raise the last error. A throttled call is repeated: it had no effect.
 
-        Args:
-            do: The call.
-            again: `do` may also be repeated after an unclear outcome: it only reads, has a token, or is idempotent.
-            service: The server, of which some may answer and others not.
-
-        Raises:
-            CloudError: the error of the last try.
+        `again`: `do` may also be repeated after an unclear outcome, as it only reads, has a token, or is
+        idempotent. `service`: the server, of which some may answer and others not.
         """
         began = self.clock.now()
         wait_s = FIRST_WAIT_S

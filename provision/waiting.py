@@ -150,13 +150,8 @@ class Waiting:
     def wait_until(self, title: str, read: Callable[[], tuple[T | None, str]], timeout_s: float) -> T:
         """Wait for the first result of `read` that is not `None`, and return it.
 
-        Args:
-            title: Begin of messages: name of the resource.
-            read: Returns the result, or `None` with the reason as a clause.
-            timeout_s: Deadline.
-
-        Raises:
-            CreateFailed: at the deadline, with the last reason.
+        `title` begins messages: name of the resource. `read` returns the result, or `None` with the reason as a
+        clause. Raises CreateFailed at the deadline, with the last reason.
         """
         progress = Progress(self.clock, self.say)
         reason = "nothing is known of it"

@@ -33,9 +33,7 @@ def seal(content: bytes, passphrase: str) -> bytes:
 def unseal(text: bytes, passphrase: str, source: str) -> bytes:
     """Return the content of a text of `seal`. `source`: name of its file.
 
-    Raises:
-        InvalidInput: The passphrase is another one, or the text was changed.
-        CorruptFile: The text is not of `seal`.
+    Raises InvalidInput for another passphrase or a changed text, CorruptFile for a text that is not of `seal`.
     """
     from cryptography.fernet import Fernet, InvalidToken
 

@@ -258,10 +258,7 @@ def disk_key(api: Api, *, scaling: bool = False) -> Finding:
     Sources: https://repost.aws/knowledge-center/kms-iam-ec2-permission (the error),
     https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html (for users),
     https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html (for the role).
-
-    Args:
-        api: Account and region.
-        scaling: Auto Scaling launches the machines, as for EKS, and not the caller.
+    `scaling`: Auto Scaling launches the machines, as for EKS, and not the caller.
     """
     key = str(api.call("get_ebs_default_kms_key_id")["KmsKeyId"])
     if key.endswith(AWS_MANAGED):

@@ -12,18 +12,7 @@ from provision.aws.api import Api
 from provision.aws.errors import KEY_REFUSED, key_hint
 from provision.aws.infrastructure.find_or_create import named
 from provision.aws.requests import cluster_tags, filters, tagged
-from provision.eks import requests, resources
-from provision.eks.auto_scaling_groups import (
-    NO_SCALING_GROUP,
-    refusals,
-    scaling_group,
-    scaling_groups,
-    schedule_end,
-    set_size,
-    surplus,
-    terminate,
-    unscheduled,
-)
+from provision.eks import auto_scaling_groups, requests, resources
 from provision.eks.control_plane import ensure_named, issues, once_settled
 from provision.eks.description import DESCRIPTION
 from provision.errors import (
@@ -154,11 +143,11 @@ class NodeGroups(Waiting):
                 else:
                     desired = 0
                     with suppress(Denied):  # without the right to look, EKS's number counts
-                        desired = scaling_group(self.api, described).desired
+                        desired = auto_scaling_groups.scaling_group(self.api, described).desired
                     if desired:
-                        set_size(self.api, described, count)
+                        auto_scaling_groups.set_size(self.api, described, count)
                 return True, ""
-            now = scaling_group(self.api, described)
+            now = auto_scaling_groups.scaling_group(self.api, described)
             machines = (*now.starting, *now.in_service)
             if len(machines) <= count:
                 # After the cluster's time no action would end new machines, and this may have waited until then.
@@ -171,10 +160,12 @@ class NodeGroups(Waiting):
             if now.desired > len(machines):  # or it would start others for the ending ones
                 self._resize(described, len(machines))
             elif now.desired > count:  # else it ends the others itself
-                excess = surplus(machines, self._machines(group), count, staying_addresses())
+                excess = auto_scaling_groups.surplus(
+                    machines, self._machines(group), count, staying_addresses()
+                )
                 for machine in excess[: now.desired - count]:
                     with remembered(ending, machine):
-                        terminate(self.api, machine)
+                        auto_scaling_groups.terminate(self.api, machine)
             return None, f"{plural(len(machines) - count, 'machine')} still to end"
 
         def scaled_or_blocked() -> tuple[bool | None, str]:
@@ -208,15 +199,8 @@ class NodeGroups(Waiting):
 
         Schedules the machines' end as soon as EKS names their scaling groups, as the wait may be interrupted. Any
         other failed launch is shown in the line of progress, and the wait goes on, as the scaling group retries.
-
-        Args:
-            group: The node group.
-            count: Its machines.
-            earlier: Failures before the last change.
-
-        Raises:
-            Capacity, Quota: AWS has no such machine now, or the account's limit is reached.
-            CreateFailed: EKS gave up.
+        `earlier`: failures before the last change. Raises Capacity and Quota if AWS has no such machine now, or the
+        account's limit is reached, and CreateFailed if EKS gave up.
         """
         unscheduled_groups = {requests.CPU_GROUP, group} if ends_later(self.cluster) else set()
         degraded_since: float | None = None
@@ -228,13 +212,17 @@ class NodeGroups(Waiting):
                 return None, "EKS does not list it yet"
             for name in sorted(unscheduled_groups):
                 candidate = described if name == group else self.describe(name)
-                if candidate is not None and scaling_groups(candidate):
-                    schedule_end(self.api, self.cluster, candidate)
+                if candidate is not None and auto_scaling_groups.scaling_groups(candidate):
+                    auto_scaling_groups.schedule_end(self.api, self.cluster, candidate)
                     unscheduled_groups.discard(name)
             status = described["status"]
             # A group that waits for machines is active, and degraded from a failed launch to the next good one.
             made = status in ("ACTIVE", "DEGRADED")
-            now = scaling_group(self.api, described) if made and count else NO_SCALING_GROUP
+            now = (
+                auto_scaling_groups.scaling_group(self.api, described)
+                if made and count
+                else auto_scaling_groups.NO_SCALING_GROUP
+            )
             in_service = len(now.in_service)
             # After its time, a cluster has no machines.
             if made and (in_service >= count or is_over(self.cluster)):
@@ -247,7 +235,11 @@ class NodeGroups(Waiting):
             lasts = degraded_since is not None and self.clock.now() - degraded_since >= DEGRADED_FOR_S
             if status in FAILED or lasts:
                 raise failure(f"EKS could not make the node group {group}: {issues(described)}.")
-            refused = [text for key, text in refusals(self.api, described).items() if key not in earlier]
+            refused = [
+                text
+                for key, text in auto_scaling_groups.refusals(self.api, described).items()
+                if key not in earlier
+            ]
             final = (text for text in refused if any(word in text for word in (*NO_CAPACITY, *NO_QUOTA)))
             if text := next(final, None):
                 raise failure(f"AWS could not start a machine of the node group {group}: {text}")
@@ -259,7 +251,11 @@ class NodeGroups(Waiting):
     def failures(self, group: str) -> Collection[str]:
         """Return the failures until now, which are not about the next change: ids of launches, and EKS's issues."""
         described = self.describe(group)
-        return () if described is None else {*refusals(self.api, described), issues(described)}
+        return (
+            ()
+            if described is None
+            else {*auto_scaling_groups.refusals(self.api, described), issues(described)}
+        )
 
     def remove(self, name: str) -> None:
         """Remove a node group that can't have its machines, so that they come up in another zone or not at all."""
@@ -300,7 +296,11 @@ class NodeGroups(Waiting):
         for name in self.names():
             group = self.describe(name)
             deleting = group is None or group["status"] == "DELETING"
-            if group is not None and not deleting and schedule_end(self.api, self.cluster, group):
+            if (
+                group is not None
+                and not deleting
+                and auto_scaling_groups.schedule_end(self.api, self.cluster, group)
+            ):
                 self.say(f"the end of the node group {name} is scheduled for {self.cluster.expires_at}")
 
     def _end_problem(self, name: str) -> str:
@@ -308,22 +308,22 @@ class NodeGroups(Waiting):
         group = self.describe(name)
         if group is None or group["status"] == "DELETING":
             return ""
-        if not scaling_groups(group):
+        if not auto_scaling_groups.scaling_groups(group):
             failed = group["status"] in FAILED
             return "" if failed else f"EKS does not name the scaling group of the node group {name} yet"
-        if not unscheduled(self.api, self.cluster, group):
+        if not auto_scaling_groups.unscheduled(self.api, self.cluster, group):
             return ""
         if not is_over(self.cluster):
             return f"no scheduled action ends the machines of the node group {name}"
         # AWS does not list an action that has acted: the desired size of the group shows its effect.
-        size = scaling_group(self.api, group).desired
+        size = auto_scaling_groups.scaling_group(self.api, group).desired
         return f"the time is over, and the desired size of the node group {name} is {size}" if size else ""
 
     def _size(self, group: Mapping[str, Any]) -> int:
         """Return the group's desired size, by Auto Scaling if possible: EKS's number may be out of date."""
         if group["status"] not in (*CHANGING, *FAILED):
             with suppress(Denied):
-                return scaling_group(self.api, group).desired
+                return auto_scaling_groups.scaling_group(self.api, group).desired
         return int(group["scalingConfig"]["desiredSize"])
 
     def _resize(self, group: Mapping[str, Any], count: int) -> None:
@@ -333,7 +333,7 @@ class NodeGroups(Waiting):
         degraded, which lasts until the next good launch.
         """
         if group["scalingConfig"] == requests.scaling(count):
-            set_size(self.api, group, count)
+            auto_scaling_groups.set_size(self.api, group, count)
             return
         try:
             self.api.call(
@@ -348,7 +348,7 @@ class NodeGroups(Waiting):
             refused = isinstance(error, Blocked) or error.code == "InvalidRequestException"
             if group["status"] != "DEGRADED" or not refused:
                 raise
-            set_size(self.api, group, count)
+            auto_scaling_groups.set_size(self.api, group, count)
 
     def _machines(self, group: str) -> list[Mapping[str, Any]]:
         """Return the machines of the group that have not ended."""

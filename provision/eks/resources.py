@@ -1,4 +1,4 @@
-"""The resources of our clusters: their lists and their removal; `provision.aws` removes those of EC2.
+"""The resources of our clusters: their lists and their removal; `provision.aws` removes EC2's.
 
 EKS's own, and those that AWS's controllers made for them. Controllers use tags of their own, with the Kubernetes
 cluster's name, which nobody else's cluster has.
@@ -16,15 +16,6 @@ from provision.aws.resources import deletion
 from provision.aws.resources.resource_types import KINDS
 from provision.eks import requests
 from provision.eks.control_plane import issues
-from provision.eks.requests import (
-    CLASSIC_LOAD_BALANCER,
-    CLUSTER,
-    LOAD_BALANCER,
-    LOG_GROUP,
-    NODE_GROUP,
-    ROLE,
-    TEMPLATE,
-)
 from provision.errors import Blocked, Gone
 from provision.records import Resource
 from provision.rented import tags
@@ -33,13 +24,13 @@ from provision.waiting import Clock, poll
 ENDS_WITHIN_S = 1800.0
 """Longest time of the removal of a cluster or a node group: EKS waits 15 minutes for pods that may not be moved."""
 STAGES: Mapping[str, int] = {
-    NODE_GROUP: -4,
-    CLUSTER: -3,
-    LOAD_BALANCER: -2,
-    CLASSIC_LOAD_BALANCER: -2,
-    TEMPLATE: -2,
-    ROLE: -2,
-    LOG_GROUP: -2,
+    requests.NODE_GROUP: -4,
+    requests.CLUSTER: -3,
+    requests.LOAD_BALANCER: -2,
+    requests.CLASSIC_LOAD_BALANCER: -2,
+    requests.TEMPLATE: -2,
+    requests.ROLE: -2,
+    requests.LOG_GROUP: -2,
     **{name: kind.stage for name, kind in KINDS.items()},
 }
 """Stages of a teardown."""
@@ -49,10 +40,10 @@ MAX_DESCRIBED = 20
 OF_EKS = "eks-"
 """Begin of the names of the instance profiles that EKS makes of a node role."""
 _CALLS = {
-    TEMPLATE: ("ec2", "delete_launch_template", "LaunchTemplateId"),
-    LOG_GROUP: ("logs", "delete_log_group", "logGroupName"),
-    LOAD_BALANCER: ("elbv2", "delete_load_balancer", "LoadBalancerArn"),
-    CLASSIC_LOAD_BALANCER: ("elb", "delete_load_balancer", "LoadBalancerName"),
+    requests.TEMPLATE: ("ec2", "delete_launch_template", "LaunchTemplateId"),
+    requests.LOG_GROUP: ("logs", "delete_log_group", "logGroupName"),
+    requests.LOAD_BALANCER: ("elbv2", "delete_load_balancer", "LoadBalancerArn"),
+    requests.CLASSIC_LOAD_BALANCER: ("elb", "delete_load_balancer", "LoadBalancerName"),
 }
 """Kind → service, call, and the field of the id."""
 
@@ -79,7 +70,7 @@ def clusters(api: Api) -> list[Resource]:
         vpc = cluster.get("resourcesVpcConfig", {}).get("vpcId")
         deleting = cluster["status"] == "DELETING"
         resources.append(
-            _resource(CLUSTER, name, of, network=vpc, deleting=deleting, ends_within_s=ENDS_WITHIN_S)
+            _resource(requests.CLUSTER, name, of, network=vpc, deleting=deleting, ends_within_s=ENDS_WITHIN_S)
         )
         resources += [_node_group(api, name, group, of, vpc) for group in groups]
     return resources
@@ -92,7 +83,7 @@ def _node_group(api: Api, cluster: str, group: str, of: Mapping[str, str], vpc: 
     except Gone:
         status = "DELETING"
     return _resource(
-        NODE_GROUP,
+        requests.NODE_GROUP,
         f"{cluster}/{group}",
         of,
         network=vpc,
@@ -112,14 +103,14 @@ def _roles(api: Api) -> list[Resource]:
             continue
         of = {pair["Key"]: pair["Value"] for pair in pairs}
         if tags.is_of(of, requests.PROVIDER) and of.get(requests.REGION) == api.region:
-            resources.append(_resource(ROLE, name, of))
+            resources.append(_resource(requests.ROLE, name, of))
     return resources
 
 
 def _templates(api: Api) -> list[Resource]:
     items = api.pages("describe_launch_templates", "LaunchTemplates", Filters=ours())
     return [
-        _resource(TEMPLATE, item["LaunchTemplateId"], of, name=item["LaunchTemplateName"])
+        _resource(requests.TEMPLATE, item["LaunchTemplateId"], of, name=item["LaunchTemplateName"])
         for item in items
         if tags.is_of(of := tags_in(item), requests.PROVIDER)
     ]
@@ -130,7 +121,7 @@ def _log_groups(api: Api) -> list[Resource]:
     prefix = f"{LOGS}gpuctl-"
     groups = api.pages("describe_log_groups", "logGroups", service="logs", logGroupNamePrefix=prefix)
     return [
-        _resource(LOG_GROUP, name, of)
+        _resource(requests.LOG_GROUP, name, of)
         for name in (str(group["logGroupName"]) for group in groups)
         if (of := requests.tags_of_name(name.removeprefix(LOGS).partition("/")[0]))
     ]
@@ -149,9 +140,9 @@ def _load_balancers(api: Api) -> list[Resource]:
     tagged = _tagged(api, "elbv2", "ResourceArns", "ResourceArn", list(balancers))
     tagged_classic = _tagged(api, "elb", "LoadBalancerNames", "LoadBalancerName", list(classic))
     return [
-        *(_resource(LOAD_BALANCER, arn, of, network=balancers[arn]) for arn, of in tagged.items()),
+        *(_resource(requests.LOAD_BALANCER, arn, of, network=balancers[arn]) for arn, of in tagged.items()),
         *(
-            _resource(CLASSIC_LOAD_BALANCER, name, of, network=classic[name])
+            _resource(requests.CLASSIC_LOAD_BALANCER, name, of, network=classic[name])
             for name, of in tagged_classic.items()
         ),
     ]
@@ -215,9 +206,9 @@ def delete(api: Api, clock: Clock, resource: Resource) -> None:
     """Remove a resource. Raises Blocked while it is in use, or while EKS still changes it."""
     assert tags.is_ours(resource.tags), f"{resource.id} is not ours"
     try:
-        if resource.kind in (NODE_GROUP, CLUSTER):
+        if resource.kind in (requests.NODE_GROUP, requests.CLUSTER):
             _delete_slow(api, clock, resource)
-        elif resource.kind == ROLE:
+        elif resource.kind == requests.ROLE:
             _delete_role(api, resource.id)
         elif resource.kind in _CALLS:
             service, operation, field = _CALLS[resource.kind]
@@ -233,7 +224,7 @@ def _delete_slow(api: Api, clock: Clock, resource: Resource) -> None:
     """Delete a node group, or a cluster with its add-ons and access entries, and wait a moment. Raises Gone."""
     noun = "cluster"
     ids: dict[str, Any] = {"name": resource.id}
-    if resource.kind == NODE_GROUP:
+    if resource.kind == requests.NODE_GROUP:
         cluster, _, group = resource.id.partition("/")
         noun, ids = "nodegroup", {"clusterName": cluster, "nodegroupName": group}
     if not resource.deleting:
@@ -253,7 +244,7 @@ def _delete_slow(api: Api, clock: Clock, resource: Resource) -> None:
 def _problem(kind: str, described: Mapping[str, Any]) -> str:
     """Return why a node group or a cluster still exists, as a clause. Empty: EKS deletes it."""
     status = described["status"]
-    if kind == NODE_GROUP:
+    if kind == requests.NODE_GROUP:
         return issues(described) if status == "DELETE_FAILED" else ""
     return "" if status == "DELETING" else f"its status is {status}"
 

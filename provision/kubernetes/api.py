@@ -206,16 +206,10 @@ def refused(
 
 
 def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock | None = None) -> Api:
-    """Return the API server of a context, without a request.
+    """Return the API server of a context (`None`: the current one), without a request.
 
-    Args:
-        context: `None` for the current one.
-        kubeconfig: `None` for the files in $KUBECONFIG, or `~/.kube/config`.
-        clock: The time.
-
-    Raises:
-        UnknownProfile: the kubeconfig has no such context.
-        BadCredentials: the context can't be used.
+    `kubeconfig`: `None` for the files in $KUBECONFIG, or `~/.kube/config`. Raises UnknownProfile for a context that
+    the kubeconfig lacks, BadCredentials for one that can't be used.
     """
     files = kubeconfig_files(kubeconfig)
     contexts: list[Any] = []

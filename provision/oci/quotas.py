@@ -16,11 +16,8 @@ from provision.records import Offer, Zone
 def machine_limit(names: Sequence[str]) -> str | None:
     """Return the limit that counts a shape's machines in an availability domain, of the `quotaNames` of the shape.
 
-    A shape has a limit of GPUs or of OCPUs; a flexible shape also has one of memory, and some have limits of the
-    region, which no availability domain has.
-
-    Returns:
-        `None`: OCI names no limit of GPUs or OCPUs.
+    A shape has a limit of GPUs or of OCPUs (`None`: OCI names none); a flexible shape also has one of memory, and
+    some have limits of the region, which no availability domain has.
     """
     counting = [name for name in names if "gpu" in name or "-core-" in name]
     return min(counting, key=lambda name: "-regional-" in name, default=None)

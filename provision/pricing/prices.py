@@ -121,12 +121,9 @@ def load(home: Path) -> Prices:
 def refresh(home: Path, providers: Iterable[str], region: str | None, now: datetime, say: Say) -> Refreshed:
     """Ask the providers for their prices, in one region if they differ, and write each answer as it comes.
 
-    A failed provider stops no other, and keeps its earlier prices. The answers replace a torn file.
-
-    Raises:
-        CorruptFile: the file is torn, and no provider answered.
-        NewerFormat: a newer gpuctl wrote the file.
-        NoAccess: the file can't be written.
+    A failed provider stops no other, and keeps its earlier prices. The answers replace a torn file. Raises
+    CorruptFile if the file is torn and no provider answered, NewerFormat, and NoAccess if the file can't be
+    written.
     """
     prices, torn = Prices(), None
     try:

@@ -45,17 +45,10 @@ def refuse_over_max_cost(
     target: Target,
     least_s: float = 0.0,
 ) -> None:
-    """Refuse a cluster that could cost more than the limit. An unknown price is refused, and so is no time limit.
+    """Raise RefusedPlan for a cluster that could cost more than the limit, with the longest time within it.
 
-    Args:
-        hourly_usd: Sum of its prices. `None`: not known.
-        ttl_s: Its time. `None`: no limit.
-        max_cost_usd: The limit. `None`: no limit.
-        target: Its account and region.
-        least_s: Shortest time that its machines are billed for.
-
-    Raises:
-        RefusedPlan: with the longest time that the limit allows.
+    A limit refuses an unknown price (`hourly_usd`), and no time limit, too. `least_s`: shortest time that the
+    machines are billed for.
     """
     if max_cost_usd is None or hourly_usd == 0:
         return

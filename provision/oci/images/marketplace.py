@@ -36,11 +36,8 @@ class NotAccepted(InvalidInput):
 def find(api: Api, name: str, shape: str, *, terms: bool) -> Image:
     """Return the image of that listing: its newest version that runs on the shape.
 
-    Without `terms`, the newest version whose terms are accepted already.
-
-    Raises:
-        NotAccepted: no version has accepted terms.
-        InvalidInput: no such listing, or no version for the shape.
+    Without `terms`, the newest version whose terms are accepted already: raises NotAccepted if no version has.
+    Raises InvalidInput without such a listing, or a version for the shape.
     """
     # Most names are whole, and the catalog is long.
     ids = _listings(api, display_name=name) or _listings(api)

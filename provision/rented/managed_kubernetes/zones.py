@@ -49,21 +49,11 @@ def in_first_zone(
     lack: str,
     everywhere: tuple[type[CloudError], ...] = (),
 ) -> None:
-    """Make `count` machines in the first zone that has all of them.
+    """Make `count` machines in the first zone that has all of them. Raises NoCapacity if no zone has.
 
     A zone without enough machines is rolled back to the staying ones. If any stay, no other zone is tried.
-
-    Args:
-        context: The cluster.
-        groups: Its groups of nodes.
-        group_of: Returns the name of a zone's group.
-        count: Machines.
-        make: Makes them in a zone.
-        lack: Begin of the message for missing machines.
-        everywhere: Errors that every other zone would give, too.
-
-    Raises:
-        NoCapacity: no zone has the machines.
+    `group_of` returns the name of a zone's group, and `make` makes the machines in a zone. `lack`: begin of the
+    message for missing machines. `everywhere`: errors that every other zone would give, too.
     """
 
     def scale(group: str, size: int) -> None:

@@ -34,15 +34,10 @@ class AddressUnknown(InvalidInput):
 
 
 def caller_cidrs(requested: str | None, *, url: str | None = None) -> tuple[str, ...]:
-    """Return the address ranges that reach SSH.
+    """Return the address ranges that reach SSH: the requested one, else the public address of this computer.
 
-    Args:
-        requested: A checked range, which is used unchanged. `None`: this computer's public address.
-        url: The service for that. `None`: the environment's, else ADDRESS_URL.
-
-    Raises:
-        AddressUnknown: the service gives no address.
-        InvalidInput: the environment's value is no web address.
+    `url`: the service for that; by default the environment's, else ADDRESS_URL. Raises AddressUnknown if it gives
+    no address, and InvalidInput if the environment's value is no web address.
     """
     if requested is not None:
         return (requested,)

@@ -18,22 +18,8 @@ from provision.provider import Plan, PlannedMachine
 from provision.records import CloudCluster, Instance, Offer, Target
 from provision.rented.interface import Cloud
 from provision.rented.interface import outline as outline_of
-from provision.rented.planning import caller_address, planned_resources
+from provision.rented.planning import caller_address, planned_resources, spec_checks
 from provision.rented.planning.drivers import expected_plan
-from provision.rented.planning.spec_checks import (
-    NETWORK,
-    boot_image,
-    count_of,
-    merge,
-    recorded_image,
-    refuse_changes,
-    refuse_expired,
-    refuse_gone_image,
-    refuse_other_network,
-    refuse_over_limits,
-    refuse_stopped,
-    refuse_unknown_shape,
-)
 from provision.rented.state import CloudState, machine_of
 from provision.rented.tags import CLUSTER, OWNER
 
@@ -146,31 +132,35 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
     alive = {m.rank: m for m in machines if m.alive and m.rank is not None}
     open_ranks = {rank for launch in files.open_launches() for rank in launch.ranks}
     lives = bool(alive or open_ranks)
-    count = count_of(spec, max((*alive, *open_ranks), default=-1) + 1)
+    count = spec_checks.count_of(spec, max((*alive, *open_ranks), default=-1) + 1)
     cluster = requested_cluster(cloud.name, files.name, record, spec, lives=lives)
-    boots_from = cluster.boots_from or boot_image(alive.values())
+    boots_from = cluster.boots_from or spec_checks.boot_image(alive.values())
     cluster = replace(cluster, target=cloud.target, boots_from=boots_from)
     if not lives:
         cluster = replace(cluster, first_count=count)
     if record is not None and lives:
-        refuse_changes(record, cluster)
-    refuse_expired(cluster, datetime.now(UTC))
-    refuse_stopped(cluster, alive.values())
+        spec_checks.refuse_changes(record, cluster)
+    spec_checks.refuse_expired(cluster, datetime.now(UTC))
+    spec_checks.refuse_stopped(cluster, alive.values())
     create = planned_resources.to_create(cluster, machines, set(range(count)) - set(alive))
     try:
         offer = cloud.offer(cluster, terms=spec.accept_terms or spec.ask_terms)
     except BadCredentials as error:
-        refuse_unknown_shape(cloud.name, cluster.shape, error)
+        spec_checks.refuse_unknown_shape(cloud.name, cluster.shape, error)
         raise
     if create:
-        refuse_gone_image(offer, files.name)
+        spec_checks.refuse_gone_image(offer, files.name)
     else:
         offer = replace(offer, terms=None)  # an unused image needs no terms
-    cluster = replace(cluster, boots_from=recorded_image(cluster, offer))
-    moved = record is not None and any(getattr(record, name) != getattr(cluster, name) for name in NETWORK)
+    cluster = replace(cluster, boots_from=spec_checks.recorded_image(cluster, offer))
+    moved = record is not None and any(
+        getattr(record, name) != getattr(cluster, name) for name in spec_checks.NETWORK
+    )
     if record is not None and moved:
-        refuse_other_network(record, cluster, cloud.resources(), private=bool(offer.network_hourly_usd))
-    refuse_over_limits(offer, len(create))
+        spec_checks.refuse_other_network(
+            record, cluster, cloud.resources(), private=bool(offer.network_hourly_usd)
+        )
+    spec_checks.refuse_over_limits(offer, len(create))
     cidrs, ssh_unknown = caller_address.planned_cidrs(cluster.ssh_cidr)
     if record is not None and cluster.ssh_cidr is None and set(cidrs) <= set(record.ssh_cidrs):
         cidrs = record.ssh_cidrs  # other computers that use the cluster come from the other ranges
@@ -209,7 +199,7 @@ def requested_cluster(
         target=record.target if record else target,
         shape="",
     )
-    return merge(spec, record, empty, lives=lives, now=datetime.now(UTC))
+    return spec_checks.merge(spec, record, empty, lives=lives, now=datetime.now(UTC))
 
 
 def _price(files: CloudState, cluster: CloudCluster, offer: Offer, count: int) -> PlanPrice:
