@@ -96,25 +96,22 @@ class Calls(Generic[Item, Value]):
             ended.wait()
 
     def _call(self, number: int, item: Item, ended: Event) -> None:
+        outcome: Value | BaseException
         try:
-            self._call_in_place(number, item)
+            with self._places:
+                if self._cancelled:
+                    return
+                try:
+                    outcome = self._work(item)
+                except BaseException as error:  # noqa: BLE001 - returned, or raised again in the caller's thread
+                    outcome = error
+            with self._lock:
+                self._outcomes[number] = outcome
+                unused = self._cancelled
+            if unused:
+                self._drop(outcome)
         finally:
             ended.set()
-
-    def _call_in_place(self, number: int, item: Item) -> None:
-        outcome: Value | BaseException
-        with self._places:
-            if self._cancelled:
-                return
-            try:
-                outcome = self._work(item)
-            except BaseException as error:  # noqa: BLE001 - returned, or raised again in the caller's thread
-                outcome = error
-        with self._lock:
-            self._outcomes[number] = outcome
-            unused = self._cancelled
-        if unused:
-            self._drop(outcome)
 
     def _drop(self, outcome: Value | BaseException) -> None:
         if not isinstance(outcome, BaseException):

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,14 @@ def rebuild(api: Api, folder: ClusterFolder, cluster_id: str, clock: Clock) -> K
 
     Raises RefusedPlan if the namespace is missing, or the files here are of another cluster.
     """
-    _refuse_other(folder, cluster_id)
+    record = None
+    with suppress(CorruptFile, NewerFormat):  # an unreadable record is rebuilt
+        record = load(folder)
+    if record is not None and record.id != cluster_id:
+        raise RefusedPlan(
+            f"Another cluster is called {folder.name} here, in {record.namespace}. Nothing was changed. For a "
+            "takeover, use another folder in GPUCTL_HOME."
+        )
     matching = [
         cluster for cluster in clusters_in(api) if (cluster.name, cluster.id) == (folder.name, cluster_id)
     ]
@@ -58,15 +66,3 @@ def _cluster_of(namespace: Mapping[str, Any]) -> KubernetesCluster | None:
         return None
     agrees = cluster.namespace == metadata["name"] and ray_cluster.is_of(namespace, cluster)
     return cluster if agrees else None
-
-
-def _refuse_other(folder: ClusterFolder, cluster_id: str) -> None:
-    try:
-        record = load(folder)
-    except (CorruptFile, NewerFormat):
-        return  # it is rebuilt
-    if record is not None and record.id != cluster_id:
-        raise RefusedPlan(
-            f"Another cluster is called {folder.name} here, in {record.namespace}. Nothing was changed. For a "
-            "takeover, use another folder in GPUCTL_HOME."
-        )

@@ -145,16 +145,7 @@ class Pods:
 
     def replacements(self, machines: Sequence[Machine]) -> dict[int, dict[str, Any]]:
         """Return the ready pods that are no machine yet, by the ranks of lost machines that they can take."""
-        workers = self.workers()
-        known = {machine.host for machine in machines}
-        lost = [machine.rank for machine in _lost(machines, workers)]
-        new = [
-            pod for pod in workers if pod["metadata"]["name"] not in known and stage_of(pod).stage == "ready"
-        ]
-        ranked = {rank: pod for pod in new if (rank := rank_of(pod)) in lost and rank is not None}
-        held = {rank_of(pod) for pod in workers}
-        unranked = [pod for pod in new if rank_of(pod) is None]
-        return ranked | dict(zip((rank for rank in lost if rank not in held), unranked, strict=False))
+        return replacements(machines, self.workers())
 
     def replace_lost(self, machines: Sequence[Machine]) -> tuple[Machine, ...]:
         """Return the machines, lost ones replaced by ready pods, which get their ranks."""
@@ -307,6 +298,17 @@ def roll_back(pods: Pods, error: BaseException, before: int | None, token: str, 
         raise LeftBehind(
             f"{error} What was begun is still there: {listed} `gpuctl down` removes it."
         ) from error
+
+
+def replacements(machines: Sequence[Machine], workers: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return the ready pods that are no machine yet, by the ranks of lost machines that they can take."""
+    known = {machine.host for machine in machines}
+    lost = [machine.rank for machine in _lost(machines, workers)]
+    new = [pod for pod in workers if pod["metadata"]["name"] not in known and stage_of(pod).stage == "ready"]
+    ranked = {rank: pod for pod in new if (rank := rank_of(pod)) in lost and rank is not None}
+    held = {rank_of(pod) for pod in workers}
+    unranked = [pod for pod in new if rank_of(pod) is None]
+    return ranked | dict(zip((rank for rank in lost if rank not in held), unranked, strict=False))
 
 
 def _lost(machines: Sequence[Machine], workers: Sequence[Mapping[str, Any]]) -> list[Machine]:

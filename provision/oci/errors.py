@@ -167,7 +167,11 @@ def translate(error: Exception, operation: str, *, compartment: str, advice: str
             "console."
         )
     elif kind is Denied or (kind is Gone and operation.startswith(_MAKING)):
-        message = f"{refusal} {_needs(operation, compartment)}"
+        needed = "; ".join(f"`{statement(policy, compartment)}`" for policy in _SEVERAL.get(operation, ()))
+        missing = f"This policy statement is probably missing: `{policy_for(operation, compartment)}`."
+        if needed:
+            missing = f"Something that it names is not there, or one of these policy statements is missing: {needed}."
+        message = f"{refusal} {missing}"
     elif kind is Unclear:
         message = f"OCI failed at {_title(operation)} ({error.status} {error.code}): {text}"
     else:
@@ -202,15 +206,6 @@ def _kind(error: "oci.exceptions.ServiceError", operation: str) -> type[CloudErr
     # Other lists, and a new VCN, name only the compartment: the caller has no rights in it.
     whole = operation.startswith("list_") and operation not in _LISTS_OF_ONE
     return Denied if kind is Gone and (whole or operation == "create_vcn") else kind
-
-
-def _needs(operation: str, compartment: str) -> str:
-    if operation in _SEVERAL:
-        needed = "; ".join(f"`{statement(policy, compartment)}`" for policy in _SEVERAL[operation])
-        return (
-            f"Something that it names is not there, or one of these policy statements is missing: {needed}."
-        )
-    return f"This policy statement is probably missing: `{policy_for(operation, compartment)}`."
 
 
 def _title(operation: str) -> str:

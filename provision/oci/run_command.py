@@ -50,8 +50,14 @@ def admit_key(api: Api, machine_id: str, user: str, public_key: str) -> None:
     }
     created = api.call("agent.create_instance_agent_command", details, opc_retry_token=secrets.token_hex(16))
     needs = NEEDS.format(compartment=api.compartment)
-    execution = _ended_execution(api, created["id"], machine_id)
-    if execution is None:
+    for _ in poll(api.clock, TIMEOUT_S):
+        try:
+            execution = api.call("agent.get_instance_agent_command_execution", created["id"], machine_id)
+        except Gone:
+            continue  # the machine has not taken the command yet
+        if execution["lifecycleState"] in _ENDED:
+            break
+    else:
         raise CloudError(
             f"Run Command did not run within {TIMEOUT_S:.0f} s on {machine_id}, which needs {needs}.",
             operation="create_instance_agent_command",
@@ -70,15 +76,3 @@ def admit_key(api: Api, machine_id: str, user: str, public_key: str) -> None:
 
 def _append(user: str) -> str:
     return f"/usr/bin/tee -a /home/{user}/.ssh/authorized_keys"
-
-
-def _ended_execution(api: Api, command_id: str, machine_id: str) -> Json | None:
-    """Return the execution once it has ended. `None`: it had not begun or ended in time."""
-    for _ in poll(api.clock, TIMEOUT_S):
-        try:
-            execution: Json = api.call("agent.get_instance_agent_command_execution", command_id, machine_id)
-        except Gone:
-            continue  # the machine has not taken the command yet
-        if execution["lifecycleState"] in _ENDED:
-            return execution
-    return None

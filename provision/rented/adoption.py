@@ -6,6 +6,7 @@ cloud's API gives it out, so the host key is pinned without trust in the network
 
 import ipaddress
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from inventories import codec
@@ -41,7 +42,15 @@ def rebuild(cloud: Cloud, files: CloudState, cluster_id: str) -> CloudCluster:
         )
     known = {machine_id: boot for machine_id, boot in boots.items() if boot is not None}
     newest = max(machines, key=lambda machine: (machine.launched_at, machine.id))
-    record = _recorded(files, cluster_id) or _record(cloud, newest, known[newest.id])
+    record = None
+    with suppress(CorruptFile, NewerFormat):
+        record = files.load()
+    if record is not None and record.id != cluster_id:
+        raise RefusedPlan(
+            f"Another cluster is called {files.name} here, with the id {record.id}. Nothing was changed. Use another "
+            "folder in GPUCTL_HOME for the one that is taken over."
+        )
+    record = record or _record(cloud, newest, known[newest.id])
     files.save(record)
     _save_launches(files, machines, known)
     return record
@@ -72,20 +81,6 @@ def missing_ranges(needed: Collection[str], admitted: Collection[str]) -> tuple[
         return wide.version == narrow.version and narrow.subnet_of(wide)  # type: ignore[arg-type]
 
     return tuple(cidr for cidr in needed if not any(covers(outer, cidr) for outer in admitted))
-
-
-def _recorded(files: CloudState, cluster_id: str) -> CloudCluster | None:
-    """Return the record here. `None`: it is missing or can't be read. Raises RefusedPlan for another cluster's."""
-    try:
-        record = files.load()
-    except (CorruptFile, NewerFormat):
-        return None
-    if record is not None and record.id != cluster_id:
-        raise RefusedPlan(
-            f"Another cluster is called {files.name} here, with the id {record.id}. Nothing was changed. Use another "
-            "folder in GPUCTL_HOME for the one that is taken over."
-        )
-    return record
 
 
 def _record(cloud: Cloud, machine: Instance, boot: FirstBoot) -> CloudCluster:

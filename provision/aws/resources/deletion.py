@@ -33,7 +33,12 @@ def delete(api: Api, clock: Clock, resource: Resource) -> None:
             _detach(api, resource)
         if resource.kind == "route-table":
             _disassociate(api, resource)
-        answer = api.call(kind.delete, again=True, **_id_field(kind, resource))
+        ids: dict[str, Any] = {kind.id: resource.id}
+        if kind.deleted_by_name:
+            ids = {kind.named or "": resource.name}
+        elif kind.deleted_in_a_list:
+            ids = {f"{kind.id}s": [resource.id]}
+        answer = api.call(kind.delete, again=True, **ids)
         # The successful answer of a call that takes several ids has the error of each.
         for refused in answer.get("Unsuccessful") or []:
             operation = "".join(word.capitalize() for word in kind.delete.split("_"))
@@ -57,13 +62,11 @@ def delete(api: Api, clock: Clock, resource: Resource) -> None:
             code=error.code,
         ) from error
     if kind.slow:
-        _await_gone(api, clock, kind, resource)
-
-
-def _id_field(kind: Kind, resource: Resource) -> dict[str, Any]:
-    if kind.deleted_by_name:
-        return {kind.named or "": resource.name}
-    return {f"{kind.id}s": [resource.id]} if kind.deleted_in_a_list else {kind.id: resource.id}
+        for _ in poll(clock, GONE_WITHIN_S):
+            if resource.id not in {other.id for other in listed(api, kind)}:
+                return
+        minutes = f", which can take {kind.ends_within_s / 60:.0f} minutes" if kind.ends_within_s else ""
+        raise Blocked(f"The {resource.kind} {resource.id} in {api.region} is being deleted{minutes}.")
 
 
 def _disassociate(api: Api, resource: Resource) -> None:
@@ -95,14 +98,6 @@ def _detach(api: Api, resource: Resource) -> None:
             )
         except Gone:
             continue  # detached since it was listed
-
-
-def _await_gone(api: Api, clock: Clock, kind: Kind, resource: Resource) -> None:
-    for _ in poll(clock, GONE_WITHIN_S):
-        if resource.id not in {other.id for other in listed(api, kind)}:
-            return
-    minutes = f", which can take {kind.ends_within_s / 60:.0f} minutes" if kind.ends_within_s else ""
-    raise Blocked(f"The {resource.kind} {resource.id} in {api.region} is being deleted{minutes}.")
 
 
 def _attached_to(api: Api, kind: Kind, resource: Resource) -> list[str]:

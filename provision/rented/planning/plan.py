@@ -246,17 +246,13 @@ def _notes(
             "or a VPN comes from another address, which --ssh-cidr names"
         )
     if not known:
-        notes += _namesakes(cloud, cluster.name)
+        machines = [
+            m for m in cloud.instances() if m.state != "ended" and m.tags.get(CLUSTER) == cluster.name
+        ]
+        if machines:
+            owners = ", ".join(sorted({machine.tags.get(OWNER, "unknown") for machine in machines}))
+            notes.append(
+                f"another cluster named {cluster.name} is there, with {len(machines)} machines, made by {owners}: it "
+                "is not in the files here, and `gpuctl reap --dry-run` shows it"
+            )
     return tuple(notes)
-
-
-def _namesakes(cloud: Cloud, name: str) -> list[str]:
-    """Return a note if another cluster of that name has machines."""
-    machines = [m for m in cloud.instances() if m.state != "ended" and m.tags.get(CLUSTER) == name]
-    if not machines:
-        return []
-    owners = ", ".join(sorted({machine.tags.get(OWNER, "unknown") for machine in machines}))
-    return [
-        f"another cluster named {name} is there, with {len(machines)} machines, made by {owners}: it is not in the "
-        "files here, and `gpuctl reap --dry-run` shows it"
-    ]
