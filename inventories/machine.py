@@ -1,6 +1,6 @@
 """Machines, and the inventory of the machines of one cluster."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -63,17 +63,8 @@ class Machine:
 
     def public(self) -> "MachineInfo":
         """The machine as `up --json` and `status --json` show it."""
-        return MachineInfo(
-            name=self.name,
-            rank=self.rank,
-            state=self.state,
-            host=self.host if self.has_ssh else None,
-            port=self.port if self.has_ssh else None,
-            user=self.user,
-            private_ip=self.private_ip,
-            gpus=self.gpus,
-            id=self.id,
-        )
+        shown = {field.name: getattr(self, field.name) for field in fields(MachineInfo)}
+        return MachineInfo(**shown | ({} if self.has_ssh else {"host": None, "port": None}))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -146,8 +146,11 @@ class Api:
                 retries=False,
             )
         except urllib3.exceptions.HTTPError as error:
+            # Without the names of Python's objects.
+            reason = str(getattr(error, "reason", None) or error).rpartition(">: ")[2].rstrip(".")
             raise Unclear(
-                f"The API server {self.server} (context {self.context}) does not answer: {_plain(error)}.",
+                f"The API server {self.server} (context {self.context}) does not answer: "
+                f"{reason or type(error).__name__}.",
                 operation=f"{method} {path}",
             ) from error
         try:
@@ -243,9 +246,3 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
         # The kubeconfig switched the check off on purpose; a warning for each request would not help.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     return made
-
-
-def _plain(error: Exception) -> str:
-    """Return the reason of the error, without the names of Python's objects."""
-    reason = getattr(error, "reason", None) or error
-    return str(reason).rpartition(">: ")[2].rstrip(".") or type(error).__name__

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import yaml
 
-from inventories.ray_in_pods import RAY_VERSION
 from provision.kubernetes.images import full_name
 from provision.kubernetes.ray_cluster import (
     GPU,
+    cluster_spec,
     default_image,
     whole_node_pod,
 )
@@ -87,33 +87,18 @@ def _ray_job(job: JobManifest) -> dict[str, Any]:
     if job.working_dir:
         environment["working_dir"] = job.working_dir
     head = {"name": "ray-head", "image": image, "resources": {"requests": {"cpu": "1", "memory": "2Gi"}}}
+    worker = {
+        "metadata": {"labels": {"gpuctl/job": job.name}},
+        "spec": _pod(job, {"name": "ray-worker", "image": image}),
+    }
     spec: dict[str, Any] = {
         "entrypoint": shlex.join(["python", *job.command]),
         "submissionMode": "HTTPMode",
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": RAY_KEPT_S,
-        "rayClusterSpec": {
-            "rayVersion": RAY_VERSION,
-            "authOptions": {"mode": "token"},
-            "headGroupSpec": {
-                "serviceType": "ClusterIP",
-                "rayStartParams": {"num-cpus": "0", "num-gpus": "0"},
-                "template": {"spec": {"containers": [head]}},
-            },
-            "workerGroupSpecs": [
-                {
-                    "groupName": "gpu",
-                    "replicas": job.nodes,
-                    "minReplicas": job.nodes,
-                    "maxReplicas": job.nodes,
-                    "rayStartParams": {"num-cpus": str(CPUS_A_GPU * job.gpus)} if job.gpus else {},
-                    "template": {
-                        "metadata": {"labels": {"gpuctl/job": job.name}},
-                        "spec": _pod(job, {"name": "ray-worker", "image": image}),
-                    },
-                }
-            ],
-        },
+        "rayClusterSpec": cluster_spec(
+            {"spec": {"containers": [head]}}, worker, job.nodes, CPUS_A_GPU * job.gpus
+        ),
     }
     if environment:
         spec["runtimeEnvYAML"] = yaml.safe_dump(environment, sort_keys=False)

@@ -86,30 +86,47 @@ def ray_cluster(cluster: KubernetesCluster, count: int, *, delete: Sequence[str]
     `delete`: names of the worker pods to delete.
     """
     strategy = {"scaleStrategy": {"workersToDelete": list(delete)}} if delete else {}
+    head, worker = _template(cluster, _head(cluster)), _template(cluster, _worker(cluster))
+    group = {"maxReplicas": max(count, 1), **strategy}
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
         "metadata": _metadata(cluster, RAY_CLUSTER_NAME),
-        "spec": {
-            "rayVersion": RAY_VERSION,
-            "authOptions": {"mode": "token", "secretName": SECRET_NAME},
-            "headGroupSpec": {
-                "serviceType": "ClusterIP",
-                "rayStartParams": {"num-cpus": "0", "num-gpus": "0"},
-                "template": _template(cluster, _head(cluster)),
-            },
-            "workerGroupSpecs": [
-                {
-                    "groupName": GROUP,
-                    "replicas": count,
-                    "minReplicas": count,
-                    "maxReplicas": max(count, 1),
-                    "rayStartParams": {"num-cpus": str(cluster.cpus)} if cluster.cpus else {},
-                    "template": _template(cluster, _worker(cluster)),
-                    **strategy,
-                }
-            ],
+        "spec": cluster_spec(head, worker, count, cluster.cpus, {"secretName": SECRET_NAME}, group),
+    }
+
+
+def cluster_spec(
+    head: dict[str, Any],
+    worker: dict[str, Any],
+    count: int,
+    cpus: int,
+    auth: Mapping[str, str] | None = None,
+    group: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the spec of a RayCluster by the templates of its pods: `count` workers of `cpus` CPUs each.
+
+    0 CPUs: KubeRay takes the pod's request. `auth` and `group`: further fields of the token's and the workers' part.
+    """
+    return {
+        "rayVersion": RAY_VERSION,
+        "authOptions": {"mode": "token", **(auth or {})},
+        "headGroupSpec": {
+            "serviceType": "ClusterIP",
+            "rayStartParams": {"num-cpus": "0", "num-gpus": "0"},
+            "template": head,
         },
+        "workerGroupSpecs": [
+            {
+                "groupName": GROUP,
+                "replicas": count,
+                "minReplicas": count,
+                "maxReplicas": count,
+                "rayStartParams": {"num-cpus": str(cpus)} if cpus else {},
+                "template": worker,
+                **(group or {}),
+            }
+        ],
     }
 
 

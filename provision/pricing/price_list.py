@@ -103,15 +103,10 @@ def _pieces(vendor: str, url: str, max_bytes: int) -> Iterator[bytes]:
         error.close()  # the error keeps the connection
         raise failed(f"the server answers {error.code} {error.reason}".rstrip()) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise failed(_why(error)) from error
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, TimeoutError):
+            raise failed(f"the server said nothing for {SILENCE_S:.0f} seconds") from error
+        words = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        raise failed(str(words).rstrip(".")) from error
     if whole is not None and got < whole:  # http.client takes a lost connection for the end
         raise failed(f"the connection ended after {got} of {whole} bytes")
-
-
-def _why(error: Exception) -> str:
-    """Return the system's own words for the error."""
-    reason = getattr(error, "reason", error)
-    if isinstance(reason, TimeoutError):
-        return f"the server said nothing for {SILENCE_S:.0f} seconds"
-    words = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-    return str(words).rstrip(".")
