@@ -60,39 +60,26 @@ Sample = NamedTuple(
     ],
 )
 
-State = NamedTuple(
-    "State",
-    [
-        ("last_use_s", float),
-        ("logins", FrozenSet[str]),
-        ("counters", Tuple[Counters, ...]),
-        ("signals", Dict[str, Optional[bool]]),
-        ("shows_use", bool),  # whether the machine itself shows use, or its logins are not known
-        ("used", bool),  # whether a look counted as use
-        ("fresh", bool),  # whether something began that is no use yet: a login, work of a few seconds
-        ("keep_until_s", float),
-        ("ends_at_s", float),
-        ("looks", int),
-        ("problems", Tuple[str, ...]),  # why use is not known, which keeps the machine
-    ],
-)
+
+class State(NamedTuple):
+    """The state of the machine after a look at it."""
+
+    last_use_s: float
+    ends_at_s: float
+    signals: Dict[str, Optional[bool]]
+    logins: FrozenSet[str] = frozenset()
+    counters: Tuple[Counters, ...] = ()
+    shows_use: bool = False  # whether the machine itself shows use, or its logins are not known
+    used: bool = False  # whether a look counted as use
+    fresh: bool = False  # whether something began that is no use yet: a login, work of a few seconds
+    keep_until_s: float = 0.0
+    looks: int = 0
+    problems: Tuple[str, ...] = ()  # why use is not known, which keeps the machine
 
 
 def begin(now_s: float) -> State:
     """Return the state of a machine that is taken for used at `now_s`."""
-    return State(
-        last_use_s=now_s,
-        logins=frozenset(),
-        counters=(),
-        signals={},
-        shows_use=False,
-        used=False,
-        fresh=False,
-        keep_until_s=0.0,
-        ends_at_s=now_s,
-        looks=0,
-        problems=(),
-    )
+    return State(last_use_s=now_s, ends_at_s=now_s, signals={})
 
 
 def step(state: State, sample: Sample, idle_s: float) -> State:
