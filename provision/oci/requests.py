@@ -314,12 +314,16 @@ def _shared(cluster: CloudCluster, name: str) -> Json:
     }
 
 
-def _rule(side: str, peer: str, protocol: str, description: str, **more: Any) -> Json:
+def _rule(
+    side: str, peer: str, protocol: str, description: str, *, direction: str = "", **options: Json
+) -> Json:
     """Return a rule for traffic of a protocol; `side`: whether the peer is its `source` or its `destination`."""
-    return more | {
+    return {
+        **({"direction": direction} if direction else {}),
         "protocol": protocol,
         side: peer,
         f"{side}Type": "CIDR_BLOCK",
+        **options,
         "isStateless": False,
         "description": description,
     }
