@@ -17,12 +17,16 @@ from remote.shared import frames
 ROOT = Path(__file__).parents[1]
 
 
-def node_part(home: Path, command: str) -> "subprocess.Popen[bytes]":
+def node_part(home: Path, command: str, **variables: str) -> "subprocess.Popen[bytes]":
     """Start the node's part, as a process with a home of its own."""
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from remote.node.__main__ import run; run([{command!r}])"
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        [sys.executable, "-I", "-c", code], env={"HOME": str(home)}, stdin=pipe, stdout=pipe, stderr=pipe
+        [sys.executable, "-I", "-c", code],
+        env={"HOME": str(home), **variables},
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
     )
 
 
@@ -31,12 +35,14 @@ class NodeHere(Node):
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.variables: dict[str, str] = {}
+        """Of the next sessions."""
         self.machine = a_machine()
 
     @contextmanager
     def stream(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
         """Ask the node's part, which answers at once."""
-        with node_part(self.home, command) as part:
+        with node_part(self.home, command, **self.variables) as part:
             assert part.stdin is not None
             assert part.stdout is not None
             assert part.stderr is not None

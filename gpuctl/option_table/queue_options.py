@@ -12,7 +12,7 @@ from gpuctl.errors import Usage
 from inventories.option import option
 from inventories.runs.labels import MAX_NAME
 
-MAX_POINTS = 10_000
+MAX_POINTS = 1_000
 SWEEP_TAG = "sweep"
 """Tag of all runs of a sweep, by which `results` selects them."""
 _add = partial(option, commands=("queue add",))

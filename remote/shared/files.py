@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Tuple
 
 READ_BYTES = 1024 * 1024
+TEMPORARY = ".gpuctl-"
+"""Beginning of the names of temporary files."""
 
 
 def temporary_beside(path: Path) -> Path:
     """A fresh hidden name in the folder of `path`: of no other process, nor of a node that shares the disk."""
-    return path.with_name(".gpuctl-{}".format(os.urandom(8).hex()))
+    return path.with_name(TEMPORARY + os.urandom(8).hex())
 
 
 def write_json(path: Path, document: Dict[str, Any]) -> None:

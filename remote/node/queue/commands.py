@@ -20,9 +20,7 @@ def command_queue_add(request: Dict[str, Any], output: BinaryIO) -> None:
     restarted = runner.begin(request["node"])
     with queue.locked():
         after = _known(queue, request["after"])
-        added = [
-            queue.add(dict(entry, after=after, uses=part.folders_of(entry))) for entry in request["entries"]
-        ]
+        added = queue.add([part.with_session(dict(entry, after=after)) for entry in request["entries"]])
         waiting = [entry["entry"] for entry in queue.entries() if entry["state"] == schedule.WAITING]
     # All before the answer: whoever asked may be gone. cron before the runner, which removes the line at its end.
     restarts = crontab.install(request["node"]) if request["restarts"] else None

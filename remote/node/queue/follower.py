@@ -11,7 +11,7 @@ from remote.node.queue import crontab, door, lasting, part
 from remote.node.queue.spool import following
 from remote.node.runs import supervisor
 from remote.shared import frames
-from remote.shared.files import read_json, write_json
+from remote.shared.files import TEMPORARY, read_json, write_json
 
 POLL_S = 0.5
 ADDING_S = 600.0
@@ -33,14 +33,14 @@ def command_queue_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     """
     folder = following(request["node"])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for path in folder.glob("*.json"):
+    for path in [*folder.glob("*.json"), *folder.glob(TEMPORARY + "*")]:
         old = not request["keep_new"] or time.time() - path.stat().st_mtime > ADDING_S
         if path.stem not in request["keep"] and old:
             path.unlink()
     if request["door"]:
         write_json(folder / door.SETTINGS, request["door"])
     for entry in request["entries"]:
-        write_json(folder / (entry["run"] + ".json"), dict(entry, uses=part.folders_of(entry)))
+        write_json(folder / (entry["run"] + ".json"), part.with_session(entry))
     restarts = crontab.install(request["node"]) if request["restarts"] else None
     begin(request["node"])
     frames.write(output, {"t": frames.DONE, "restarts": restarts})

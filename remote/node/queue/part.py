@@ -8,12 +8,13 @@ import signal
 import time
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict
 
 from remote.node import process, run_state
 from remote.node.home_folder import NODE_HOME
 from remote.node.runs import start, supervisor
 from remote.shared.constants import RUN_ID_VARIABLE, RUNS
+from remote.shared.files import read_json
 
 POLL_S = 0.05
 CUT_OFF = "it was cut off as it started"
@@ -26,13 +27,18 @@ def begin(entry: Dict[str, Any], place: int, started_at: float) -> bool:
 
     It waits if another run has the node now, or the disk is full. If it can't start, this is recorded as its end.
     """
+    # So that runs and their notices are as `train` would have them, and not as who started this process.
+    os.environ.clear()
+    os.environ.update(entry["session"])
     run, launch = entry["run"], entry["places"][place]["launch"]
     run_dir = Path(launch["run_dir"])
     if run_dir.exists():
         if _has_begun(run_dir):
             return True
         # A killed process was about to start them. Its ranks must not live when others start.
-        for pid in process.with_variable(RUN_ID_VARIABLE, run):
+        starting = read_json(run_dir / supervisor.STARTING)
+        alive = starting and process.alive(starting["pid"], starting["birth"])
+        for pid in [*([starting["pid"]] if alive else []), *process.with_variable(RUN_ID_VARIABLE, run)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if (run_dir / supervisor.STARTING).exists():  # a second start might do its work twice
@@ -63,10 +69,12 @@ def disk_is_full() -> bool:
     return disk.f_bavail * disk.f_frsize < supervisor.LOW_DISK_BYTES
 
 
-def folders_of(entry: Dict[str, Any]) -> List[Tuple[str, str]]:
-    """Return gpuctl's folders that an entry uses on this node, wherever it starts."""
+def with_session(entry: Dict[str, Any]) -> Dict[str, Any]:
+    """Return an entry with the environment of this session, and gpuctl's folders that it uses on this node."""
     launches = [place["launch"] for place in entry["places"] if place["launch"]]
-    return sorted({used for launch in launches for used in supervisor.folders_used(launch)})
+    uses = sorted({used for launch in launches for used in supervisor.folders_used(launch)})
+    session = {name: value for name, value in os.environ.items() if not name.startswith("SSH_")}
+    return dict(entry, uses=uses, session=session)
 
 
 def record_failure(entry: Dict[str, Any], node: str, why: str) -> None:
@@ -75,7 +83,7 @@ def record_failure(entry: Dict[str, Any], node: str, why: str) -> None:
     launch: Dict[str, Any] = launches[0] if launches else {"argv": [entry["script"]]}
     run_dir = NODE_HOME / RUNS / entry["run"] / node
     supervisor.record_failed_start(run_dir, launch["argv"][0], why)
-    targets = launch.get("notify") or entry.get("notify")
+    targets = entry.get("notify") or launch.get("notify")
     if targets:
         from remote.node.notify import run_watch  # its imports take long
 

@@ -26,7 +26,7 @@ FAREWELL_S = 20.0
 def begin(node: str) -> bool:
     """Have a process that runs the node's queue, if it has an entry. Returns whether it had to be started."""
     queue = Spool(node)
-    if not any(queue.folder.glob("*.json")):
+    if not spool.files_in(queue.folder):
         return False
     return lasting.begin(queue.folder / ".runner", lambda lock: Runner(queue, lock).work())
 
@@ -53,6 +53,8 @@ class Runner:
 
     def work(self) -> None:
         """Run the entries until none waits. The lock is released before anybody can add another one."""
+        with self._queue.locked():
+            self._queue.remove_temporaries()
         with contextlib.ExitStack() as door_open:
             while True:
                 with self._queue.locked():

@@ -7,18 +7,29 @@ after any crash: the watch for `--idle` sees the entries that wait or run, and n
 import contextlib
 import fcntl
 import os
+import re
 import time
 from pathlib import Path
-from typing import Iterator, List, Set
+from typing import Iterator, List, Sequence, Set, Tuple
 
 from remote.node.home_folder import NODE_HOME
 from remote.node.queue.schedule import WAITING, Entry
 from remote.shared.constants import QUEUE
-from remote.shared.files import read_json, write_json
+from remote.shared.files import TEMPORARY, read_json, write_json
 
 RUNNING, SUCCEEDED, FAILED, STOPPED, REMOVED = "running", "succeeded", "failed", "stopped", "removed"
-PRIVATE = ("places", "notify")
+PRIVATE = ("places", "notify", "session")
 """Parts of an entry that may hold secrets: the first node's answers leave them out, and so do ended entries."""
+KEYS = {"entry", "run", "name", "state", "after", "priority", "position", "script", "args", "tags"}
+"""Parts that each entry has."""
+OPEN_KEYS = KEYS | {"places", "session"}
+"""Parts of an entry that waits or runs."""
+UNKNOWN = {
+    "name": None, "after": None, "priority": 0, "position": 0.0, "script": "-", "args": [], "tags": {}
+}  # type: Entry  # fmt: skip
+"""Parts of an entry whose file can't be read."""
+UNREADABLE = "its file can't be read, or another version of gpuctl wrote it: add it again"
+_FILE = re.compile(r"(\d+)-(.+)\.json")
 
 
 class Spool:
@@ -37,19 +48,27 @@ class Spool:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def add(self, entry: Entry) -> Entry:
-        """Put an entry at the end and return it with its number. A second call for its run changes nothing."""
-        known = [
-            *self.folder.glob(_file_name("*", entry["run"])),
-            *self._ended.glob(_file_name("*", entry["run"])),
-        ]
-        if known:
-            return read_json(known[0])
-        names = [path.name for folder in (self.folder, self._ended) for path in folder.glob("*.json")]
-        number = 1 + max([int(name.partition("-")[0]) for name in names], default=0)
-        added = dict(entry, entry=str(number), state=WAITING, position=float(number), added_at=time.time())
-        self.save(added)
+    def add(self, entries: Sequence[Entry]) -> List[Entry]:
+        """Put entries at the end and return them with their numbers. A second call for a run changes nothing."""
+        self.remove_temporaries()
+        files = [*files_in(self.folder), *files_in(self._ended)]
+        known = {run: path for _, run, path in files}
+        number, added = max([number for number, _, _ in files], default=0), []
+        for entry in entries:
+            if entry["run"] in known:
+                added.append(read_json(known[entry["run"]]))
+                continue
+            number += 1
+            place = {"entry": str(number), "state": WAITING, "position": float(number)}
+            added.append(dict(entry, added_at=time.time(), **place))
+            self.save(added[-1])
         return added
+
+    def remove_temporaries(self) -> None:
+        """Remove the files of a process that ended as it wrote: they may hold secrets. Only under the lock."""
+        for folder in (self.folder, self._ended):
+            for path in folder.glob(TEMPORARY + "*"):
+                path.unlink()
 
     def save(self, entry: Entry) -> None:
         """Replace the file of an entry that waits or runs."""
@@ -64,32 +83,34 @@ class Spool:
             (self.folder / name).unlink()
 
     def entries(self) -> List[Entry]:
-        """Return the entries that wait or run, in the order of the queue."""
+        """Return the entries that wait or run, in the order of the queue. One that can't be read has failed."""
         ended = {path.name for path in self._ended.glob("*.json")}
         open_entries = []
-        for path in self.folder.glob("*.json"):
+        for number, run, path in files_in(self.folder):
+            entry = read_json(path)
             if path.name in ended:
                 path.unlink()  # a crash in the middle of `close`
+            elif entry.keys() >= OPEN_KEYS:
+                open_entries.append(entry)
             else:
-                open_entries.append(read_json(path))
-        return sorted(filter(None, open_entries), key=lambda entry: (-entry["priority"], entry["position"]))
+                self.close(dict(UNKNOWN, entry=str(number), run=run), FAILED, error=UNREADABLE)
+        return sorted(open_entries, key=lambda entry: (-entry["priority"], entry["position"]))
 
     def ended(self) -> List[Entry]:
         """Return the entries that have ended, by their numbers."""
-        return sorted(
-            filter(None, map(read_json, self._ended.glob("*.json"))), key=lambda entry: int(entry["entry"])
-        )
+        entries = [read_json(path) for _, _, path in files_in(self._ended)]
+        return [entry for entry in entries if KEYS | {"ended_at"} <= entry.keys()]
 
     def ended_runs(self) -> Set[str]:
         """Return the runs of the entries that have ended."""
-        return {path.stem.partition("-")[2] for path in self._ended.glob("*.json")}
+        return {run for _, run, _ in files_in(self._ended)}
 
     def ended_since_empty(self) -> List[Entry]:
         """Return the entries that have run since the queue was empty before, and note that it is empty now."""
-        mark = self.folder / ".empty"
-        empty_at = mark.stat().st_mtime if mark.exists() else 0.0
-        mark.touch(mode=0o600)
-        ran = [entry for entry in self.ended() if entry["state"] != REMOVED and entry["ended_at"] > empty_at]
+        mark, ended = self.folder / ".empty", self.ended()
+        last = int(read_json(mark).get("last", 0))  # a number, as the clock may be set back
+        write_json(mark, {"last": int(ended[-1]["entry"]) if ended else last})
+        ran = [entry for entry in ended if entry["state"] != REMOVED and int(entry["entry"]) > last]
         return sorted(ran, key=lambda entry: float(entry["ended_at"]))
 
     def changed_at(self) -> int:
@@ -110,12 +131,18 @@ class Spool:
 
 
 def _file_name(number: str, run: str) -> str:
-    return "{}-{}.json".format(number if number == "*" else "{:06d}".format(int(number)), run)
+    return "{:06d}-{}.json".format(int(number), run)
+
+
+def files_in(folder: Path) -> List[Tuple[int, str, Path]]:
+    """Return number, run and file of each entry in a folder, by their numbers."""
+    names = [_FILE.fullmatch(name) for name in (os.listdir(str(folder)) if folder.is_dir() else [])]
+    return sorted((int(name[1]), name[2], folder / name[0]) for name in names if name)
 
 
 def has_entries() -> bool:
     """Return whether an entry waits or runs on this machine."""
-    return any((NODE_HOME / QUEUE).glob("*/*.json"))
+    return any(files_in(folder) for folder in (NODE_HOME / QUEUE).glob("*"))
 
 
 def public(entry: Entry) -> Entry:

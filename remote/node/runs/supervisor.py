@@ -28,7 +28,7 @@ RESERVE_BYTES = 64 * 1024
 """Kept aside so that the exit status can be written on a full disk."""
 LOW_DISK_BYTES = 1024 * 1024
 STARTING = ".starting"
-"""In the run's folder: its launcher may have started, whatever else is missing there."""
+"""In the run's folder: its launcher may have started, whatever else is missing there. It names the supervisor."""
 REASON = "reason.json"
 """In the run's folder: why its launcher failed, where that knows it."""
 
@@ -107,8 +107,16 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     )
     process.adopt_orphans()
     process.allow_open_files()  # DataLoader workers hand each batch over as open files
-    (run_dir / STARTING).touch()
+    identity = {
+        "pid": os.getpid(),
+        "birth": process.birth(os.getpid()),
+        "boot_id": process.boot_id(),
+        "init_birth": process.birth(1),
+    }
     try:
+        # Fails if the queue has started another supervisor, as this one was stuck.
+        with open(str(run_dir / STARTING), "x") as starting:
+            json.dump(identity, starting)
         launcher = subprocess.Popen(
             spec["argv"], cwd=str(run_dir), env=environment, stdout=log, stderr=log, start_new_session=True
         )
@@ -117,10 +125,7 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
         return
     end = ending.Ending(run_dir, launcher, ending.grace_of(run_dir, spec))
     record = {
-        "pid": os.getpid(),
-        "birth": process.birth(os.getpid()),
-        "boot_id": process.boot_id(),
-        "init_birth": process.birth(1),
+        **identity,
         "launcher": launcher.pid,
         "launcher_birth": process.birth(launcher.pid),
         "grace_s": ending.grace_of(run_dir, spec),

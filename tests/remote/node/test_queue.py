@@ -19,6 +19,7 @@ from node_here import NodeHere, node_part
 from support import holders_of, processes_with, wait_for
 
 from inventories.runs.queue import Queue
+from remote.node import process
 from remote.node.queue import door
 from remote.node.queue.active_run import as_seen
 from remote.node.queue.door import Peers
@@ -462,13 +463,52 @@ def test_one_notice_says_that_the_queue_is_empty(here: QueueHere) -> None:
         return [line for line in lines if "queue" in line]
 
     assert wait_for(empty, what="the notice") == ["the queue of default is empty: 2 succeeded, 1 failed"]
+    mark = here.home / ".gpuctl-node/queue/gpu-0/.empty"
+    os.utime(mark, (time.time() + 3600,) * 2)  # the clock was ahead
+    here.add(entry("exit 0"), entry("exit 0"))
+    second = wait_for(lambda: empty()[1:], what="the second notice")
+    assert second == ["the queue of default is empty: 2 succeeded"]
 
 
 def test_entry_whose_launcher_may_have_run_is_not_started_again(here: QueueHere) -> None:
     cut, following = here.entry(), here.entry()
     folder = Path(launch_of(cut)["run_dir"])
     folder.mkdir(parents=True)
-    (folder / supervisor.STARTING).touch()
-    here.add(cut, following)
-    here.wait()
+    with subprocess.Popen(["sleep", "60"]) as stuck:
+        starting = {"pid": stuck.pid, "birth": process.birth(stuck.pid)}
+        (folder / supervisor.STARTING).write_text(json.dumps(starting))
+        here.add(cut, following)
+        here.wait()
+        assert stuck.wait(10) == -signal.SIGKILL
     assert (here.lines(), here.states()) == (["2"], {"1": "failed", "2": "succeeded"})
+
+
+def test_files_that_can_not_be_read_hold_up_no_entry(here: QueueHere) -> None:
+    folder = here.home / ".gpuctl-node/queue/gpu-0"
+    folder.mkdir(parents=True)
+    (folder / "foo.json").write_text("{}")
+    (folder / "000001-torn.json").write_text('{"entry": "1", "priori')
+    older = {**here.entry(), "entry": "2", "state": "waiting"}
+    del older["priority"]
+    (folder / "000002-older.json").write_text(json.dumps(older))
+    (folder / ".gpuctl-cut").write_text("s3cret")
+    here.add(here.entry())
+    wait_for(here.lines, what="the third entry")
+    torn, unknown, _ = queue.state_of(here.node).entries
+    assert (torn.state, unknown.state, unknown.run) == ("failed", "failed", "older")
+    assert "another version of gpuctl wrote it: add it again" in (torn.error or "")
+    wait_for(lambda: not here.runners(), what="the end of the runner")
+    files = {path.name for path in folder.iterdir()}
+    assert files == {"foo.json", ".empty", ".ended", ".lock", ".runner", ".runner.log"}
+
+
+def test_run_has_the_environment_of_the_session_that_added_it(here: QueueHere) -> None:
+    for name in "ab":
+        here.node.variables = {"LANG": name, "SSH_AUTH_SOCK": f"/{name}", name: name}
+        here.add(here.entry(f"env > {here.home}/env-{name}"))
+    here.wait()
+    seen = {name: (here.home / f"env-{name}").read_text().splitlines() for name in "ab"}
+    assert "SSH_AUTH_SOCK" not in " ".join(seen["a"] + seen["b"])
+    assert {"LANG=a", "a=a"} <= set(seen["a"])
+    assert "LANG=b" in seen["b"]
+    assert "a=a" not in seen["b"]
