@@ -172,8 +172,8 @@ class AdoptingProvider(Protocol):
     def adopt(self, target: Target, cluster_id: str, say: Say = quiet) -> None:
         """Rebuild the cluster's files, but for the inventory, and let this computer reach the machines.
 
-        Idempotent; existing files of the same cluster stay. Raises RefusedPlan for a cluster that can't be taken
-        over, or if the files here are of another cluster.
+        Idempotent; existing files, which are of the same cluster, stay. Raises RefusedPlan for a cluster that can't
+        be taken over.
         """
 
     def admit_key(self, machine: Machine) -> str:

@@ -92,6 +92,7 @@ class StubMachine:
     stopped: bool = False
     reason: str | None = None
     failure: Exception | None = None
+    user_data: str = ""
 
     def state(self, now: float) -> InstanceState:
         if now >= self.ended_at:
@@ -332,6 +333,7 @@ class World:
                 shape=request["shape"],
                 group=request["group"],
                 subnet=request["subnet"],
+                user_data=request["user_data"],
             )
             for rank in ranks
         ]
@@ -514,6 +516,16 @@ class StubCloud:
             return tuple(addressed(instance) for instance in instances)
 
         return self.world.perform("with_addresses", instances, do)
+
+    def user_data(self, machine_id: str) -> str:
+        return self.world.perform("user_data", machine_id, lambda: self.world.machines[machine_id].user_data)
+
+    def ssh_cidrs(self, cluster: CloudCluster) -> tuple[str, ...]:
+        groups = [r.id for r in self.world.there("nsg") if r.tags.get(tags.CLUSTER_ID) == cluster.id]
+        return self.world.ssh_cidrs[groups[0]] if groups else ()
+
+    def admit_key(self, machine_id: str, user: str, public_key: str) -> str:
+        return ""
 
     def failure(self, instance: Instance) -> Exception | None:
         return self.world.machines[instance.id].failure

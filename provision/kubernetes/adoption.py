@@ -10,12 +10,12 @@ from typing import Any
 from inventories import codec
 from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder
-from inventories.errors import CorruptFile, NewerFormat
+from inventories.errors import CorruptFile
 from provision.errors import RefusedPlan
 from provision.kubernetes import ray_cluster
 from provision.kubernetes.api import NAMESPACE, SECRET, Api
 from provision.kubernetes.pods import Pods, rank_of
-from provision.kubernetes.record import KubernetesCluster, load, save
+from provision.kubernetes.record import KubernetesCluster, save
 from provision.waiting import Clock
 
 
@@ -28,16 +28,8 @@ def clusters_in(api: Api) -> list[KubernetesCluster]:
 def rebuild(api: Api, folder: ClusterFolder, cluster_id: str, clock: Clock) -> KubernetesCluster:
     """Write the record and Ray's token of a cluster. Returns the record.
 
-    Raises RefusedPlan if the namespace is missing, or the files here are of another cluster.
+    Raises RefusedPlan if the namespace is missing.
     """
-    record = None
-    with suppress(CorruptFile, NewerFormat):  # an unreadable record is rebuilt
-        record = load(folder)
-    if record is not None and record.id != cluster_id:
-        raise RefusedPlan(
-            f"Another cluster is called {folder.name} here, in {record.namespace}. Nothing was changed. For a "
-            "takeover, use another folder in GPUCTL_HOME."
-        )
     matching = [
         cluster for cluster in clusters_in(api) if (cluster.name, cluster.id) == (folder.name, cluster_id)
     ]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from inventories import codec
-from inventories.errors import CorruptFile, NewerFormat
+from inventories.errors import CorruptFile
 from inventories.threads import run_all, values
 from provision.errors import RefusedPlan
 from provision.records import CloudCluster, Instance
@@ -26,7 +26,8 @@ def rebuild(cloud: Cloud, files: CloudState, cluster_id: str) -> CloudCluster:
     Raises RefusedPlan for a cluster without machines, or with machines of another program.
     """
     assert isinstance(cloud, AdmitsKeys), f"{cloud.name} admits no keys"
-    machines = [m for m in cloud.instances(cluster_id) if m.alive and m.rank is not None]
+    listed = cloud.instances(cluster_id)
+    machines = [m for m in listed if m.alive and m.rank is not None]
     if not machines:
         raise RefusedPlan(
             f"No machine of the cluster {files.name} is alive, so none can be taken over. `gpuctl reap {cluster_id}` "
@@ -42,15 +43,8 @@ def rebuild(cloud: Cloud, files: CloudState, cluster_id: str) -> CloudCluster:
         )
     known = {machine_id: boot for machine_id, boot in boots.items() if boot is not None}
     newest = max(machines, key=lambda machine: (machine.launched_at, machine.id))
-    record = None
-    with suppress(CorruptFile, NewerFormat):
-        record = files.load()
-    if record is not None and record.id != cluster_id:
-        raise RefusedPlan(
-            f"Another cluster is called {files.name} here, with the id {record.id}. Nothing was changed. Use another "
-            "folder in GPUCTL_HOME for the one that is taken over."
-        )
-    record = record or _record(cloud, newest, known[newest.id])
+    launched = {machine.tags.get(tags.LAUNCH, "") for machine in listed}
+    record = _recorded(files, launched) or _record(cloud, newest, known[newest.id])
     files.save(record)
     _save_launches(files, machines, known)
     return record
@@ -81,6 +75,26 @@ def missing_ranges(needed: Collection[str], admitted: Collection[str]) -> tuple[
         return wide.version == narrow.version and narrow.subnet_of(wide)  # type: ignore[arg-type]
 
     return tuple(cidr for cidr in needed if not any(covers(outer, cidr) for outer in admitted))
+
+
+def _recorded(files: CloudState, launched: Collection[str]) -> CloudCluster | None:
+    """Return the record here. `None`: it is missing or can't be read.
+
+    `launched`: the tokens of the cluster's launches. Raises RefusedPlan if launches beside a lost record may be of
+    another cluster: the next `up` would complete or undo them.
+    """
+    try:
+        return files.load()
+    except CorruptFile:
+        here = files.launches()
+        others = [launch for launch in here if launch.id not in launched]
+        if others and (len(others) == len(here) or not all(launch.settled for launch in others)):
+            raise RefusedPlan(
+                f"Another cluster may have been called {files.name} here: its record is lost, and its launches are "
+                f"in {files.cluster_folder.path}. Nothing was changed. For the takeover, use another folder in "
+                "GPUCTL_HOME, or move this one away."
+            ) from None
+        return None
 
 
 def _record(cloud: Cloud, machine: Instance, boot: FirstBoot) -> CloudCluster:

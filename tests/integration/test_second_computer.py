@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 from clouds import COUNT, KINDS, CloudGpuctl, Clouds, Kind, cloud_gpuctl
+from support import an_inventory
 
+from inventories.disk.store import Store
 from tests.fakes.webhooks import receiver
 
 pytestmark = pytest.mark.slow
@@ -113,6 +115,13 @@ def test_adopt_refuses_what_it_can_mistake(first: CloudGpuctl, second: CloudGpuc
     refused = second("adopt", "--yes", env=stranger)
     assert (refused.status, "is another user's" in refused.err) == (2, True)
     found = second.ok("reap", "--dry-run", "--json").json["clusters"]
+    folder = Store(second.home).cluster("default")
+    folder.save(an_inventory(provider="local"))
+    taken = second("adopt", "--yes")
+    assert taken.status == 2
+    assert "Another cluster is called default here, of provider local" in taken.err
+    assert folder.load().provider == "local"
+    folder.remove()
     assert second.ok("adopt", found[0]["id"], "--yes", "--json", env=stranger).json["cluster"] == "default"
 
 

@@ -1,5 +1,6 @@
 """`adopt`: take over a cluster of another computer, by its tags and the rights of the account."""
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -8,6 +9,7 @@ from gpuctl.command_results.clusters import ClusterStatus
 from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.text import for_cluster
 from gpuctl.workflow.clusters.accounts import prices_at
+from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.status import status_of
 from gpuctl.workflow.machines.inventory_files import pin_host_keys, save_inventory
 from gpuctl.workflow.machines.log_in import log_in
@@ -15,14 +17,16 @@ from gpuctl.workflow.machines.reach import reach
 from gpuctl.workflow.machines.setup_state import READY
 from gpuctl.workflow.runs.found_runs import find_runs
 from inventories.disk.store import ClusterFolder
-from inventories.errors import InventoryError
+from inventories.errors import CorruptFile, InventoryError
 from inventories.machine import Inventory
 from inventories.text import plural
+from provision.kubernetes.record import load as load_pod_record
 from provision.owner import owner
 from provision.provider import AdoptingProvider, Provider
 from provision.records import Target
 from provision.registry import load
 from provision.rented.scan import Scope, scan
+from provision.rented.state import CloudState
 from provision.rented.tagged_clusters import FoundCluster
 
 
@@ -37,6 +41,7 @@ def adopt(app: App, scope: Scope, cluster_id: str | None, *, context: str | None
     folder = app.store.cluster(cluster.name)
     _ask(app, cluster)
     with folder.lock("adopt", on_wait=app.output.say):
+        refuse_other(folder, cluster)
         provider = load(cluster.provider, folder)
         if not isinstance(provider, AdoptingProvider):
             raise Usage(f"A cluster of provider {cluster.provider} can't be taken over.")
@@ -93,12 +98,7 @@ def _chosen(
     name = app.options.cluster if app.cluster_named else None
     meant = [pair for pair in clusters if cluster_id in (None, pair[1].id) and name in (None, pair[1].name)]
     if len(meant) == 1:
-        cluster = meant[0][1]
-        if cluster_id is None and cluster.owner.partition("@")[0] != owner().partition("@")[0]:
-            raise Usage(
-                f"The cluster {_described(cluster)}, is another user's. If it is yours, name it by its id: gpuctl "
-                f"adopt {cluster.id}"
-            )
+        _refuse_strangers(meant[0][1], named=cluster_id is not None)
         return meant[0]
     if not meant:
         subject = f" {cluster_id or name}" if cluster_id or name else ""
@@ -135,6 +135,31 @@ def _in_context(context: str) -> list[tuple[Target, FoundCluster]]:
         for cluster in clusters_in(connect(context))
         if cluster.request is None
     ]
+
+
+def _refuse_strangers(cluster: FoundCluster, *, named: bool) -> None:
+    """Raise Usage for a cluster of another user, unless somebody `named` it by its id."""
+    if not named and cluster.owner.partition("@")[0] != owner().partition("@")[0]:
+        raise Usage(
+            f"The cluster {_described(cluster)}, is another user's. If it is yours, name it by its id: gpuctl adopt "
+            f"{cluster.id}"
+        )
+
+
+def refuse_other(folder: ClusterFolder, cluster: FoundCluster) -> None:
+    """Raise Usage if the files here are of another cluster, and NewerFormat if a newer gpuctl wrote them."""
+    had = provider_name(folder)
+    other = had not in (None, cluster.provider)
+    for record in (CloudState(folder).load, lambda: load_pod_record(folder)):
+        with suppress(CorruptFile):  # it is rebuilt
+            known = record()
+            # The pods' id is the begin of the cluster's.
+            other |= known is not None and not cluster.id.startswith(known.id)
+    if other:
+        raise Usage(
+            f"Another cluster is called {folder.name} here{f', of provider {had}' if had else ''}. Nothing was "
+            "changed. For the takeover, use another folder in GPUCTL_HOME."
+        )
 
 
 def _described(cluster: FoundCluster) -> str:

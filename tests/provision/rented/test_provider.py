@@ -1,6 +1,7 @@
 """Test a rented cluster in its account and region: existing resources are never lost or created twice."""
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -600,3 +601,55 @@ def test_plan_notes_the_default_ssh_cidr_when_a_bastion_is_used(scene: Scene) ->
     assert "--ssh-cidr" in note
     assert told(ssh_cidr=ELSEWHERE, public_ip=False, bastion="me@192.0.2.9") == []
     assert told(ssh_cidr=None) == []
+
+
+# Two computers with one cluster.
+
+
+@pytest.fixture
+def second(scene: Scene, tmp_path: Path) -> Scene:
+    """Return a computer of the same account, without files."""
+    return Scene(home=tmp_path / "second", clouds=scene.clouds)
+
+
+def kill_after_send(scene: Scene, count: int) -> None:
+    """Run `up`, and end the computer's process as soon as the cloud has taken the first request."""
+    dead: list[object] = []
+
+    def die(argument: object) -> None:
+        dead.append(argument)
+        raise Killed
+
+    scene.world.on("send", die, performed=True)
+    scene.world.on("*", Killed(), match=lambda _: bool(dead), times=math.inf)
+    with pytest.raises(Killed):
+        scene.up(count)
+    scene.world.calm()
+    files = CloudState(scene.folder)
+    for launch in files.launches():
+        # Only a signal keeps a process from the attempt to undo it.
+        files.save_launch(replace(launch, state="open") if launch.state == "undoing" else launch)
+
+
+def test_adopt_with_lost_record_refuses_launches_of_another_cluster(scene: Scene, second: Scene) -> None:
+    scene.up(2)
+    kill_after_send(second, 2)
+    (launch,) = CloudState(second.folder).launches()
+    (second.folder.path / "cloud.json").unlink()
+    with pytest.raises(RefusedPlan, match="Another cluster may have been called default"):
+        second.provider.adopt(Target(provider="oci"), scene.record.id)
+    CloudState(second.folder).save_launch(replace(launch, state="running", requests=()))
+    with pytest.raises(RefusedPlan, match="Another cluster may have been called default"):
+        second.provider.adopt(Target(provider="oci"), scene.record.id)
+
+
+def test_adopt_rebuilds_lost_record_beside_launches(scene: Scene) -> None:
+    scene.up(2)
+    scene.world.end_all()
+    scene.clouds.clock.sleep(5000)
+    machines = scene.up(2)
+    cluster_id = scene.record.id
+    (scene.folder.path / "cloud.json").unlink()
+    scene.provider.adopt(Target(provider="oci"), cluster_id)
+    assert scene.record.id == cluster_id
+    assert scene.provider.find() == tuple(replace(machine, gpus=None) for machine in machines)

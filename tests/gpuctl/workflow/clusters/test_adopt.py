@@ -1,0 +1,86 @@
+"""Test what `adopt` decides before it changes a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support import an_inventory
+
+from gpuctl.errors import Usage
+from gpuctl.workflow.clusters.adopt import refuse_other
+from inventories.disk.store import ClusterFolder, Store
+from inventories.errors import NewerFormat
+from provision.kubernetes.record import KubernetesCluster
+from provision.kubernetes.record import save as save_pod_record
+from provision.records import CloudCluster, Target
+from provision.rented.state import CloudState
+from provision.rented.tagged_clusters import FoundCluster
+
+MINE, OTHER = "ab" * 8, "cd" * 8
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ClusterFolder:
+    return Store(tmp_path).cluster("default")
+
+
+def found(provider: str = "aws", cluster_id: str = MINE) -> FoundCluster:
+    return FoundCluster(
+        name="default",
+        id=cluster_id,
+        owner="me@there",
+        provider=provider,
+        region="us-east-1",
+        machines=("i-1",),
+        resources=(),
+        since=None,
+        expires_at=None,
+        hourly_usd=1.0,
+    )
+
+
+def save(folder: ClusterFolder, cluster_id: str = MINE, provider: str = "aws") -> None:
+    target = Target(provider=provider, region="us-east-1")
+    CloudState(folder).save(
+        CloudCluster(name="default", id=cluster_id, owner="", created_at="", target=target, shape="p5")
+    )
+
+
+def save_pods(folder: ClusterFolder, cluster_id: str) -> None:
+    made = KubernetesCluster(
+        name="default", id=cluster_id, owner="", created_at="", context="c", server="", image="i"
+    )
+    save_pod_record(folder, made)
+
+
+@pytest.mark.parametrize("provider", ["local", "hosts", "aws", "kubernetes"])
+def test_name_of_a_cluster_of_another_provider_is_refused(folder: ClusterFolder, provider: str) -> None:
+    folder.save(an_inventory(provider=provider))
+    with pytest.raises(Usage, match=f"of provider {provider}"):
+        refuse_other(folder, found("eks"))
+    folder.inventory_path.unlink()
+    folder.journal.append("up", provider=provider)
+    with pytest.raises(Usage, match=f"of provider {provider}"):
+        refuse_other(folder, found("eks"))
+
+
+def test_name_of_another_cluster_of_the_provider_is_refused(folder: ClusterFolder) -> None:
+    save(folder, OTHER)
+    with pytest.raises(Usage, match="Another cluster is called default"):
+        refuse_other(folder, found())
+    save(folder, MINE, "eks")
+    save_pods(folder, MINE[:6])
+    refuse_other(folder, found("eks"))
+    save_pods(folder, OTHER[:6])
+    with pytest.raises(Usage, match="Another cluster is called default"):
+        refuse_other(folder, found("eks"))
+
+
+def test_record_of_a_newer_gpuctl_is_refused_and_torn_one_is_not(folder: ClusterFolder) -> None:
+    save(folder, MINE)
+    record = folder.path / "cloud.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 99}))
+    with pytest.raises(NewerFormat):
+        refuse_other(folder, found())
+    record.write_text("{")
+    refuse_other(folder, found())
