@@ -80,15 +80,15 @@ def missing_ranges(needed: Collection[str], admitted: Collection[str]) -> tuple[
 def _recorded(files: CloudState, launched: Collection[str]) -> CloudCluster | None:
     """Return the record here. `None`: it is missing or can't be read.
 
-    `launched`: the tokens of the cluster's launches. Raises RefusedPlan if launches beside a lost record may be of
-    another cluster: the next `up` would complete or undo them.
+    `launched`: the tokens of the cluster's launches. Raises RefusedPlan if the record is lost, and the launches here
+    may be of another cluster: the next `up` would complete or undo them.
     """
     try:
         return files.load()
     except CorruptFile:
-        here = files.launches()
-        others = [launch for launch in here if launch.id not in launched]
-        if others and (len(others) == len(here) or not all(launch.settled for launch in others)):
+        saved = files.launches()
+        foreign = [launch for launch in saved if launch.id not in launched]
+        if foreign and (len(foreign) == len(saved) or not all(launch.settled for launch in foreign)):
             raise RefusedPlan(
                 f"Another cluster may have been called {files.name} here: its record is lost, and its launches are "
                 f"in {files.cluster_folder.path}. Nothing was changed. For the takeover, use another folder in "

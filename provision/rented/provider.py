@@ -100,7 +100,9 @@ class CloudProvider(RentedProvider[Cloud]):
             say=say,
         )
         count = len(plan.create) + len(plan.keep)
-        instances = ensure_running(context, count, infrastructure_at=infrastructure_at, public_key=public_key)
+        instances = ensure_running(
+            context, count, end=plan.end, infrastructure_at=infrastructure_at, public_key=public_key
+        )
         if cluster.subnet_id is None and not cluster.public_ip and not plan.create:
             # Only this notices that the private network lost its NAT gateway.
             infrastructure_at(instances[0].zone)

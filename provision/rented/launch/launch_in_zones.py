@@ -5,7 +5,8 @@ sent again unchanged, and a failed one is removed before the next zone is tried.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from inventories import codec
@@ -18,6 +19,7 @@ from provision.errors import (
     LeftBehind,
     NoCapacity,
     ProvisionError,
+    RefusedPlan,
     TokenSpent,
 )
 from provision.records import Infrastructure, Instance, NewMachine, Zone
@@ -40,24 +42,30 @@ def ensure_running(
     context: LaunchContext,
     count: int,
     *,
+    end: Collection[str],
     infrastructure_at: Callable[[Zone], Infrastructure],
     public_key: str,
 ) -> tuple[Instance, ...]:
     """Launch the missing machines of the ranks 0 … `count`-1. Returns all machines, with addresses.
 
-    `infrastructure_at` prepares a zone, and may be called again.
+    `end`: ids of the machines that the plan ends. `infrastructure_at` prepares a zone, and may be called again.
 
     Raises:
+        RefusedPlan: a machine of a higher rank is not in `end`.
         NoCapacity: no zone has them, or the account's quota forbids them; no machine of the attempts is left.
         CreateFailed: any other failure; no machine of the attempts is left.
         LeftBehind: a machine is left.
     """
-    return _Launching(context, infrastructure_at, public_key).ensure_running(count)
+    return _Launching(context, end, infrastructure_at, public_key).ensure_running(count)
 
 
 class _Launching:
     def __init__(
-        self, context: LaunchContext, infrastructure_at: Callable[[Zone], Infrastructure], public_key: str
+        self,
+        context: LaunchContext,
+        end: Collection[str],
+        infrastructure_at: Callable[[Zone], Infrastructure],
+        public_key: str,
     ) -> None:
         self._context = context
         self._cloud = context.cloud
@@ -66,6 +74,7 @@ class _Launching:
         self._offer = context.offer
         self._clock = context.clock
         self._say = context.say
+        self._end = end
         self._infrastructure_at = infrastructure_at
         self._public_key = public_key
         self._made: set[str] = set()
@@ -217,6 +226,12 @@ class _Launching:
             excess = [m for m in machines if m not in have.values()]
             if not excess:
                 return have
+            if unplanned := [m for m in excess if m.alive and (m.rank or 0) >= count and m.id not in self._end]:
+                names = ", ".join(f"{self._cluster.name}-{machine.rank}" for machine in unplanned)
+                raise RefusedPlan(
+                    f"Machines that are not in this plan were made by another computer, and were not ended: {names}. "
+                    "Run `gpuctl up` again for a new plan."
+                )
             if surplus := reminders.due(m.id for m in excess if m.alive):
                 self._say(f"ending {', '.join(surplus)}, which no rank needs …")
                 self._cloud.terminate(surplus)

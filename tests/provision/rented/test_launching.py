@@ -101,7 +101,11 @@ class Scene:
             say=self.said.append,
         )
         return ensure_running(
-            context, count, infrastructure_at=infrastructure_at, public_key="ssh-ed25519 AAAA"
+            context,
+            count,
+            end=set(self.world.machines),
+            infrastructure_at=infrastructure_at,
+            public_key="ssh-ed25519 AAAA",
         )
 
     def kill_at(

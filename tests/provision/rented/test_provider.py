@@ -653,3 +653,18 @@ def test_adopt_rebuilds_lost_record_beside_launches(scene: Scene) -> None:
     scene.provider.adopt(Target(provider="oci"), cluster_id)
     assert scene.record.id == cluster_id
     assert scene.provider.find() == tuple(replace(machine, gpus=None) for machine in machines)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_up_ends_no_machine_that_another_computer_made_after_its_plan(
+    scene: Scene, second: Scene, count: int
+) -> None:
+    scene.up(2)
+    second.provider.adopt(Target(provider="oci"), scene.record.id)
+    plan = scene.plan(count)
+    second.up(5)
+    with pytest.raises(RefusedPlan, match="were not ended: default-"):
+        scene.provider.create(plan, scene.folder.journal)
+    assert sorted(machine.rank or 0 for machine in scene.world.living()) == [0, 1, 2, 3, 4]
+    scene.up(count)  # a new plan names them
+    assert len(scene.world.living()) == count
