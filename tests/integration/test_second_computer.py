@@ -188,5 +188,9 @@ def test_smaller_count_ends_no_machine_that_is_unknown_or_silent(
     silent = first(*first.up_words)
     assert silent.status == 2
     assert f"default-{COUNT} does not answer, and a run may be active there" in silent.err
+    (first.home / "clusters" / "default" / "inventory.yaml").unlink()
+    lost = first(*first.up_words)
+    assert lost.status == 2
+    assert f"default-{COUNT} is not in the files here" in lost.err
     assert len(first.cloud.live_instances()) == COUNT + 1
     first.ok("down", "--yes")

@@ -82,7 +82,7 @@ def up(
         try:
             before = _inventory(folder)
             plan = provider.plan(spec, before)
-            ending = _ending(provider, plan) if before is not None else []
+            ending = _ending(provider, plan)
             check = partial(_refuse_to_end, app, folder, before, ending, runs, for_run=for_run)
             check()
             setup = _setup_of(app, folder, plan)
@@ -226,12 +226,12 @@ def _refuse_to_end(
     for_run: bool,
 ) -> None:
     """Raise Usage if a run is active, or may be, on a machine that is about to end."""
-    if before is None or not ending:
-        return
-    if for_run:
+    if for_run and ending:
         runs.refuse_if_active(app.store.runs(folder.name))
-    else:
-        refuse_to_end_busy(app.store, folder, before.machines, ending, runs.unfinished, app.output.say)
+    elif ending:
+        # A lost inventory has no machine: another command has to find out first what is on them.
+        known = before.machines if before is not None else ()
+        refuse_to_end_busy(app.store, folder, known, ending, runs.unfinished, app.output.say)
 
 
 def _ask(app: App, plan: Plan, setup: Setup, ending: Sequence[Machine]) -> Plan:
