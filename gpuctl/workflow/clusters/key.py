@@ -19,7 +19,7 @@ from inventories import codec
 from inventories.disk import files, sealed
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput
-from inventories.machine import Inventory
+from inventories.machine import Inventory, Machine
 from provision.clouds import RENTED
 
 FIXED = ("keys/id_ed25519", "keys/ray_token", "cloud.json", "kubernetes.json", "kubeconfig")
@@ -63,6 +63,11 @@ def import_key(app: App, file: Path, passphrase: str) -> KeyFile:
     if app.cluster_named and name != app.options.cluster:
         raise Usage(f"'{file}' is of the cluster {name}: leave out --cluster {app.options.cluster}.")
     _refuse_own_machines(access.inventory)
+    if programs := [machine.name for machine in access.inventory.machines if may_start_program(machine)]:
+        raise InvalidInput(
+            f"'{file}' could start a program on this computer to reach {programs[0]}. gpuctl writes no such file, "
+            "and nothing was changed. Ask its sender where it is from."
+        )
     folder = app.store.cluster(name)
     with folder.lock("key import", on_wait=app.output.say):
         if provider_name(folder) is not None:
@@ -88,16 +93,28 @@ def _refuse_own_machines(inventory: Inventory) -> None:
         )
 
 
+def may_start_program(machine: Machine) -> bool:
+    """Return whether a machine of a file has more than an address: a program, or lines for ssh's configuration."""
+    words = (machine.name, machine.host, machine.user, machine.private_ip, machine.id, machine.bastion or "")
+    return (
+        machine.proxy_command is not None
+        or machine.ssh_alias is not None
+        or machine.transport not in ("ssh", "pod")
+        or any(not word.isprintable() or len(word.split()) > 1 for word in words)
+    )
+
+
 def _write(folder: ClusterFolder, access: Access, file: Path) -> Inventory:
     """Write the files; the inventory and the journal, which make it a cluster, come last. Returns the inventory."""
     unknown = [name for name in access.files if name not in (*FIXED, JOURNAL) and not LAUNCH.fullmatch(name)]
     if unknown:
         raise InvalidInput(f"'{file}' has an unknown part, {unknown[0]!r}. Upgrade gpuctl.")
+    contents = {name: _for_this_computer(name, text) for name, text in access.files.items()}
     folder.make()
-    for name, text in sorted(access.files.items(), key=lambda item: item[0] == JOURNAL):
+    for name, content in sorted(contents.items(), key=lambda item: item[0] == JOURNAL):
         path = folder.path / name
         files.private_dir(path.parent)
-        files.write_atomic(path, _for_this_computer(name, text.encode()))
+        files.write_atomic(path, content)
     machines = tuple(
         replace(machine, key_file=folder.key_path if machine.key_file else None)
         for machine in access.inventory.machines
@@ -107,10 +124,10 @@ def _write(folder: ClusterFolder, access: Access, file: Path) -> Inventory:
     return inventory
 
 
-def _for_this_computer(name: str, text: bytes) -> bytes:
-    """Return a file's text; a kubeconfig calls the gpuctl of this computer."""
+def _for_this_computer(name: str, text: str) -> bytes:
+    """Return a file's content; a kubeconfig calls the gpuctl of this computer."""
     if name != "kubeconfig":
-        return text
+        return text.encode()
     from provision.rented.managed_kubernetes.api_server import with_local_plugin
 
     return with_local_plugin(text)

@@ -229,7 +229,7 @@ def _refuse_to_end(
     if for_run and ending:
         runs.refuse_if_active(app.store.runs(folder.name))
     elif ending:
-        # A lost inventory has no machine: another command has to find out first what is on them.
+        # Runs on machines of a lost inventory are not known.
         known = before.machines if before is not None else ()
         refuse_to_end_busy(app.store, folder, known, ending, runs.unfinished, app.output.say)
 

@@ -226,7 +226,9 @@ class _Launching:
             excess = [m for m in machines if m not in have.values()]
             if not excess:
                 return have
-            if unplanned := [m for m in excess if m.alive and (m.rank or 0) >= count and m.id not in self._end]:
+            if unplanned := [
+                m for m in excess if m.alive and (m.rank or 0) >= count and m.id not in self._end
+            ]:
                 names = ", ".join(f"{self._cluster.name}-{machine.rank}" for machine in unplanned)
                 raise RefusedPlan(
                     f"Machines that are not in this plan were made by another computer, and were not ended: {names}. "

@@ -15,12 +15,16 @@ from typing import Any
 
 import yaml
 
+from inventories.errors import InvalidInput
 from inventories.kube_context import not_strict
 from provision.errors import BadCredentials
 from provision.waiting import Clock, Say, Waiting
 
 ANSWERS_WITHIN_S = 600.0
 TIMEOUT_S = 10.0
+PLUGIN = ("-P", "-m", "gpuctl")
+TOKEN_COMMANDS = ("eks-token", "oke-token")
+TOKEN_OPTIONS = {"--name", "--cluster-id", "--region", "--profile"}
 CREDENTIAL_VERSION = "client.authentication.k8s.io/v1"
 
 
@@ -70,7 +74,7 @@ def kubeconfig(name: str, server: ApiServer, command: Sequence[str]) -> bytes:
     plugin = {
         "apiVersion": CREDENTIAL_VERSION,
         "command": sys.executable,
-        "args": ["-P", "-m", "gpuctl", *command],
+        "args": [*PLUGIN, *command],
         "env": None,
         "interactiveMode": "Never",
         "provideClusterInfo": False,
@@ -86,12 +90,30 @@ def kubeconfig(name: str, server: ApiServer, command: Sequence[str]) -> bytes:
     return yaml.safe_dump(document, sort_keys=False).encode()
 
 
-def with_local_plugin(text: bytes) -> bytes:
-    """Return a kubeconfig of `kubeconfig` that another computer made, with the Python of this one."""
-    document = yaml.safe_load(text)
-    for user in document["users"]:
-        user["user"]["exec"]["command"] = sys.executable
-    return yaml.safe_dump(document, sort_keys=False).encode()
+def with_local_plugin(text: str) -> bytes:
+    """Return a kubeconfig of `kubeconfig` that another computer made, with the Python of this one.
+
+    Nothing else of the text is kept, as a kubeconfig can name any program. Raises InvalidInput for another text.
+    """
+    try:
+        document = yaml.safe_load(text)
+        (context,), (cluster,), (user,) = (document[key] for key in ("contexts", "clusters", "users"))
+        authority = cluster["cluster"].get("certificate-authority-data", "")
+        server = ApiServer(url=cluster["cluster"]["server"], authority=authority)
+        plugin = user["user"]["exec"]
+        command = plugin["args"][len(PLUGIN) :]
+        made = kubeconfig(context["name"], server, command)
+        (user,) = yaml.safe_load(made)["users"]
+        unknown = command[0] not in TOKEN_COMMANDS or not set(command[1::2]) <= TOKEN_OPTIONS
+        unknown |= user["user"]["exec"] != plugin | {"command": sys.executable}
+    except (yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError):
+        unknown = True
+    if unknown:
+        raise InvalidInput(
+            "The kubeconfig in the file is not as gpuctl writes it: it could start a program on this computer. "
+            "Nothing was changed. Ask the file's sender where it is from."
+        )
+    return made
 
 
 def credential(token: str, ends_at: datetime) -> dict[str, Any]:
