@@ -34,7 +34,12 @@ def unknown_runs(
                     runs.append(_without_paths(from_json(Run, header.get("run"), "the record of a run")))
     if not ended:
         raise BadAnswer(f"{node.name}: its list of runs has no end.")
-    return [run for run in runs if run.cluster == cluster]
+    # A node may not replace the record of another run here, whatever it answers.
+    return [
+        run
+        for run in runs
+        if run.cluster == cluster and run.run not in known and (requested is None or run.run in requested)
+    ]
 
 
 def _without_paths(run: Run) -> Run:
