@@ -52,8 +52,7 @@ def rebuild(cloud: Cloud, files: CloudState, cluster_id: str) -> CloudCluster:
 
 def learn_launches(cloud: Cloud, files: CloudState, machines: Sequence[Instance]) -> None:
     """Write the launches of machines that another computer made, with their host keys."""
-    known = {launch.id for launch in files.launches()}
-    new = [m for m in machines if m.rank is not None and m.tags.get(tags.LAUNCH, "") not in {"", *known}]
+    new = _without_host_key(files, machines)
     if new and isinstance(cloud, AdmitsKeys):
         boots = {
             machine_id: boot for machine_id, boot in _first_boots(cloud, new).items() if boot is not None
@@ -110,22 +109,42 @@ def _record(cloud: Cloud, machine: Instance, boot: FirstBoot) -> CloudCluster:
     return replace(record, target=cloud.target)
 
 
+def _without_host_key(files: CloudState, machines: Collection[Instance]) -> list[Instance]:
+    """Return the machines of launches that are not known here, or of which too few machines were listed then."""
+    known = {launch.id: launch for launch in files.launches()}
+
+    def is_new(machine: Instance) -> bool:
+        token = machine.tags.get(tags.LAUNCH)
+        if machine.rank is None or not token:
+            return False
+        launch = known.get(token)
+        return launch is None or (launch.settled and launch.host_key(machine.rank) is None)
+
+    return [machine for machine in machines if is_new(machine)]
+
+
 def _save_launches(files: CloudState, machines: Collection[Instance], boots: Mapping[str, FirstBoot]) -> None:
-    """Write the launches that are not known here, as final: their machines exist."""
-    known = {launch.id for launch in files.launches()}
-    for token in {machine.tags[tags.LAUNCH] for machine in machines} - known:
-        launched = sorted((m for m in machines if m.tags[tags.LAUNCH] == token), key=lambda m: m.rank or 0)
+    """Write the launches of new machines, as final: the other computer completes or undoes them."""
+    known = {launch.id: launch for launch in files.launches()}
+    new = _without_host_key(files, machines)
+    for token in {machine.tags[tags.LAUNCH] for machine in new}:
+        launched = sorted((m for m in new if m.tags[tags.LAUNCH] == token), key=lambda m: m.rank or 0)
         first = launched[0]
+        launch = known.get(token) or Launch(
+            id=token,
+            zone=first.zone,
+            ranks=(),
+            user=boots[first.id].user,
+            host_keys=(),
+            requests=(),
+            began_at=first.launched_at,
+            sent_at=first.launched_at,
+            state="running",
+        )
         files.save_launch(
-            Launch(
-                id=token,
-                zone=first.zone,
-                ranks=tuple(machine.rank or 0 for machine in launched),
-                user=boots[first.id].user,
-                host_keys=tuple(boots[machine.id].host_key for machine in launched),
-                requests=(),
-                began_at=first.launched_at,
-                sent_at=first.launched_at,
-                state="running",
+            replace(
+                launch,
+                ranks=(*launch.ranks, *(machine.rank or 0 for machine in launched)),
+                host_keys=(*launch.host_keys, *(boots[machine.id].host_key for machine in launched)),
             )
         )

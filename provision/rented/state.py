@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +68,16 @@ class Launch:
     def settled(self) -> bool:
         """Return whether the launch is final: no machine can come up any more."""
         return self.state in ("running", "undone")
+
+    def is_undone(self, count: int, consistency_s: float) -> bool:
+        """Return whether an `up` to `count` machines undoes this launch whole: machines of it may still come up.
+
+        `consistency_s`: of the cloud. Later its machines are listed, and only those that no rank needs end.
+        """
+        age = datetime.now(UTC) - datetime.fromisoformat(self.sent_at)
+        return self.state == "undoing" or (
+            self.state == "open" and max(self.ranks) >= count and age.total_seconds() < consistency_s
+        )
 
     def host_key(self, rank: int) -> str | None:
         """Return the public host key of the machine of that rank."""

@@ -21,6 +21,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput
 from inventories.machine import Inventory, Machine
 from provision.clouds import RENTED
+from provision.rented.state import CloudState, Launch
 
 FIXED = ("keys/id_ed25519", "keys/ray_token", "cloud.json", "kubernetes.json", "kubeconfig")
 JOURNAL = "journal.jsonl"
@@ -44,6 +45,11 @@ def export_key(app: App, file: Path, passphrase: str) -> KeyFile:
     with folder.lock("key export", on_wait=app.output.say):
         inventory = load_inventory(folder, empty=True)
         _refuse_own_machines(inventory)
+        if CloudState(folder).open_launches():
+            raise Usage(
+                f"A launch of {folder.name} was interrupted, and only one computer may complete it. Run `gpuctl up "
+                f"--cluster {folder.name}` first, then `gpuctl key export` again."
+            )
         paths = [folder.path / name for name in (*FIXED, JOURNAL)]
         paths += sorted(folder.path.glob("launches/*.json"))
         texts = {str(path.relative_to(folder.path)): files.read_bytes(path) for path in paths}
@@ -109,6 +115,12 @@ def _write(folder: ClusterFolder, access: Access, file: Path) -> Inventory:
     unknown = [name for name in access.files if name not in (*FIXED, JOURNAL) and not LAUNCH.fullmatch(name)]
     if unknown:
         raise InvalidInput(f"'{file}' has an unknown part, {unknown[0]!r}. Upgrade gpuctl.")
+    launches = [text for name, text in access.files.items() if LAUNCH.fullmatch(name)]
+    if not all(codec.load(Launch, text.encode(), str(file)).settled for text in launches):
+        raise InvalidInput(
+            f"'{file}' has an interrupted launch, and only one computer may complete it. Run `gpuctl up` on the other "
+            "one, then `gpuctl key export` again."
+        )
     contents = {name: _for_this_computer(name, text) for name, text in access.files.items()}
     folder.make()
     for name, content in sorted(contents.items(), key=lambda item: item[0] == JOURNAL):

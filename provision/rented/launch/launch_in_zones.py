@@ -194,14 +194,15 @@ class _Launching:
         )
 
     def _settle(self, launch: Launch, count: int) -> None:
-        """Complete an interrupted launch, or remove its machines."""
+        """Complete an interrupted launch, remove its machines, or leave them to their tags."""
         self._say(f"continuing the launch in {launch.zone} that was interrupted …")
-        now = datetime.now(UTC)
-        if launch.state == "undoing" or max(launch.ranks) >= count:
+        age = datetime.now(UTC) - datetime.fromisoformat(launch.began_at)
+        if launch.is_undone(count, self._cloud.consistency_s):
             attempt = LaunchAttempt(self._context, launch)
             attempt.undo(set(), unsure=attempt.is_fresh)
-        elif (now - datetime.fromisoformat(launch.began_at)).total_seconds() > TOKEN_LIFE_S:
-            self._files.save_launch(launch.ended("running"))  # its machines are found by their tags
+        elif max(launch.ranks) >= count or age.total_seconds() > TOKEN_LIFE_S:
+            # Its machines are found by their tags. Another computer may use them.
+            self._files.save_launch(launch.ended("running"))
         else:
             try:
                 self._run(launch)

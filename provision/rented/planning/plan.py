@@ -21,7 +21,7 @@ from provision.rented.interface import outline as outline_of
 from provision.rented.planning import caller_address, planned_resources, spec_checks
 from provision.rented.planning.drivers import expected_plan
 from provision.rented.state import CloudState, machine_of
-from provision.rented.tags import CLUSTER, OWNER
+from provision.rented.tags import CLUSTER, LAUNCH, OWNER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +129,13 @@ def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
 
 def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: Spec) -> _Decision:
     machines = cloud.instances(record.id) if record else ()
-    alive = {m.rank: m for m in machines if m.alive and m.rank is not None}
-    open_ranks = {rank for launch in files.open_launches() for rank in launch.ranks}
-    lives = bool(alive or open_ranks)
-    count = spec_checks.count_of(spec, max((*alive, *open_ranks), default=-1) + 1)
+    ranked = [machine for machine in machines if machine.alive and machine.rank is not None]
+    launches = files.open_launches()
+    open_ranks = {rank for launch in launches for rank in launch.ranks}
+    lives = bool(ranked or open_ranks)
+    count = count_of(spec, max((*(m.rank or 0 for m in ranked), *open_ranks), default=-1) + 1)
+    undone = {launch.id for launch in launches if launch.is_undone(count, cloud.consistency_s)}
+    alive = {m.rank or 0: m for m in ranked if m.tags.get(LAUNCH) not in undone}
     cluster = requested_cluster(cloud.name, files.name, record, spec, lives=lives)
     boots_from = cluster.boots_from or spec_checks.boot_image(alive.values())
     cluster = replace(cluster, target=cloud.target, boots_from=boots_from)

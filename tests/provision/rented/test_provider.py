@@ -668,3 +668,41 @@ def test_up_ends_no_machine_that_another_computer_made_after_its_plan(
     assert sorted(machine.rank or 0 for machine in scene.world.living()) == [0, 1, 2, 3, 4]
     scene.up(count)  # a new plan names them
     assert len(scene.world.living()) == count
+
+
+def test_adopt_again_learns_machines_that_were_not_listed_yet(scene: Scene, second: Scene) -> None:
+    scene.clouds.one_request = True
+    machines = scene.up(3)
+    late = scene.world.machines[machines[2].id]
+    late.listed_at = math.inf
+    for listed_at in (math.inf, 0.0):
+        late.listed_at = listed_at
+        second.provider.adopt(Target(provider="oci"), scene.record.id)
+    assert [m.host_key for m in second.provider.find()] == [m.host_key for m in machines]
+    assert len(CloudState(second.folder).launches()) == 1
+
+
+def test_up_keeps_machines_of_its_interrupted_launch_that_another_computer_uses(
+    scene: Scene, second: Scene
+) -> None:
+    kill_after_send(scene, 3)
+    scene.clouds.clock.sleep(CONSISTENCY_S)
+    second.provider.adopt(Target(provider="oci"), scene.record.id)
+    machines = second.up(2)
+    files = CloudState(scene.folder)
+    (launch,) = files.launches()
+    files.save_launch(replace(launch, sent_at="2026-11-21T06:00:00+00:00"))
+    plan = scene.plan(2)
+    assert ([m.id for m in plan.keep], plan.end) == ([m.id for m in machines], ())
+    assert [m.id for m in scene.up(2)] == [m.id for m in machines]
+    assert [m.id for m in scene.world.living()] == [m.id for m in machines]
+
+
+def test_plan_names_machines_of_a_new_launch_that_is_undone(scene: Scene) -> None:
+    kill_after_send(scene, 3)
+    scene.clouds.clock.sleep(CONSISTENCY_S / 2)
+    (machine,) = scene.world.living()
+    plan = scene.plan(2)
+    assert ([m.rank for m in plan.create], plan.keep, plan.end) == ([0, 1], (), (machine.id,))
+    assert machine.id not in {m.id for m in scene.up(2)}
+    assert len(scene.world.living()) == 2

@@ -9,12 +9,15 @@ import yaml
 from support import a_machine, an_inventory
 
 from gpuctl.app import App
-from gpuctl.workflow.clusters.key import Access, import_key, may_start_program
+from gpuctl.errors import Usage
+from gpuctl.workflow.clusters.key import Access, export_key, import_key, may_start_program
 from inventories import codec
 from inventories.disk import sealed
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
+from provision.records import Zone
 from provision.rented.managed_kubernetes.api_server import ApiServer, kubeconfig, with_local_plugin
+from provision.rented.state import CloudState, Launch
 
 PASSPHRASE = "long enough 1"
 JOURNAL = '{"event":"up","provider":"aws","create":[]}\n'
@@ -91,3 +94,31 @@ def test_kubeconfig_keeps_nothing_but_address_and_authority() -> None:
     there["users"][0]["user"]["auth-provider"] = {"name": "gcp", "config": {"cmd-path": "id"}}
     there["clusters"][0]["cluster"]["proxy-url"] = "http://127.0.0.1"
     assert with_local_plugin(yaml.safe_dump(there)) == text
+
+
+def an_open_launch() -> Launch:
+    now = "2026-11-21T06:00:00+00:00"
+    return Launch(
+        id="ab12",
+        zone=Zone(name="a"),
+        ranks=(0,),
+        user="ubuntu",
+        host_keys=("ssh-ed25519 A",),
+        requests=({"token": "ab12"},),
+        began_at=now,
+        sent_at=now,
+        state="open",
+    )
+
+
+def test_interrupted_launch_is_neither_exported_nor_imported(app: App, tmp_path: Path) -> None:
+    launch = codec.dump(an_open_launch()).decode()
+    with pytest.raises(InvalidInput, match="has an interrupted launch"):
+        import_key(app, sealed_file(tmp_path, **{"launches/ab12.json": launch}), PASSPHRASE)
+    assert not app.store.clusters()
+    folder = app.store.cluster("default")
+    folder.save(an_inventory(provider="aws", region="us-east-1"))
+    CloudState(folder).save_launch(an_open_launch())
+    with pytest.raises(Usage, match="A launch of default was interrupted"):
+        export_key(app, tmp_path / "new.key", PASSPHRASE)
+    assert not (tmp_path / "new.key").exists()
