@@ -118,8 +118,8 @@ def _write(folder: ClusterFolder, access: Access, file: Path) -> Inventory:
     launches = [text for name, text in access.files.items() if LAUNCH.fullmatch(name)]
     if not all(codec.load(Launch, text.encode(), str(file)).settled for text in launches):
         raise InvalidInput(
-            f"'{file}' has an interrupted launch, and only one computer may complete it. Run `gpuctl up` on the other "
-            "one, then `gpuctl key export` again."
+            f"'{file}' has an interrupted launch, and only one computer may complete it. Run `gpuctl up` on the "
+            "other one, then `gpuctl key export` again."
         )
     contents = {name: _for_this_computer(name, text) for name, text in access.files.items()}
     folder.make()

@@ -63,8 +63,9 @@ def with_parts(request: TrainRequest, facts: "Mapping[str, Facts]") -> "Mapping[
 def folder_of_part(destination: str, request: TrainRequest, facts: "Facts") -> str:
     """Return the folder on a node that receives the files of a run.
 
-    Runs on parts of a node have copies of their own: no run changes the files of another, or gets its outputs.
+    Runs on parts of a node have copies of their own: no run changes the files of another, or gets its outputs. The
+    name is of a GPU, as nodes may share the folder.
     """
     if not request.gpus or request.built_in:
         return destination
-    return f"{destination}.gpu{facts.gpus[0]['index']}"
+    return f"{destination}.{facts.gpus[0]['uuid']}"
