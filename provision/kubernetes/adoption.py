@@ -14,9 +14,7 @@ from inventories.errors import CorruptFile
 from provision.errors import RefusedPlan
 from provision.kubernetes import ray_cluster
 from provision.kubernetes.api import NAMESPACE, SECRET, Api
-from provision.kubernetes.pods import Pods, rank_of
 from provision.kubernetes.record import KubernetesCluster, save
-from provision.waiting import Clock
 
 
 def clusters_in(api: Api) -> list[KubernetesCluster]:
@@ -25,7 +23,7 @@ def clusters_in(api: Api) -> list[KubernetesCluster]:
     return [cluster for document in namespaces if (cluster := _cluster_of(document)) is not None]
 
 
-def rebuild(api: Api, folder: ClusterFolder, cluster_id: str, clock: Clock) -> KubernetesCluster:
+def rebuild(api: Api, folder: ClusterFolder, cluster_id: str) -> KubernetesCluster:
     """Write the record and Ray's token of a cluster. Returns the record.
 
     Raises RefusedPlan if the namespace is missing.
@@ -39,8 +37,6 @@ def rebuild(api: Api, folder: ClusterFolder, cluster_id: str, clock: Clock) -> K
             f"{ray_cluster.CLUSTER_ID}={cluster_id} and gpuctl's record. Nothing was changed."
         )
     cluster = replace(matching[0], context=api.context, server=api.server)
-    ranked = [pod for pod in Pods(api, cluster, clock).workers() if rank_of(pod) is not None]
-    cluster = replace(cluster, count=len(ranked))
     secret = api.get(SECRET, ray_cluster.SECRET_NAME, cluster.namespace)
     save(folder, cluster)
     if secret is not None:

@@ -72,7 +72,9 @@ class KubernetesProvider(PodMachines):
         api = self._api(record, spec)
         pods = None if record is None else Pods(api, record, self._clock)
         machines = () if pods is None else pods.ranked()
-        existing = max(len(machines), record.count if record else 0)
+        # An interrupted `up`, or one of another computer, may have requested another number.
+        requested = pods.requested_count() if pods is not None else None
+        existing = max(len(machines), record.count if record else 0, requested or 0)
         count = spec.count if spec.count is not None else max(existing, 1)
         python = spec.python or (current.machines[0].python if current and current.machines else None)
         keep = tuple(replace(machine, python=python) for machine in machines if machine.rank < count)
@@ -86,8 +88,6 @@ class KubernetesProvider(PodMachines):
                 f"--max-cost can't be kept: {notes[-1]}. Nothing was created. Leave --max-cost out, or ask for "
                 "machines that the cluster's nodes have room for."
             )
-        # An interrupted `up` may have requested another number.
-        requested = pods.requested_count() if pods is not None else None
         settles = not missing and requested is not None and requested != count
         end = tuple(machine for machine in machines if machine.rank >= count)
         names = {machine.rank: machine.id for machine in (current.machines if current else ())}
@@ -144,7 +144,7 @@ class KubernetesProvider(PodMachines):
 
         The target's profile is the context.
         """
-        rebuild(self._connect(target.profile), self._folder, cluster_id, self._clock)
+        rebuild(self._connect(target.profile), self._folder, cluster_id)
 
     def admit_key(self, machine: Machine) -> str:  # noqa: ARG002
         """Return an empty clause: pods need no key."""

@@ -70,9 +70,9 @@ class Launch:
         return self.state in ("running", "undone")
 
     def is_undone(self, count: int, consistency_s: float) -> bool:
-        """Return whether an `up` to `count` machines undoes this launch whole: machines of it may still come up.
+        """Return whether an `up` to `count` machines undoes the whole launch, whose machines may still come up.
 
-        `consistency_s`: of the cloud. Later its machines are listed, and only those that no rank needs end.
+        `consistency_s`: of the cloud. Afterwards the cloud lists them all, and `up` ends the ranks beyond `count`.
         """
         age = datetime.now(UTC) - datetime.fromisoformat(self.sent_at)
         return self.state == "undoing" or (

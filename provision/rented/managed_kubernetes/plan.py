@@ -57,13 +57,26 @@ def make_plan(
     machines: Sequence[Machine],
     *,
     cidrs: tuple[str, ...],
+    requested: int = 0,
     unknown: str = "",
     notes: tuple[str, ...] = (),
 ) -> Plan:
     """Return the plan for an account. Raises RefusedPlan if the spec needs other machines.
 
-    `service`: `None` for an unknown account, as if it had no resource of ours. `cidrs`: ranges that will reach the
-    API server; `unknown`: reason why they are not known. `notes`: notes that the plan begins with.
+    Args:
+        traits: The service, as far as it is known without an account.
+        service: The account. `None`: an unknown one, as if it had no resource of ours.
+        files: The cluster's files.
+        record: The cluster's record. `None`: a new cluster.
+        spec: The request.
+        machines: The existing machines.
+        cidrs: Address ranges that will reach the API server.
+        requested: The number of machines that Kubernetes was asked for last; some may not exist yet.
+        unknown: Reason why `cidrs` are not known. Empty: they are.
+        notes: Notes that the plan begins with.
+
+    Raises:
+        RefusedPlan: the machines can't become those of the spec.
     """
     listed = () if service is None else service.cloud.resources()
     existing = [
@@ -74,7 +87,7 @@ def make_plan(
     kinds = {resource.kind for resource in existing}
     lives = bool(existing)
     cluster = requested_cluster(traits.name, files.name, record, spec, lives=lives)
-    count = count_now(spec, cluster, len(machines))
+    count = count_now(spec, cluster, max(len(machines), requested))
     if service is not None:
         profile = spec.profile or cluster.target.profile
         cluster = replace(cluster, target=replace(service.cloud.target, profile=profile))

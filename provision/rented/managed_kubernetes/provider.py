@@ -59,13 +59,14 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
         if unknown and let_in:
             notes.append(f"this computer's address is not known ({unknown}), so who is let in stays as it is")
             cidrs, unknown = let_in, ""
-        machines = current.machines if current else ()
+        machines, requested = current.machines if current else (), 0
         if let_in is not None and not set(cidrs) <= set(let_in):
             notes.append(f"the API server will let in {', '.join(cidrs)}, and not {', '.join(let_in)}")
         else:
             works = record is not None and service.server(record) is not None
             try:
                 machines = self._workers.find() if works else ()
+                requested = (self._workers.requested_count() if works else None) or 0
             except API_UNAVAILABLE as error:
                 notes.append(f"which pods there are is not known: {error}")
         return make_plan(
@@ -76,6 +77,7 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
             spec,
             machines,
             cidrs=cidrs,
+            requested=requested,
             unknown=unknown,
             notes=tuple(notes),
         )
@@ -146,12 +148,16 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
                 f"the API server lets in {', '.join(admitted) or 'no address'}, and this computer is "
                 f"{', '.join(outside)}: if it does not answer, add that address to {name} in the cloud's console"
             )
-        pods = self._workers.adopt(name, pod_cluster_id(cluster_id))
+        try:
+            pods = self._workers.adopt(name, pod_cluster_id(cluster_id))
+        except API_UNAVAILABLE as error:
+            raise LeftBehind(
+                f"{error} So the cluster can't be used from here yet: `gpuctl adopt` tries again, and `gpuctl reap "
+                f"{cluster_id}` removes it."
+            ) from error
         record = codec.from_json(CloudCluster, pods.request, f"the namespace {pods.namespace}")
         if record.id != cluster_id:
-            raise RefusedPlan(
-                f"The namespace {pods.namespace} is of another cluster, {record.id}. Nothing was changed."
-            )
+            raise RefusedPlan(f"The namespace {pods.namespace} is of another cluster, {record.id}.")
         self._files.save(replace(record, target=target, ssh_cidrs=admitted or record.ssh_cidrs))
 
     def admit_key(self, machine: Machine) -> str:  # noqa: ARG002

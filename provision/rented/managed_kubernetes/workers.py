@@ -84,7 +84,7 @@ class Workers(PodMachines):
     def adopt(self, context: str, cluster_id: str) -> KubernetesCluster:
         """Rebuild the record of the pods of another computer's cluster. `context`: of the kubeconfig here."""
         api = connect(context, kubeconfig=self._folder.kubeconfig_path, clock=self._clock)
-        return rebuild(api, self._folder, cluster_id, self._clock)
+        return rebuild(api, self._folder, cluster_id)
 
     def requested_count(self) -> int | None:
         """Return the number of workers that the RayCluster requests. `None`: no RayCluster."""

@@ -29,6 +29,7 @@ from provision.kubernetes.provider import KubernetesProvider, PodPlan
 from provision.kubernetes.ray_cluster import EFA, GPU, RANK
 from provision.kubernetes.record import load
 from provision.provider import Plan
+from provision.records import Target
 from tests.clocks import StepClock
 from tests.fakes.kube.api import KubeApi, kube_api
 
@@ -458,3 +459,17 @@ def test_pod_gets_no_rank_that_another_is_labelled_with() -> None:
         for rank, host in enumerate(("kept", "lost", "lost too"))
     ]  # fmt: skip
     assert replacements(machines, [saved, labelled, new]) == {2: new}
+
+
+def test_adopt_while_pods_come_up_keeps_their_number(
+    api: KubeApi, folder: ClusterFolder, tmp_path: Path
+) -> None:
+    up(folder)
+    record = load(folder)
+    assert record is not None
+    Pods(connect(None), record, StepClock()).apply(3, folder.ray_token())  # another `up` waits for these
+    second = Store(tmp_path / "second").cluster("default")
+    provider(second).adopt(Target(provider="kubernetes"), record.id)
+    for each in (folder, second):
+        plan = provider(each).plan(Spec(provider="kubernetes"), None)
+        assert ([machine.rank for machine in plan.create], plan.end) == ([2], ())
