@@ -122,3 +122,16 @@ def test_interrupted_launch_is_neither_exported_nor_imported(app: App, tmp_path:
     with pytest.raises(Usage, match="A launch of default was interrupted"):
         export_key(app, tmp_path / "new.key", PASSPHRASE)
     assert not (tmp_path / "new.key").exists()
+
+
+def test_import_that_was_cut_off_can_be_repeated(app: App, tmp_path: Path) -> None:
+    file = sealed_file(tmp_path)
+    folder = app.store.cluster("default")
+    folder.make()
+    folder.journal.path.write_text(JOURNAL.replace("aws", "oci"))
+    with pytest.raises(Usage, match="known here already"):
+        import_key(app, file, PASSPHRASE)
+    folder.journal.path.write_text(JOURNAL)
+    assert import_key(app, file, PASSPHRASE).cluster == "default"
+    with pytest.raises(Usage, match="known here already"):
+        import_key(app, file, PASSPHRASE)
