@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from gpuctl.app import App
 from gpuctl.command_results.clusters import ClusterStatus
 from gpuctl.errors import Attention, Declined, Usage
-from gpuctl.text import for_cluster
+from gpuctl.text import clean, for_cluster
 from gpuctl.workflow.clusters.accounts import prices_at
 from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.status import status_of
@@ -28,6 +28,9 @@ from provision.registry import load
 from provision.rented.scan import Scope, scan
 from provision.rented.state import CloudState
 from provision.rented.tagged_clusters import FoundCluster
+
+SHARED_NAMES = ("root", "ubuntu", "ec2-user", "opc", "admin", "unknown")
+"""Logins of images and containers, which say nothing of who uses them."""
 
 
 def adopt(app: App, scope: Scope, cluster_id: str | None, *, context: str | None = None) -> ClusterStatus:
@@ -85,29 +88,32 @@ def _chosen(
     app: App, scope: Scope, cluster_id: str | None, context: str | None
 ) -> tuple[Target, FoundCluster]:
     """Return the cluster that is meant, and its place."""
+    complete = True
     if context is not None:
         clusters, places = _in_context(context), f"the cluster of context {context}"
     else:
         result = scan(replace(scope, more_regions=app.config.region), prices_at(app))
         for place in result.problems:
             app.output.error(f"not looked at: {place}")
+        complete = not result.problems
         clusters = [
             (region.cloud.target, each) for region in result.scanned for each in region.contents.clusters
         ]
         places = ", ".join(str(region) for region in result.scanned)
     name = app.options.cluster if app.cluster_named else None
     meant = [pair for pair in clusters if cluster_id in (None, pair[1].id) and name in (None, pair[1].name)]
-    if len(meant) == 1:
-        _refuse_strangers(meant[0][1], named=cluster_id is not None)
-        return meant[0]
     if not meant:
         subject = f" {cluster_id or name}" if cluster_id or name else ""
         raise Usage(
             f"There is no cluster{subject} of gpuctl in {places}. --region and --profile look elsewhere, and "
             "--all-regions in every region."
         )
-    listing = "\n".join(f"  {each.id}: {_described(each)}" for _, each in meant)
-    raise Usage(f"{len(meant)} clusters can be meant:\n{listing}\nName one by its id: gpuctl adopt ID")
+    if len(meant) > 1:
+        listing = "\n".join(f"  {each.id}: {_described(each)}" for _, each in meant)
+        raise Usage(f"{len(meant)} clusters can be meant:\n{listing}\nName one by its id: gpuctl adopt ID")
+    if cluster_id is None:
+        refuse_doubtful(meant[0][1], only=name is not None or complete)
+    return meant[0]
 
 
 def _in_context(context: str) -> list[tuple[Target, FoundCluster]]:
@@ -137,13 +143,23 @@ def _in_context(context: str) -> list[tuple[Target, FoundCluster]]:
     ]
 
 
-def _refuse_strangers(cluster: FoundCluster, *, named: bool) -> None:
-    """Raise Usage for a cluster of another user, unless somebody `named` it by its id."""
-    if not named and cluster.owner.partition("@")[0] != owner().partition("@")[0]:
-        raise Usage(
-            f"The cluster {_described(cluster)}, is another user's. If it is yours, name it by its id: gpuctl adopt "
-            f"{cluster.id}"
-        )
+def refuse_doubtful(cluster: FoundCluster, *, only: bool) -> None:
+    """Raise Usage for a cluster that nobody named by its id, and that may not be the user's.
+
+    `only`: whether no other cluster can be meant, as far as all places answered.
+    """
+    user, mine = cluster.owner.partition("@")[0], owner()
+    if not only:
+        doubt = "is the only one that was found, and not every place could be looked at"
+    elif cluster.owner != mine and user in SHARED_NAMES:
+        doubt = f"may be anybody's, as many are called {user}"
+    elif user != mine.partition("@")[0]:
+        doubt = "is another user's"
+    else:
+        return
+    raise Usage(
+        f"The cluster {_described(cluster)}, {doubt}. If it is yours, name it by its id: gpuctl adopt {cluster.id}"
+    )
 
 
 def refuse_other(folder: ClusterFolder, cluster: FoundCluster) -> None:
@@ -164,7 +180,8 @@ def refuse_other(folder: ClusterFolder, cluster: FoundCluster) -> None:
 
 def _described(cluster: FoundCluster) -> str:
     machines = plural(len(cluster.machines), "machine")
-    return f"{cluster.name}, {cluster.provider} {cluster.region}, {machines}, made by {cluster.owner or 'somebody'}"
+    by = clean(cluster.owner) or "somebody"
+    return f"{clean(cluster.name)}, {cluster.provider} {cluster.region}, {machines}, made by {by}"
 
 
 def _ask(app: App, cluster: FoundCluster) -> None:

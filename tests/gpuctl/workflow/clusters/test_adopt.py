@@ -1,13 +1,16 @@
 """Test what `adopt` decides before it changes a file."""
 
 import json
+import socket
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import an_inventory
 
 from gpuctl.errors import Usage
-from gpuctl.workflow.clusters.adopt import refuse_other
+from gpuctl.workflow.clusters.adopt import refuse_doubtful, refuse_other
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import NewerFormat
 from provision.kubernetes.record import KubernetesCluster
@@ -84,3 +87,23 @@ def test_record_of_a_newer_gpuctl_is_refused_and_torn_one_is_not(folder: Cluster
         refuse_other(folder, found())
     record.write_text("{")
     refuse_other(folder, found())
+
+
+@pytest.mark.parametrize(
+    ("user", "made_by", "doubt"),
+    [
+        ("ada", "ada@desk", ""),
+        ("ada", "bob@desk", "is another user's"),
+        ("root", "root@elsewhere", "may be anybody's, as many are called root"),
+        ("root", f"root@{socket.gethostname()}", ""),
+    ],
+)
+def test_cluster_that_may_be_somebody_elses_needs_its_id(
+    monkeypatch: pytest.MonkeyPatch, user: str, made_by: str, doubt: str
+) -> None:
+    monkeypatch.setenv("LOGNAME", user)
+    cluster = replace(found(), owner=made_by)
+    with pytest.raises(Usage, match=doubt) if doubt else nullcontext():
+        refuse_doubtful(cluster, only=True)
+    with pytest.raises(Usage, match="not every place could be looked at"):
+        refuse_doubtful(cluster, only=False)
