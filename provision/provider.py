@@ -33,6 +33,8 @@ class Plan:
     spec: Spec
     provider: str
     region: str | None = None
+    account: str | None = None
+    """The account's id by the cloud. `None`: no account, or not known."""
     create: tuple[PlannedMachine, ...]
     keep: tuple[Machine, ...]
     """Existing machines that stay; their `python` is the spec's if that names one."""

@@ -233,8 +233,10 @@ class CostResult:
     since: str
     clusters: tuple[ClusterCost, ...]
     days: tuple[DayCost, ...]
-    usd: float
-    """Of all clusters, as far as it is known."""
+    usd: float | None
+    """Of all clusters, as far as it is known. `None`: that of no cluster is."""
+    complete: bool
+    """False: the sum and the days are the least, as a price or a place is not known."""
     unknown: tuple[str, ...]
     """Sentences on places that did not answer: they may have more clusters."""
 

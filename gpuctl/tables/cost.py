@@ -49,8 +49,9 @@ def cost_table(result: CostResult) -> RenderableType:
         for cost in result.clusters
         if cost.unknown
     ]
-    incomplete = result.unknown or any(cost.usd is None for cost in result.clusters)
-    prefix = "at least " if incomplete else "about " if notes else ""
+    prefix = "about " if notes else ""
+    if not result.complete:
+        prefix = "" if result.usd is None else "at least "
     total = f"{prefix}{text.spent(result.usd)} since {result.since[:10]}, {plural(len(result.clusters), 'cluster')}"
     return Group(
         table,

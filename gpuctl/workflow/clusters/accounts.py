@@ -26,6 +26,22 @@ class Accounts:
     passed_over: tuple[Failed, ...] = ()
     """Places without a right to list: the user could not make machines there now."""
 
+    @property
+    def answered(self) -> set[tuple[str, str | None, str | None]]:
+        """Return provider, region and account of the places that were listed in full."""
+        listed = {place_of(region.cloud.target) for region in self.regions}
+        return listed - {place_of(failure.target) for failure in self.passed_over}
+
+    def knows(self, cluster: CloudCluster) -> bool:
+        """Return whether the cluster, if it exists, is among the clusters."""
+        listed = {_place(region.cloud.target) for region in self.regions}
+        return place_of(cluster.target) in self.answered or _place(cluster.target) in listed
+
+
+def place_of(target: Target) -> tuple[str, str | None, str | None]:
+    """Return the provider, the region and the account of a target."""
+    return target.provider, target.region, target.account
+
 
 def scan_accounts(app: App, *more: Target) -> Accounts:
     """Scan every region of each cloud's default account, and of the accounts of clusters here.

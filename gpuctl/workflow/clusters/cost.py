@@ -21,7 +21,7 @@ from provision.clouds import describe as describe_cloud
 from provision.pricing import ledger
 from provision.pricing.ledger import Rate, Span
 from provision.pricing.plan_price import PlanPrice
-from provision.records import CloudCluster, Target, read_time
+from provision.records import CloudCluster, read_time
 from provision.rented.tagged_clusters import FoundCluster
 
 P = ParamSpec("P")
@@ -91,10 +91,26 @@ def record_removal(app: App, folder: ClusterFolder, machines: Sequence[Machine])
         known = [start]
     if known and not known[-1].ended:
         last = known[-1]
+        if len(machines) > last.machines:
+            last = _with_more_machines(last, machines)
+            ledger.record(app.store.home, last)
         ends = read_time(last.ends_at)
         vanished = bool(last.machines) and not machines and (ends is None or ends > now)
         unknown = "Its machines had ended before `gpuctl down`, at an unknown time." if vanished else ""
         ledger.record(app.store.home, ledger.end_of(last, now, unknown))
+
+
+def _with_more_machines(last: Rate, machines: Sequence[Machine]) -> Rate:
+    """Return the rate of a cluster whose `up` was cut off before it recorded its new machines."""
+    launched = [machine.launched_at for machine in machines if machine.launched_at]
+    each_usd = last.hourly_usd / last.machines if last.hourly_usd is not None and last.machines else None
+    return replace(
+        last,
+        since=min((at for at in launched if at > last.since), default=last.since),
+        machines=len(machines),
+        hourly_usd=None if each_usd is None else each_usd * len(machines),
+        unknown="An interrupted `up` made more machines, which count with the price of the others.",
+    )
 
 
 def _price_here(app: App, folder: ClusterFolder, cluster: CloudCluster, count: int) -> float | None:
@@ -154,11 +170,13 @@ def cost_of_clusters(app: App, since: datetime) -> CostResult:
     runs = _runs(app, since)
     clusters = tuple(_document(cost, runs) for cost in costs)
     days = ledger.by_day(span for cost in costs for span in cost.spans)
+    known = [cluster.usd for cluster in clusters if cluster.usd is not None]
     return CostResult(
         since=_text(since),
         clusters=clusters,
         days=tuple(DayCost(day=day, usd=usd) for day, usd in days.items()),
-        usd=round(sum(cluster.usd or 0.0 for cluster in clusters), 4),
+        usd=round(sum(known), 4) if known or not clusters else None,
+        complete=not accounts.problems and not any(cost.open for cost in costs),
         unknown=tuple(map(str, accounts.problems)),
     )
 
@@ -187,8 +205,7 @@ def spans_of_clusters(
     `rates`: the ledger before the scan. A cluster that its account does not have any more counts until now.
     """
     existing = {cluster.id: cluster for cluster in accounts.clusters}
-    answered = {_place(region.cloud.target) for region in accounts.regions}
-    answered -= {_place(failure.target) for failure in accounts.passed_over}
+    answered = accounts.answered
     results = []
     for cluster_id in dict.fromkeys((*rates, *existing)):
         known, open_, missing = list(rates.get(cluster_id, ())), [], ""
@@ -219,10 +236,6 @@ def spans_of_clusters(
                 )
             )
     return tuple(sorted(results, key=lambda cost: cost.spans[0].begin))
-
-
-def _place(target: Target) -> tuple[str, str | None, str | None]:
-    return target.provider, target.region, target.account
 
 
 def _is_billed(last: Rate, now: datetime) -> bool:

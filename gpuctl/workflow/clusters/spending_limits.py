@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from gpuctl.app import App
 from gpuctl.text import clean, with_tilde
 from gpuctl.workflow.clusters.accounts import Accounts, cloud_record, scan_accounts
+from gpuctl.workflow.clusters.bill import ending_of
 from gpuctl.workflow.clusters.cost import ClusterSpans, spans_of_clusters
 from gpuctl.workflow.clusters.limits import limits_of
 from inventories.disk import lock
@@ -94,7 +95,7 @@ def checks(app: App, folder: ClusterFolder, plan: Plan) -> tuple[Check, ...]:
     target = record.target if record else Target(provider=plan.provider, profile=plan.spec.profile)
     rates = ledger.rates(app.store.home) if config.max_usd_per_month is not None else {}
     accounts = scan_accounts(app, target)
-    existing = existing_costs(accounts, plan, record.id if record else None)
+    existing = existing_costs(accounts, plan, record.id if record else None, not_asked(app, accounts, folder))
     elastic = plan.spec.max_count is not None or limits_of(folder) is not None
     usd = most_hourly_usd(plan, elastic=elastic)
     source = with_tilde(str(app.config_path))
@@ -135,13 +136,36 @@ class ExistingCosts:
         return f" In the accounts now:{''.join(lines)}" if lines else ""
 
 
-def existing_costs(accounts: Accounts, plan: Plan, cluster_id: str | None) -> ExistingCosts:
-    """Return the costs of all but the plan's cluster. `cluster_id`: its id, if it exists."""
+def not_asked(app: App, accounts: Accounts, own: ClusterFolder) -> tuple[str, ...]:
+    """Return a sentence for each cluster here, but for `own`, that may be billed in an account that was not asked."""
+    now, found = datetime.now(UTC), {cluster.id for cluster in accounts.clusters}
+    sentences = []
+    for folder in app.store.clusters():
+        record = cloud_record(folder)
+        if record is None or folder == own or record.id in found or accounts.knows(record):
+            continue
+        target = record.target
+        ends = read_time(ending_of(folder, target.provider))
+        if ends is None or ends > now:
+            sentences.append(
+                f"The cluster {folder.name} is at {target.provider} {target.region}, in the account "
+                f"{target.account or 'that made it'}, which was not asked: set up its credentials."
+            )
+    return tuple(sentences)
+
+
+def existing_costs(
+    accounts: Accounts, plan: Plan, cluster_id: str | None, not_asked: tuple[str, ...] = ()
+) -> ExistingCosts:
+    """Return the costs of all but the plan's cluster. `cluster_id`: its id, if it exists.
+
+    `not_asked`: sentences on clusters that no place has.
+    """
     clusters = tuple(cluster for cluster in accounts.clusters if cluster.id != cluster_id)
     networks = [
         region.contents.network_hourly_usd
         for region in accounts.regions
-        if not (plan.price.network_usd and region.cloud.target.region == plan.region)
+        if not (plan.price.network_usd and _is_of(region.cloud.target, plan))
     ]
     silent = [f"{str(place).removesuffix('.')}." for place in accounts.problems]
     if len(silent) > MAX_NAMED:
@@ -150,8 +174,13 @@ def existing_costs(accounts: Accounts, plan: Plan, cluster_id: str | None) -> Ex
     return ExistingCosts(
         clusters=clusters,
         network_hourly_usd=sum(networks),
-        unknown=tuple(dict.fromkeys((*silent, *priceless))),
+        unknown=tuple(dict.fromkeys((*silent, *not_asked, *priceless))),
     )
+
+
+def _is_of(target: Target, plan: Plan) -> bool:
+    """Return whether the plan's network is in this place."""
+    return target.region == plan.region and plan.account in (None, target.account)
 
 
 def most_hourly_usd(plan: Plan, *, elastic: bool) -> float | None:

@@ -52,6 +52,7 @@ def base_plan(
         spec=spec,
         provider=provider,
         region=cluster.target.region,
+        account=cluster.target.account,
         create=create,
         keep=keep,
         end=end,

@@ -27,6 +27,7 @@ RESULT = CostResult(
     clusters=(ENDED,),
     days=(DayCost(day="2026-11-20", usd=24.06),),
     usd=24.06,
+    complete=True,
     unknown=(),
 )
 
@@ -57,8 +58,9 @@ list prices, without taxes, traffic and discounts; times are UTC"""
 
 
 def test_cost_table_says_what_is_a_gap() -> None:
-    gap = shown(replace(RESULT, clusters=(ENDED, SPOT)))
+    gap = shown(replace(RESULT, clusters=(ENDED, SPOT), complete=False))
     assert "at least $24.06 since 2026-11-01, 2 clusters\nspot: Its price is a gap." in gap
+    assert "- since 2026-11-01" in shown(replace(RESULT, clusters=(SPOT,), usd=None, complete=False))
     bounded = shown(replace(RESULT, clusters=(replace(ENDED, unknown="It ended earlier."),)))
     assert "about $24.06 since" in bounded
     assert shown(replace(RESULT, clusters=())) == "nothing was billed since 2026-11-01, as far as is known"

@@ -165,6 +165,18 @@ def test_machines_that_vanished_before_down_are_a_gap(app: App) -> None:
     assert cost.unknown == "Its machines had ended before `gpuctl down`, at an unknown time."
 
 
+def test_machines_of_an_interrupted_growth_count_from_their_launch(app: App) -> None:
+    folder = app.store.cluster("default")
+    CloudState(folder).save(RECORD)
+    ledger.record(app.store.home, RATE)
+    later = (BEGAN + timedelta(hours=1)).isoformat()
+    machines = [a_machine(launched_at=at) for at in (BEGAN.isoformat(), later, later, later)]
+    record_removal(app, folder, machines)
+    _, grown, end = ledger.rates(app.store.home)["0a1b"]
+    assert (grown.since, grown.machines, grown.hourly_usd, end.ended) == (later, 4, 24.0, True)
+    assert grown.unknown.startswith("An interrupted `up` made more machines")
+
+
 def test_a_torn_ledger_is_reported_and_stops_no_removal(app: App, capsys: pytest.CaptureFixture[str]) -> None:
     folder = app.store.cluster("default")
     CloudState(folder).save(RECORD)

@@ -2,17 +2,33 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from gpuctl.app import App
+from gpuctl.workflow.clusters.accounts import Accounts
 from gpuctl.workflow.clusters.cost import ClusterSpans
-from gpuctl.workflow.clusters.spending_limits import ExistingCosts, check_hourly, check_month, most_hourly_usd
+from gpuctl.workflow.clusters.spending_limits import (
+    ExistingCosts,
+    check_hourly,
+    check_month,
+    existing_costs,
+    most_hourly_usd,
+    not_asked,
+)
 from inventories.specs.spec import Spec
+from provision.errors import Denied
 from provision.pricing.ledger import Rate, Span
 from provision.pricing.plan_price import PlanPrice
 from provision.provider import Plan, PlannedMachine
-from provision.rented.tagged_clusters import FoundCluster
+from provision.records import CloudCluster, Target
+from provision.rented.interface import Cloud
+from provision.rented.scan import Failed, Scanned
+from provision.rented.state import CloudState
+from provision.rented.tagged_clusters import FoundCluster, RegionContents
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 END = datetime(2026, 12, 1, tzinfo=UTC)
@@ -108,3 +124,48 @@ def test_a_cluster_whose_runs_start_machines_counts_with_all_of_them() -> None:
     assert most_hourly_usd(elastic, elastic=True) == 20.0
     assert most_hourly_usd(plan(), elastic=True) is None
     assert most_hourly_usd(plan(), elastic=False) == 5.0
+
+
+def test_a_cluster_here_in_an_account_that_was_not_asked_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    app = App()
+    target = Target(provider="aws", region="us-east-1", account="1234", compartment="mine")
+    for number, name in enumerate(("own", "other")):
+        folder = app.store.cluster(name)
+        folder.journal.append("up", provider="aws")
+        CloudState(folder).save(
+            CloudCluster(
+                name=name,
+                id=str(number),
+                owner="",
+                created_at="2026-11-20",
+                target=target,
+                shape="g5.12xlarge",
+            )
+        )
+    empty = Accounts(regions=(), clusters=(), problems=())
+    own = app.store.cluster("own")
+    (sentence,) = not_asked(app, empty, own)
+    assert sentence.startswith(
+        "The cluster other is at aws us-east-1, in the account 1234, which was not asked"
+    )
+    assert existing_costs(empty, plan(), None, (sentence,)).unknown == (sentence,)
+    assert not_asked(app, replace(empty, clusters=(replace(FOUND, id="1"),)), own) == ()
+    closed = Failed(target=replace(target, compartment="closed"), error=Denied("No."), passed_over=True)
+    listed = Accounts(regions=(region_at(target),), clusters=(), problems=(), passed_over=(closed,))
+    assert not_asked(app, listed, own) == ()
+
+
+def region_at(target: Target, network_usd: float = 0.0) -> Scanned:
+    contents = RegionContents(clusters=(), network=(), network_hourly_usd=network_usd)
+    return Scanned(cloud=cast("Cloud", SimpleNamespace(target=target)), contents=contents)
+
+
+def test_the_network_of_another_account_in_the_same_region_counts() -> None:
+    here = Target(provider="aws", region="us-east-1", account="1234")
+    regions = (region_at(here, 0.05), region_at(replace(here, account="5678"), 0.07))
+    accounts = Accounts(regions=regions, clusters=(), problems=())
+    private = plan(price=PlanPrice(machines_usd=5.0, network_usd=0.05), account="1234")
+    assert existing_costs(accounts, private, None).network_hourly_usd == 0.07
