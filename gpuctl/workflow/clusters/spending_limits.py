@@ -136,13 +136,13 @@ class ExistingCosts:
         return f" In the accounts now:{''.join(lines)}" if lines else ""
 
 
-def not_asked(app: App, accounts: Accounts, own: ClusterFolder) -> tuple[str, ...]:
-    """Return a sentence for each cluster here, but for `own`, that may be billed in an account that was not asked."""
-    now, found = datetime.now(UTC), {cluster.id for cluster in accounts.clusters}
+def not_asked(app: App, accounts: Accounts, planned: ClusterFolder) -> tuple[str, ...]:
+    """Return a sentence for each cluster here, but for `planned`, that may be billed in an account that was not asked."""
+    now, listed = datetime.now(UTC), {cluster.id for cluster in accounts.clusters}
     sentences = []
     for folder in app.store.clusters():
         record = cloud_record(folder)
-        if record is None or folder == own or record.id in found or accounts.knows(record):
+        if record is None or folder == planned or record.id in listed or accounts.knows(record):
             continue
         target = record.target
         ends = read_time(ending_of(folder, target.provider))

@@ -59,14 +59,14 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
         if unknown and let_in:
             notes.append(f"this computer's address is not known ({unknown}), so who is let in stays as it is")
             cidrs, unknown = let_in, ""
-        machines, requested = current.machines if current else (), 0
+        machines, pods = current.machines if current else (), 0
         if let_in is not None and not set(cidrs) <= set(let_in):
             notes.append(f"the API server will let in {', '.join(cidrs)}, and not {', '.join(let_in)}")
         else:
             works = record is not None and service.server(record) is not None
             try:
                 machines = self._workers.find() if works else ()
-                requested = (self._workers.requested_count() if works else None) or 0
+                pods = (self._workers.requested_count() if works else None) or 0
             except API_UNAVAILABLE as error:
                 notes.append(f"which pods there are is not known: {error}")
         return make_plan(
@@ -77,7 +77,7 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
             spec,
             machines,
             cidrs=cidrs,
-            requested=requested,
+            requested=pods,
             unknown=unknown,
             notes=tuple(notes),
         )
