@@ -177,16 +177,19 @@ class CloudProvider(RentedProvider[Cloud]):
         journal = self._files.cluster_folder.journal
         public_key = ensure_key(self._files.cluster_folder.key_path)
         admitted = cloud.ssh_cidrs(cluster)
+        self._files.save(replace(cluster, ssh_cidrs=admitted))
         missing = missing_ranges(caller_address.caller_cidrs(cluster.ssh_cidr), admitted)
+        if cluster.ssh_cidr is not None:
+            say(f"SSH is let in from {cluster.ssh_cidr}: elsewhere, --ssh-cidr of `gpuctl up` changes that")
         if not missing:
             return
         cluster = replace(cluster, ssh_cidrs=(*admitted, *missing))
-        self._files.save(cluster)
         say(f"letting SSH in from {', '.join(missing)}, too …")
         with self._files.network_lock(cluster.target, "adopt", say):
             cloud.prepare(
                 cluster, cloud.offer(cluster), public_key, self._ensure(cloud, cluster, journal, say)
             )
+        self._files.save(cluster)
 
     def admit_key(self, machine: Machine) -> str:
         """Have the cloud let this cluster's key log in: see `provision.provider.AdoptingProvider`."""

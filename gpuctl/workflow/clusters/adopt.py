@@ -1,5 +1,6 @@
 """`adopt`: take over a cluster of another computer, by its tags and the rights of the account."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from gpuctl.workflow.machines.setup_state import READY
 from gpuctl.workflow.runs.found_runs import find_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, InventoryError
-from inventories.machine import Inventory
+from inventories.machine import Inventory, Machine
 from inventories.text import plural
 from provision.kubernetes.record import load as load_pod_record
 from provision.owner import owner
@@ -135,7 +136,7 @@ def _in_context(context: str) -> list[tuple[Target, FoundCluster]]:
                 resources=(),
                 since=cluster.created_at,
                 expires_at=None,
-                hourly_usd=0.0,
+                hourly_usd=None,
             ),
         )
         for cluster in clusters_in(connect(context))
@@ -195,15 +196,23 @@ def _inventory(folder: ClusterFolder, provider: Provider, cluster: FoundCluster)
         before = folder.load() if folder.exists() else None
     except InventoryError:
         before = None
-    machines = provider.find()
+    return inventory_of(folder.name, provider.find(), cluster, before)
+
+
+def inventory_of(
+    name: str, machines: Sequence[Machine], cluster: FoundCluster, before: Inventory | None
+) -> Inventory:
+    """Return the inventory of these machines: with known values of `before`, and its price if they are the same."""
     known = {machine.id: machine for machine in before.machines} if before else {}
+    same = before is not None and known.keys() == {machine.id for machine in machines}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     return Inventory(
-        cluster=folder.name,
+        cluster=name,
         provider=cluster.provider,
         region=None if cluster.provider == "kubernetes" else cluster.region,
         shape=machines[0].shape if machines else None,
-        hourly_usd=cluster.hourly_usd,
-        created_at=cluster.since or datetime.now(UTC).isoformat(timespec="seconds"),
+        hourly_usd=before.hourly_usd if before and same else cluster.most_hourly_usd,
+        created_at=before.created_at if before else cluster.since or now,
         machines=tuple(
             replace(machine, gpus=known[machine.id].gpus, python=known[machine.id].python)
             if machine.id in known

@@ -137,7 +137,7 @@ class ExistingCosts:
 
 
 def not_asked(app: App, accounts: Accounts, planned: ClusterFolder) -> tuple[str, ...]:
-    """Return a sentence for each cluster here, but for `planned`, that may be billed in an account that was not asked."""
+    """Return a sentence for each cluster here, but `planned`, that an account that was not asked may bill."""
     now, listed = datetime.now(UTC), {cluster.id for cluster in accounts.clusters}
     sentences = []
     for folder in app.store.clusters():

@@ -706,3 +706,16 @@ def test_plan_names_machines_of_a_new_launch_that_is_undone(scene: Scene) -> Non
     assert ([m.rank for m in plan.create], plan.keep, plan.end) == ([0, 1], (), (machine.id,))
     assert machine.id not in {m.id for m in scene.up(2)}
     assert len(scene.world.living()) == 2
+
+
+@pytest.mark.usefixtures("address_service")
+def test_adopt_records_this_computers_address_once_it_is_let_in(scene: Scene, second: Scene) -> None:
+    scene.up(2, ssh_cidr=None)
+    (nsg,) = scene.world.there("nsg")
+    scene.world.ssh_cidrs[nsg.id] = (ELSEWHERE,)
+    scene.world.on("prepare", Killed())
+    with pytest.raises(Killed):
+        second.provider.adopt(Target(provider="oci"), scene.record.id)
+    assert second.record.ssh_cidrs == let_in(scene) == (ELSEWHERE,)
+    second.provider.adopt(Target(provider="oci"), scene.record.id)
+    assert second.record.ssh_cidrs == let_in(scene) == (ELSEWHERE, HERE)

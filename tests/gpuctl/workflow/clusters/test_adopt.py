@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import an_inventory
+from support import a_machine, an_inventory
 
 from gpuctl.errors import Usage
-from gpuctl.workflow.clusters.adopt import refuse_doubtful, refuse_other
+from gpuctl.workflow.clusters.adopt import inventory_of, refuse_doubtful, refuse_other
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import NewerFormat
 from provision.kubernetes.record import KubernetesCluster
@@ -107,3 +107,14 @@ def test_cluster_that_may_be_somebody_elses_needs_its_id(
         refuse_doubtful(cluster, only=True)
     with pytest.raises(Usage, match="not every place could be looked at"):
         refuse_doubtful(cluster, only=False)
+
+
+def test_price_of_an_inventory_stays_with_its_machines() -> None:
+    cluster = replace(found(), most_hourly_usd=1.1, since="2026-11-21T06:00:00+00:00")
+    first = inventory_of("default", [a_machine()], cluster, None)
+    assert (first.hourly_usd, first.created_at) == (1.1, cluster.since)
+    before = replace(first, hourly_usd=1.05, created_at="2026-11-20T06:00:00+00:00")
+    again = inventory_of("default", [a_machine()], cluster, before)
+    assert (again.hourly_usd, again.created_at) == (1.05, before.created_at)
+    other = inventory_of("default", [a_machine(), a_machine(id="i-2", rank=1)], cluster, before)
+    assert (other.hourly_usd, other.created_at) == (1.1, before.created_at)
