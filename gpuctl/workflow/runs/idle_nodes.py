@@ -93,7 +93,13 @@ def refuse_to_end_busy(
         _refuse_to_end_silent(folder, silent, unfinished)
         # A shared home folder outlives the machine.
         states = {name: replace(state, begun=()) for name, state in _occupancies(nodes, None).items()}
-        first = nodes.get(min(machines, key=lambda machine: machine.rank).name)
+        first_name = min(machines, key=lambda machine: machine.rank).name
+        first = nodes.get(first_name)
+        if first is None:
+            raise Usage(
+                f"{first_name} does not answer, and it has the queue: entries may need {listed(sorted(names))}. No "
+                "machine was ended. Run `gpuctl up` without --count first, which replaces it if it has ended."
+            )
         waiting = entries_on(folder, queue_of(folder, first), names)
     if busy := {name: run for name, run in _busy(store, states).items() if name in names}:
         runs = ", ".join(f"{name} has the active run {run}" for name, run in busy.items())
