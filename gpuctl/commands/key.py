@@ -55,11 +55,16 @@ def command(app: App, passphrase_file: Path | None, action: Literal["export", "i
 
 
 def _passphrase(app: App, file: Path | None, *, twice: bool) -> str:
-    """Return the passphrase from the file, the environment or the terminal. Raises InvalidInput for a short one."""
+    """Return the passphrase from the file, the environment or the terminal. Raises InvalidInput for a short one.
+
+    Raises Usage for a file that others can read.
+    """
+    from gpuctl.option_table.values import private_text
     from inventories.disk.sealed import check_passphrase
 
     if file is not None:
-        return check_passphrase(file.read_text().partition("\n")[0].rstrip("\r"))
+        text = private_text(file, f"--passphrase-file {file}")
+        return check_passphrase(text.partition("\n")[0].rstrip("\r"))
     passphrase = os.environ.get(VARIABLE)
     return check_passphrase(
         app.output.ask_secret("Passphrase", twice=twice) if passphrase is None else passphrase

@@ -178,15 +178,20 @@ def notify_targets(texts: Sequence[str]) -> tuple[str, ...]:
 
 def _targets_in(path: Path) -> list[str]:
     """Return the targets in a file, one a line. Raises Usage for a file that others can read."""
+    lines = [line.strip() for line in private_text(path, f"--notify @{path}").splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def private_text(path: Path, option: str) -> str:
+    """Return the text of a file with secrets. `option`: as a person wrote it. Raises Usage, without any secret."""
     try:
         if path.stat().st_mode & 0o077:
-            raise Usage(
-                f"--notify @{path}: others can read this file, and it holds secrets: chmod 600 {path}"
-            )
-        lines = [line.strip() for line in path.read_text().splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise Usage(f"--notify @{path} can't be read: {error}") from error
-    return [line for line in lines if line and not line.startswith("#")]
+            raise Usage(f"{option}: others can read this file, and it holds secrets: chmod 600 {path}")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Usage(f"{option} can't be read: it is no text in UTF-8") from error
+    except OSError as error:
+        raise Usage(f"{option} can't be read: {error}") from error
 
 
 def gpu_fraction(value: str) -> float:

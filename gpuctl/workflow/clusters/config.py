@@ -64,7 +64,7 @@ def change(app: App, key: str, words: Sequence[str]) -> None:
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
     files.private_dir(path.parent)
-    files.write_atomic(path, text.encode())
+    files.write_atomic(path.resolve(), text.encode())  # it may be a link into somebody's dotfiles
     app.__dict__.pop("config", None)
     text = _written(_without_secrets(key, value)) or "not set"
     app.output.say(f"{key}: {text} ({with_tilde(str(path))})")
@@ -107,7 +107,10 @@ def _without_secrets(key: str, value: object) -> object:
     if key != NOTIFY or value is None:
         return value
     texts = value if isinstance(value, list) else [value]
-    return [text if text.startswith("@") else shown(parse(text)) for text in map(str, texts)]
+    try:
+        return [text if text.startswith("@") else shown(parse(text)) for text in map(str, texts)]
+    except ValueError as error:
+        raise InvalidInput(f"{NAME}: {NOTIFY}: {error}.") from error
 
 
 def _written(value: object) -> str:

@@ -42,6 +42,8 @@ def export_key(app: App, file: Path, passphrase: str) -> KeyFile:
     folder = app.store.cluster(app.options.cluster)
     if file.exists():
         raise Usage(f"'{file}' exists. Name another file, or remove it.")
+    if not file.parent.is_dir():
+        raise Usage(f"There is no folder '{file.parent}' for '{file.name}'. Make it first.")
     with folder.lock("key export", on_wait=app.output.say):
         inventory = load_inventory(folder, empty=True)
         _refuse_own_machines(inventory)

@@ -73,3 +73,21 @@ def test_targets_of_notifications_are_secrets(path: Path, capsys: pytest.Capture
     path.chmod(0o644)
     with pytest.raises(Usage, match="others can read this file"):
         default_targets(App())
+
+
+def test_wrong_target_in_the_file_is_a_sentence(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.parent.mkdir()
+    path.write_text("notify: foo\n")
+    for words in (["config"], ["config", "--json"]):
+        assert cli.main(words) == 2
+        assert "config.yaml: notify: " in capsys.readouterr().err
+
+
+def test_change_follows_a_link_to_the_file(path: Path) -> None:
+    path.parent.mkdir()
+    file = path.parent.parent / "dotfiles.yaml"
+    file.write_text("ttl: 8h\n")
+    path.symlink_to(file)
+    assert cli.main(["config", "set", "max_hourly_usd", "40"]) == 0
+    assert path.is_symlink()
+    assert App().config == Config(max_hourly_usd=40.0, ttl_s=28800.0)

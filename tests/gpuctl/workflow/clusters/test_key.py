@@ -9,6 +9,7 @@ import yaml
 from support import a_machine, an_inventory
 
 from gpuctl.app import App
+from gpuctl.command_line import cli
 from gpuctl.errors import Usage
 from gpuctl.workflow.clusters.key import Access, export_key, import_key, may_start_program
 from inventories import codec
@@ -135,3 +136,20 @@ def test_import_that_was_cut_off_can_be_repeated(app: App, tmp_path: Path) -> No
     assert import_key(app, file, PASSPHRASE).cluster == "default"
     with pytest.raises(Usage, match="known here already"):
         import_key(app, file, PASSPHRASE)
+
+
+def test_passphrase_file_has_to_be_text_of_its_owner_alone(
+    app: App, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app.store.cluster("default").save(an_inventory(provider="aws", region="us-east-1"))
+    file = tmp_path / "passphrase"
+    file.write_bytes(b"\xff\xfe long enough\n")
+    for mode, problem in ((0o600, "it is no text in UTF-8"), (0o644, "others can read this file")):
+        file.chmod(mode)
+        assert cli.main(["key", "export", str(tmp_path / "k"), "--passphrase-file", str(file)]) == 2
+        assert problem in capsys.readouterr().err
+    file.write_text("long enough 1")
+    file.chmod(0o600)
+    words = ["key", "export", str(tmp_path / "no" / "k"), "--passphrase-file", str(file)]
+    assert cli.main(words) == 2
+    assert "There is no folder" in capsys.readouterr().err
