@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 

@@ -6,7 +6,6 @@ cloud's API gives it out, so the host key is pinned without trust in the network
 
 import ipaddress
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from inventories import codec

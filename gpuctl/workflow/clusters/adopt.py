@@ -152,10 +152,10 @@ def refuse_doubtful(cluster: FoundCluster, *, only: bool) -> None:
     user, mine = cluster.owner.partition("@")[0], owner()
     if not only:
         doubt = "is the only one that was found, and not every place could be looked at"
-    elif cluster.owner != mine and user in SHARED_NAMES:
-        doubt = f"may be anybody's, as many are called {user}"
     elif user != mine.partition("@")[0]:
         doubt = "is another user's"
+    elif cluster.owner != mine and user in SHARED_NAMES:
+        doubt = f"may be anybody's, as many are called {user}"
     else:
         return
     raise Usage(

@@ -6,7 +6,6 @@ sent again unchanged, and a failed one is removed before the next zone is tried.
 
 import secrets
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from inventories import codec

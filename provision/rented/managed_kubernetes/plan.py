@@ -63,20 +63,9 @@ def make_plan(
 ) -> Plan:
     """Return the plan for an account. Raises RefusedPlan if the spec needs other machines.
 
-    Args:
-        traits: The service, as far as it is known without an account.
-        service: The account. `None`: an unknown one, as if it had no resource of ours.
-        files: The cluster's files.
-        record: The cluster's record. `None`: a new cluster.
-        spec: The request.
-        machines: The existing machines.
-        cidrs: Address ranges that will reach the API server.
-        requested: The number of machines that Kubernetes was asked for last; some may not exist yet.
-        unknown: Reason why `cidrs` are not known. Empty: they are.
-        notes: Notes that the plan begins with.
-
-    Raises:
-        RefusedPlan: the machines can't become those of the spec.
+    `service`: `None` for an unknown account, as if it had no resource of ours. `cidrs`: ranges that will reach the
+    API server; `unknown`: reason why they are not known. `requested`: machines that Kubernetes was asked for last.
+    `notes`: notes that the plan begins with.
     """
     listed = () if service is None else service.cloud.resources()
     existing = [

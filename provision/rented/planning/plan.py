@@ -133,7 +133,7 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
     launches = files.open_launches()
     open_ranks = {rank for launch in launches for rank in launch.ranks}
     lives = bool(ranked or open_ranks)
-    count = count_of(spec, max((*(m.rank or 0 for m in ranked), *open_ranks), default=-1) + 1)
+    count = spec_checks.count_of(spec, max((*(m.rank or 0 for m in ranked), *open_ranks), default=-1) + 1)
     undone = {launch.id for launch in launches if launch.is_undone(count, cloud.consistency_s)}
     alive = {m.rank or 0: m for m in ranked if m.tags.get(LAUNCH) not in undone}
     cluster = requested_cluster(cloud.name, files.name, record, spec, lives=lives)
