@@ -53,10 +53,10 @@ def states(gpuctl: Gpuctl) -> list[str]:
     return [entry["state"] for entry in gpuctl.ok("queue", "ls", "--json").json["entries"]]
 
 
-def wait_until_empty(gpuctl: Gpuctl) -> None:
+def wait_until_empty(gpuctl: Gpuctl, deadline_s: float = 240) -> None:
     """Wait, without a command, until no entry waits on the first host."""
     folder = gpuctl.home / "clusters/default/local/default-0/home/.gpuctl-node/queue"
-    wait_for(lambda: not list(folder.glob("*/*.json")), what="the end of the queue", deadline_s=240)
+    wait_for(lambda: not list(folder.glob("*/*.json")), what="the end of the queue", deadline_s=deadline_s)
 
 
 def test_queue_runs_on_all_nodes_one_after_the_other(hosts: Gpuctl) -> None:
@@ -115,6 +115,23 @@ def test_runs_of_one_node_meet_on_two_hosts_though_all_of_the_queue_is_killed(ho
         what="the removal of parts",
         deadline_s=30,
     )
+
+
+def test_lost_node_fails_its_run_and_others_start_without_it(hosts: Gpuctl) -> None:
+    hosts.script("wait.py", "import time; time.sleep(600)")
+    run = hosts.ok("queue", "add", "--json", *PYTHON, "wait.py").json["run"]
+    hosts.ok("queue", "add", "--nnodes", "1", *PYTHON, "my.py", "alone")
+    wait_for(lambda: ran_on(hosts, "default-1", run), what="both nodes", deadline_s=120)
+    [lock] = (hosts.home / "clusters/default/local").glob(f"{QUEUES}/.following/.follower")
+    while pids := holders_of(str(lock)):
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    wait_until_empty(hosts, deadline_s=360)  # without a command, which would start it again
+    lost, alone = hosts.ok("queue", "ls", "--json").json["entries"]
+    assert (lost["state"], lost["error"]) == ("failed", "default-1 did not answer the first node for 120 s")
+    assert (alone["state"], alone["nodes"]) == ("succeeded", ["default-0"])
+    hosts.ok("stop", run)  # what it left on the node that is back
 
 
 def test_stop_ends_the_active_run_and_the_next_one_starts(hosts: Gpuctl) -> None:
