@@ -57,8 +57,15 @@ def _record_path(folder: ClusterFolder, run: str) -> Path:
 def take_in(app: App, folder: ClusterFolder, node: "Node", queue: Queue) -> None:
     """Save a queue that the node reported, with the records of its runs that have started since.
 
-    If the queue had stopped, it says so.
+    If the queue had stopped, or the node is another machine than the one that had its entries, it says so.
     """
+    if lost := lost_entries(mirrored(folder), queue):
+        app.output.say(
+            f"note: {_entries_shown(lost)} of the queue will not run: {node.name} is another machine than the one "
+            "that had the queue. Add again what is missing: gpuctl queue add"
+        )
+        for entry in lost:
+            _record_path(folder, entry.run).unlink(missing_ok=True)
     if queue.restarted:
         app.output.say(
             f"note: the queue had stopped, as its process on {node.name} had ended: it continues now"
@@ -168,13 +175,24 @@ def open_entries(folder: ClusterFolder) -> list[QueueEntry]:
     return [entry for entry in mirrored(folder).entries if not entry.ended]
 
 
+def lost_entries(before: Queue, now: Queue) -> list[QueueEntry]:
+    """Return the open entries of a queue whose node reports none of its entries any more."""
+    if {entry.run for entry in before.entries} & {entry.run for entry in now.entries}:
+        return []  # an older report of the same node: a command beside this one has added entries since
+    return [entry for entry in before.entries if not entry.ended]
+
+
 def waiting_in_queue(folder: ClusterFolder) -> str:
     """Return `entry 3 (train.py --lr 0.1)` for each entry that waits, shortened. Empty: no entry waits."""
     waiting = [entry for entry in open_entries(folder) if entry.state != "running"]
+    return f"{_entries_shown(waiting)} of the queue" if waiting else ""
+
+
+def _entries_shown(entries: Sequence[QueueEntry]) -> str:
     shown = [
-        f"{entry.entry} ({shorten(typed_line(entry.script, entry.args), COMMAND_SHOWN)})" for entry in waiting
+        f"{entry.entry} ({shorten(typed_line(entry.script, entry.args), COMMAND_SHOWN)})" for entry in entries
     ]
-    return f"{'entry' if len(waiting) == 1 else 'entries'} {listed(shown)} of the queue" if waiting else ""
+    return f"{'entry' if len(entries) == 1 else 'entries'} {listed(shown)}"
 
 
 def queue_of(folder: ClusterFolder, first: "Node | None") -> Queue:
