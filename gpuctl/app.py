@@ -28,8 +28,8 @@ class App:
         self.asked_queues: set[str] = set()
         """Clusters whose queue it has asked for runs that have started."""
 
-    def give(self, **values: str | bool | None) -> None:
-        """Take over the options that were given; `None` and False mean: not given here.
+    def take_options(self, **values: str | bool | None) -> None:
+        """Take over the options that were typed; `None` and False mean: not typed here.
 
         Part of reading the command line: `output` must not have been used before.
         """

@@ -90,11 +90,11 @@ class Trainer:
             self._data = load()
             barrier("data", env, timeout_s=DATA_TIMEOUT_S)
             check_same_data(self._data, env)
-        self.images = len(self._data.training)
+        self.training_samples = len(self._data.training)
         """Training samples of all ranks together."""
         replicas = self.strategy.sizes.replicas
-        self._samples = samples_per_rank(self.images, replicas)
-        self._batch_size = batch_size_per_rank(options, self.images, replicas)
+        self._samples = samples_per_rank(self.training_samples, replicas)
+        self._batch_size = batch_size_per_rank(options, self.training_samples, replicas)
         self._prepare = preparation(self._data, device)
         self._batches = training_batches(options, self.strategy, self._data, device, report.say)
         names = () if options.is_text else options.metrics
@@ -228,7 +228,7 @@ class Trainer:
         return self._evaluate("validation", self._data.validation)
 
     def test(self) -> dict[str, float] | None:
-        """Compute the metrics of the test images; `None` without test images."""
+        """Compute the metrics of the test samples; `None` without test samples."""
         return self._evaluate("test", self._data.test) if self._data.test else None
 
     def timing(self) -> Timing | None:
@@ -259,7 +259,7 @@ class Trainer:
             "model": self.options.model,
             "stem": self.options.stem,
             "dataset": self._data.name,
-            "images": self.images,
+            "images": self.training_samples,
             "shape": list(self._data.shape),
             "classes": self._data.classes,
             "optimizer": self.options.optimizer,
@@ -349,13 +349,16 @@ class Trainer:
 
     def _steps(self, batch_size: int, consumed: int) -> int:
         """Return the number of steps left in an epoch."""
-        return math.ceil(samples_per_rank(self.images, self.strategy.sizes.replicas, consumed) / batch_size)
+        return math.ceil(
+            samples_per_rank(self.training_samples, self.strategy.sizes.replicas, consumed) / batch_size
+        )
 
     def _whole_steps_left(self, batch_size: int) -> int:
         """Return the number of steps left in the run with `batch_size` samples each."""
         progress, replicas = self.progress, self.strategy.sizes.replicas
         now, later = (
-            samples_per_rank(self.images, replicas, at) // batch_size for at in (progress.consumed, 0)
+            samples_per_rank(self.training_samples, replicas, at) // batch_size
+            for at in (progress.consumed, 0)
         )
         return now + (self.options.epochs - progress.epoch) * later
 
@@ -377,9 +380,9 @@ class Trainer:
             images, labels = next(batches)
             images = images.contiguous(memory_format=self._format)
             self.timer.data_ready(len(labels))
-            consumed = min(self.images, progress.consumed + len(labels) * replicas)
+            consumed = min(self.training_samples, progress.consumed + len(labels) * replicas)
             middle = (progress.consumed + consumed) / 2
-            self._lr = self._lr_schedule.at(progress.epoch - 1 + middle / self.images) * factors.lr
+            self._lr = self._lr_schedule.at(progress.epoch - 1 + middle / self.training_samples) * factors.lr
             set_lr(self._optimizer, self._lr)
             loss, logits = take_step(images, labels)
             self.timer.end()
@@ -388,7 +391,7 @@ class Trainer:
                 self._metrics["training"].update(logits, labels, loss_sum)
             progress.add_step(len(labels), loss_sum, consumed=consumed, counts=counts)
             self._step_logger.add(progress, loss)
-            if consumed < self.images and self._checkpointer.due():
+            if consumed < self.training_samples and self._checkpointer.due():
                 self._save()
         self._step_logger.finish()
         local_sums = [progress.counted, self.env.rank == 0 and self._checkpointer.due()]

@@ -74,7 +74,7 @@ class Commands(click.Group):
 
 @click.pass_context
 def _take_options(context: click.Context, /, **options: str | bool | None) -> None:
-    context.ensure_object(App).give(**options)
+    context.ensure_object(App).take_options(**options)
 
 
 def _version(context: click.Context, _parameter: click.Parameter, requested: bool) -> None:
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
         return _report(app, "Interrupted", "Interrupted.", INTERRUPTED, error)
     except click.ClickException as error:
         if not app.options.json and _asked_for_json(arguments):  # the line was not read to its end
-            app.give(json=True)
+            app.take_options(json=True)
         return _report(
             app, "Usage", _familiar(arguments, error) or _usage_message(arguments, error), 2, error
         )

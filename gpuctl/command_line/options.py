@@ -116,7 +116,7 @@ def common_options(function: Callable[..., Any], *, about: About = "one") -> Cal
     def with_app(**kwargs: Any) -> Any:  # noqa: ANN401 - whatever the command takes and returns
         context = click.get_current_context()
         app = context.ensure_object(App)
-        app.give(**{name: kwargs.pop(name) for name in Options.__dataclass_fields__})
+        app.take_options(**{name: kwargs.pop(name) for name in Options.__dataclass_fields__})
         if about == "none" and app.cluster_named:
             raise Usage(f"{context.command_path} is about no cluster: leave out --cluster.")
         if about == "one":

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 DISTINCTIVE = frozenset({"--cluster", "--dry-run"}) | {
     option.flag for option in options_of(TrainSettings, BenchSettings) if option.distinctive
 }
-"""Options whose names few scripts have. A script may well take the others by its library, such as --resume."""
+"""Options whose names few scripts have. Others, such as --resume, are often options of a script's own library."""
 MIN_LIKENESS = 0.85
 """Likeness, 0 .. 1, from which a word counts as a distinctive option that is misspelt."""
 DECISIVE = frozenset({"--cluster", "--dry-run"})
@@ -59,7 +59,7 @@ class _Line:
     after: Sequence[str]
     """All words after the script."""
     options: Sequence[Sequence[str]]
-    """Of these, the words of each option of gpuctl, once for each time that it was typed."""
+    """gpuctl's options in `after`: the words of each, one item for each time that it was typed."""
     spelling: Callable[[str], str]
     """Returns gpuctl's name of one of these options."""
 
@@ -174,7 +174,7 @@ def _note(line: _Line, unknown: Sequence[str], ignored: str, *, is_sent: bool) -
 def _cut(
     context: click.Context, request: "TrainRequest", *, spelling: Callable[[str], str] = dashed
 ) -> _Line | None:
-    """Return the typed line, cut. None: no script of the user's, or a `--` says whose the words after it are.
+    """Return the typed line, cut. `None`: it has no script, or a typed `--` gives the words to it.
 
     `spelling`: the option of gpuctl that a typed name counts as.
     """

@@ -63,9 +63,10 @@ def command(
     The speed of a script is that of its metrics (GPUCTL_METRICS): epochs, samples or steps. Without them, epochs or
     steps are counted in rank 0's log, over the whole run with its start.
 
-    A bench begins with what is sent alone. What its runs write into the project's folder, such as data that a script
-    downloads, stays there for the runs after them, and is put aside on the nodes at the end. If a script resumes its
-    own checkpoint, so that a timed run does less than the warm-up, each run from then on begins with what is sent.
+    A bench begins with only the files that are sent. What its runs write into the project's folder, such as data
+    that a script downloads, stays there for the runs after them, and is put aside on the nodes at the end. If a
+    script resumes its own checkpoint, so that a timed run does less than the warm-up, each run from then on begins
+    with what is sent.
 
     Figures that contradict themselves (a speed-up above the number of ranks, repetitions that lie far apart) are
     measured again once. If they still do, they are marked as disturbed.

@@ -22,7 +22,7 @@ def command(
 
     \b
     gpuctl config                                    show every key with its value and meaning
-    gpuctl config set max_hourly_usd 40              refuse an up with which everything costs more an hour
+    gpuctl config set max_hourly_usd 40              refuse an up that brings the total above $40 an hour
     gpuctl config set ttl 8h                         end new clusters after eight hours, unless --ttl says otherwise
     gpuctl config set region eu-frankfurt-1 us-east-1    a region for each cloud
     gpuctl config set notify @~/.config/notify       send messages to each line of this file, as --notify does

@@ -46,7 +46,7 @@ def command(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 
     The queue is on the machine: it continues while this computer is off, and after a restart of the machine. An entry
     that fails holds up no other. `gpuctl stop` ends the run that is active, and the next one starts.
     """
-    context.ensure_object(App).give(**options)
+    context.ensure_object(App).take_options(**options)
 
 
 @command.command(

@@ -15,9 +15,9 @@ from typing import Any, get_args
 from inventories.address import read_address, read_bastion
 from inventories.ansible.ssh_args import (
     SshArgs,
+    connection_problem,
     proxy_of_hops,
     read_args,
-    refuse_connection,
 )
 from inventories.errors import InvalidInput
 from inventories.machine import Machine, MachineState
@@ -229,7 +229,7 @@ def _checked(host: Host, problems: Problems) -> dict[str, Any]:
         key = _OTHER_NAMES.get(written, written)
         if written in _PASSWORDS and var.value is not None:
             _refuse_password(host, written, var, problems)
-        if written == _CONNECTION and (why := refuse_connection(str(var.value))):
+        if written == _CONNECTION and (why := connection_problem(str(var.value))):
             problems.add(var.line, why)
         if key not in _CHECKS:
             close = _meant(written)

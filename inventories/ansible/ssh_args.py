@@ -31,7 +31,7 @@ class SshArgs:
     key_file: str | None = None
 
     def over(self, other: "SshArgs") -> "SshArgs":
-        """Return these, and the other's where these say nothing. Of ProxyJump and ProxyCommand the first counts."""
+        """Return these, and the other's where these say nothing. If these have any proxy, the other's is ignored."""
         proxied = self.jump is not None or self.proxy_command is not None
         return SshArgs(
             jump=self.jump if proxied else other.jump,
@@ -85,8 +85,8 @@ def proxy_of_hops(hops: str) -> str:
     return shlex.join(["ssh", "-J", ",".join(before), *login, "-W", "[%h]:%p", "--", bastion.host])
 
 
-def refuse_connection(kind: str) -> str | None:
-    """Return why a kind of connection can't be used, as a clause with the way out; `None`: it is SSH."""
+def connection_problem(kind: str) -> str | None:
+    """Return why a kind of connection can't be used, with what to do instead; `None`: it is SSH."""
     short = kind.rpartition(".")[2]
     if short in SSH_CONNECTIONS:
         return None

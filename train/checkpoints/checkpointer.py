@@ -45,7 +45,7 @@ class Resumable(Protocol):
     shapes: list[tuple[int, ...]]
     strategy: Strategy
     progress: TrainingProgress
-    images: int
+    training_samples: int
 
     def identity(self) -> State:
         """Return the settings on which a checkpoint and the resuming job have to agree."""
@@ -90,7 +90,7 @@ class Checkpointer:
         seconds, epochs = self._saved
         if every == 0:
             return False
-        at_end = progress.consumed == self._trainer.images
+        at_end = progress.consumed == self._trainer.training_samples
         if at_end and progress.epoch == options.epochs:
             return True  # another run may add epochs
         if every is None:
@@ -234,7 +234,7 @@ class Checkpointer:
             else:
                 state, reader = self._of_rank_0(path), None
             check_identity(state["of"], trainer.identity(), path)
-            check_position(state, samples=trainer.images)
+            check_position(state, samples=trainer.training_samples)
             if reader is None:
                 check_optimizer(state["optimizer"], trainer.shapes, steps=state["steps"])
             trainer.load_state_dict(state, reader)
@@ -267,7 +267,7 @@ class Checkpointer:
 
     def _resumed_from(self, name: str, before: int) -> str:
         progress, now = self._trainer.progress, self._trainer.env.world_size
-        done = progress.consumed / self._trainer.images
+        done = progress.consumed / self._trainer.training_samples
         position = (
             f"epoch {progress.epoch}, {done:.0%} of it done"
             if done
@@ -279,7 +279,7 @@ class Checkpointer:
     def _passed(self) -> float:
         """Return the epochs that have passed, with a fraction."""
         progress = self._trainer.progress
-        return progress.epoch - 1 + progress.consumed / self._trainer.images
+        return progress.epoch - 1 + progress.consumed / self._trainer.training_samples
 
 
 def _gather(state: State, world_size: int) -> None:

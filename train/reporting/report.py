@@ -18,7 +18,7 @@ The lines of the metrics file, each also with its `time` in Unix seconds and its
 Steps and epochs count from 1, steps through the whole run. A step's loss and times are this rank's, its `samples` the
 number that this rank has processed so far (0 on a rank that computes a part of another rank's samples). Losses,
 accuracies and speeds of `epoch` and `end` are of all ranks together. `accuracy` is of the validation images; in
-`end`, of the test images if the dataset has any. It is null for text, and `perplexity` and `tokens_per_s` are null
+`end`, of the test samples if the dataset has any. It is null for text, and `perplexity` and `tokens_per_s` are null
 for images. `memory_gb` is the maximum over the ranks: allocated memory of its GPU (with `dp`, of all its GPUs;
 reserved memory if steps are CUDA graphs), on a CPU the size of weights, gradients and optimizer state. `mfu` is the
 model's operations as a fraction of the GPUs' peak rate (null: either is not known). `epochs_before` counts the epochs
@@ -242,7 +242,7 @@ class Report:
     ) -> None:
         """Write the last line, after the last epoch.
 
-        `timing`: of all ranks together; `None`: no step was a steady one. `test`: the metrics of the test images.
+        `timing`: of all ranks together; `None`: no step was a steady one. `test`: the metrics of the test samples.
         `parts`: seconds by part, since the first line.
         """
         last = epochs[-1]
@@ -274,7 +274,7 @@ class Report:
         )
         shown = _words({name: value for name, value in evaluated.items() if name != "loss"})
         texts = [
-            f"{shown}{' on the test images' if test else ''}",
+            f"{shown}{' on the test samples' if test else ''}",
             self._speed(samples_per_s),
             self._steps(timing),
         ]
@@ -283,7 +283,7 @@ class Report:
     def nothing_to_train(self, metrics: dict[str, float], *, epochs_before: int, on_test: bool) -> None:
         """Write another last line where nothing is left to train.
 
-        `metrics`: of the test images, or of the validation samples.
+        `metrics`: of the test samples, or of the validation samples.
         """
         where = "test" if on_test else "validation"
         self._record(

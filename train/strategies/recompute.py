@@ -16,7 +16,10 @@ from train.strategies.wrapping import repeated_blocks
 
 
 def recompute_blocks(network: nn.Module) -> None:
-    """Make the repeated blocks of a network compute twice, in place. Raises BadOptions without repeated blocks."""
+    """Make the repeated blocks compute their activations again in the backward pass, in place.
+
+    Raises BadOptions without repeated blocks.
+    """
     blocks = repeated_blocks(network)
     if not blocks:
         raise BadOptions(
@@ -29,7 +32,7 @@ def recompute_blocks(network: nn.Module) -> None:
 
 
 class Recomputed(nn.Module):
-    """A block that computes twice. Its second base class has the block's forward pass."""
+    """A mix-in before a block's own class, whose activations are computed again in the backward pass."""
 
     def forward(self, *inputs: Any) -> Any:  # noqa: ANN401 - as the block has it
         """Compute as the block does."""

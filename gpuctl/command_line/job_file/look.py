@@ -82,7 +82,7 @@ def find_entry(folder: Path, tree: Tree, named: str | None) -> Entry | None:
         return None
     scored.sort()
     score, name, reason, text = scored[0]
-    if -score <= 1 and len(scored) > 1:  # all candidates are equal
+    if -score <= 1 and len(scored) > 1:  # the best one has no sign of training
         return None
     return _entry(folder, name, text, reason, others=tuple(other for _, other, _, _ in scored[1:6]))
 
@@ -120,7 +120,7 @@ def find_requirements(folder: Path, root: Path) -> tuple[str | None, bool]:
 
 
 def _scripts(folder: Path, tree: Tree) -> Iterator[str]:
-    """Yield the Python files in the folder that are sent and may be scripts, the highest first."""
+    """Yield the Python files in the folder that are sent and may be scripts, those nearest to the folder first."""
     inner = folder.relative_to(tree.root).as_posix()
     prefix = "" if inner == "." else f"{inner}/"
     names = [

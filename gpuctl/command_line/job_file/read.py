@@ -1,4 +1,4 @@
-"""Read a job's file. Pure but for the file itself, and for whether the files that it names are there."""
+"""Read a job's file. Reads only this file, and checks that the files it names exist."""
 
 import os
 import re
@@ -103,7 +103,7 @@ class _Reader:
         for name in self._mapping(()):
             if name not in sections:
                 paths.append((name,))
-            elif self._source.value(name) is not None:  # a heading, all below which is a comment
+            elif self._source.value(name) is not None:  # `None` is a heading with only comments below it
                 paths += [(name, inner) for inner in self._mapping((name,))]
         for path in paths:
             if path not in known:

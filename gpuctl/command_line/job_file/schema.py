@@ -58,7 +58,10 @@ def schema() -> Schema:
 
 
 def _mapping(properties: Schema, *types: str) -> Schema:
-    """Return the schema of keys with values. `types`: default: an object, or comments alone."""
+    """Return the schema of keys with values.
+
+    `types`: JSON types that are allowed. Default: an object, or null for only comments.
+    """
     return {
         "type": list(types or ("object", "null")),
         "additionalProperties": False,

@@ -29,9 +29,9 @@ class ResourceMaker:
         """Return the live resources of that kind by the first read: of the shared network, or of the cluster."""
         return self._usable(self._first[kind], shared=shared)
 
-    def latest(self, part_id: str) -> Json | None:
+    def latest(self, resource_id: str) -> Json | None:
         """Return the latest view of a resource."""
-        return self._latest.get(part_id)
+        return self._latest.get(resource_id)
 
     def ensure(
         self,
@@ -42,7 +42,7 @@ class ResourceMaker:
         fits: Callable[[Json], bool] = lambda _: True,
         shared: bool = False,
     ) -> str:
-        """Call `Ensure` for a resource that fits: the one with the lowest id, as all commands choose it."""
+        """Return the id of the fitting resource with the lowest id, which every command chooses, or create one."""
         unread = kind in self._first
 
         def find() -> str | None:
@@ -60,18 +60,20 @@ class ResourceMaker:
 
         return self._ensure(title, find=find, create=create, shared=shared)
 
-    def wait_ready(self, kind: str, part_id: str) -> str:
+    def wait_ready(self, kind: str, resource_id: str) -> str:
         """Wait until a resource can be used, and return its id. Raises Gone, and Blocked at the deadline."""
         for passed_s in poll(self.api.clock, READY_TIMEOUT_S, first_s=0.1):
-            if passed_s or part_id not in self._latest:
-                self._latest[part_id] = self.api.call(KINDS[kind].operation("get"), part_id)
-            view = self._latest[part_id]
+            if passed_s or resource_id not in self._latest:
+                self._latest[resource_id] = self.api.call(KINDS[kind].operation("get"), resource_id)
+            view = self._latest[resource_id]
             if view.get("lifecycleState") in ("AVAILABLE", "ACTIVE"):
-                return part_id
+                return resource_id
             if not is_live(view):
-                raise Gone(f"The {kind} {part_id} is being deleted. Run the command again.", code="Deleted")
+                raise Gone(
+                    f"The {kind} {resource_id} is being deleted. Run the command again.", code="Deleted"
+                )
         raise Blocked(
-            f"The {kind} {part_id} was not ready after {READY_TIMEOUT_S:.0f} s. Run the command again.",
+            f"The {kind} {resource_id} was not ready after {READY_TIMEOUT_S:.0f} s. Run the command again.",
             code="NotReady",
         )
 

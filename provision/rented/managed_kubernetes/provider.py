@@ -106,7 +106,7 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
             staying_addresses=lambda: self._hosts({machine.rank for machine in plan.keep}),
         )
         if plan.end:
-            # First, even if nothing else works: these are billed.
+            # First, so that their bill ends even if a later step fails.
             scaled = self._end_workers(count, say)
             service.end_nodes(context, count)
             if plan.details.ends_only or not (scaled or count):
@@ -248,7 +248,7 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
             raise
         except GpuctlError as error:
             if context.staying and not context.staying_addresses():
-                raise LeftBehind(f"{error} Now which nodes are at work can't be told. {begun}") from error
+                raise LeftBehind(f"{error} Which nodes are in use now is not known. {begun}") from error
             try:
                 service.end_nodes(context, context.staying)
             except GpuctlError as second:

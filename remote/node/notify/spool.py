@@ -152,7 +152,7 @@ def _unwritten(path: Path) -> Dict[str, Any]:
 
 
 def wait_for_first_attempts(notice_id: str, timeout_s: float) -> None:
-    """Wait until each target of a notice had its first attempt, for a moment at most."""
+    """Wait until each target of a notice had its first attempt, at most for the timeout."""
     limit = time.monotonic() + timeout_s
     while time.monotonic() < limit:
         records = [read_json(path) for path in (NODE_HOME / NOTICES).glob(notice_id + "-*.json")]

@@ -44,9 +44,9 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
     it is in the way of a new file. Without it nothing is removed, and linked folders are followed. Raises OSError,
     before anything is sent, where something is in the way of a file.
 
-    `aside`: a folder next to it that takes files which would be replaced or removed, and are not as a sync brought
-    them; with `fresh` all that nobody brought. The answer then lists the rest of them. `project`: the folder of
-    the project that `root` is in, of which what comes is a part from now on.
+    `aside`: a folder next to it. A file that would be replaced or removed is moved there if it changed since a sync
+    brought it; with `fresh`, files that no sync brought are moved, too. The answer then lists those that stay.
+    `project`: the project's folder that contains `root`. The files that come count as part of it from now on.
     """
     shown: str = request["root"]
     root = os.path.abspath(os.path.expanduser(shown))
@@ -77,10 +77,10 @@ def _sync(
     before: Manifest = sent(root) if ours else {}
     previous = pushed(root)
     project = os.path.abspath(os.path.expanduser(request["project"])) if request.get("project") else ""
-    made: List[str] = request.get("folders", ["."])
+    folders_to_make: List[str] = request.get("folders", ["."])
     aside = earlier.Aside(root, os.path.expanduser(request["aside"])) if request.get("aside") else None
     if aside is not None and request["fresh"]:
-        aside.take(list(earlier.not_sent(root, before, previous, made)))
+        aside.take(list(earlier.not_sent(root, before, previous, folders_to_make)))
     stale = _stale(root, manifest, pushed_into(project, root) if project else before)
     folders = folders_of(stale)
     conflict = _in_the_way(root, folders, stale, before if ours else None)
@@ -106,11 +106,11 @@ def _sync(
         frames.write(output, need)
         came = _receive(root, {path: manifest[path] for path in stale}, more, output, staging)
     if ours and any(manifest[path][:3] != entry for path, entry in came.items()):
-        # A file that grew while it was sent is as it came; that no run has changed it is known to the next sync.
+        # A file that grew while it was sent: its real size is recorded, so the next sync knows no run changed it.
         manifest = dict(manifest, **came)
         write_json(Path(root + MANIFEST), manifest)
     shutil.rmtree(os.path.join(root, PARTIAL), ignore_errors=True)
-    for folder in made:
+    for folder in folders_to_make:
         with contextlib.suppress(FileExistsError, NotADirectoryError):  # a run made a file of that name
             os.makedirs(os.path.join(root, folder), exist_ok=True)
     done = {"t": frames.SYNCED, "root": root}

@@ -223,7 +223,7 @@ def test_growth_that_fails_ends_no_node_where_it_is_not_known_which_are_at_work(
     plan = user.plan(2)
     fake.forget_calls()
     with pytest.raises(
-        LeftBehind, match=r"which nodes are at work can't be told.*`gpuctl up` or `down` ends"
+        LeftBehind, match=r"Which nodes are in use now is not known.*`gpuctl up` or `down` ends"
     ):
         user.provider.create(plan, user.folder.journal, say)
     assert node in nodes_with_gpus(fake)
