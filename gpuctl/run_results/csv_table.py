@@ -15,6 +15,7 @@ from gpuctl.run_results.saved_results import args_of, options_of
 from inventories.codec import to_json
 from inventories.runs.run import Result
 from inventories.text import plural
+from remote.shared.secret_arguments import without_secrets
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "first_error": ("rank", "node", "message", "reason", "detail"),
@@ -94,7 +95,7 @@ def _rows(result: Result) -> Iterator[dict[str, Any]]:
 def _row(result: Result) -> dict[str, Any]:
     # Each node's files and end are in the JSON alone: a column a node would make no table.
     document = to_json(replace(result, checkpoints={}, endings={}, search=None))
-    args = args_of(result)
+    args = without_secrets(args_of(result))
     trials = result.search
     search = {
         "search.metric": trials.metric if trials else None,

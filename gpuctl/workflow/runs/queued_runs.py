@@ -11,6 +11,7 @@ from gpuctl.text import shorten
 from inventories import codec
 from inventories.disk import files
 from inventories.disk.store import ClusterFolder
+from inventories.errors import CorruptFile, InventoryError, NewerFormat
 from inventories.machine import Machine
 from inventories.runs.queue import Queue, QueuedRun, QueueEntry
 from inventories.runs.run import Run
@@ -21,15 +22,22 @@ if TYPE_CHECKING:
 
 COMMAND_SHOWN = 60
 """Length of an entry's command in a sentence."""
+UNREADABLE = (CorruptFile, NewerFormat)
 ASK_TIMEOUT_S = 5.0
 """For a connection by a command that is not about the queue."""
 
 
 def mirrored(folder: ClusterFolder) -> Queue:
-    """Return the queue as its node last reported it. Empty: it has none."""
+    """Return the queue as its node last reported it. Empty: it has none, or the file can't be read."""
+    try:
+        return _read_mirror(folder)
+    except UNREADABLE:  # a copy, which the node's next answer replaces
+        return Queue()
+
+
+def _read_mirror(folder: ClusterFolder) -> Queue:
     text = files.read_bytes(folder.queue_path)
-    rebuild = "Remove the file; gpuctl queue ls writes it again."
-    return Queue() if text is None else codec.load(Queue, text, str(folder.queue_path), rebuild=rebuild)
+    return Queue() if text is None else codec.load(Queue, text, str(folder.queue_path))
 
 
 def first_machine(folder: ClusterFolder) -> Machine:
@@ -44,10 +52,13 @@ def keep_records(folder: ClusterFolder, records: Sequence[Run]) -> None:
 
 
 def _queued(folder: ClusterFolder, run: str) -> QueuedRun | None:
-    """Return a run that was queued from here. `None`: it was not, or it has started."""
+    """Return a run that was queued from here. `None`: it was not, it has started, or the file can't be read."""
     path = _record_path(folder, run)
     text = files.read_bytes(path)
-    return None if text is None else codec.load(QueuedRun, text, str(path))
+    try:
+        return None if text is None else codec.load(QueuedRun, text, str(path))
+    except UNREADABLE:  # its node has the record, too
+        return None
 
 
 def _record_path(folder: ClusterFolder, run: str) -> Path:
@@ -59,6 +70,8 @@ def take_in(app: App, folder: ClusterFolder, node: "Node", queue: Queue) -> None
 
     If the queue had stopped, or the node is another machine than the one that had its entries, it says so.
     """
+    from remote.errors import RemoteError
+
     if lost := lost_entries(mirrored(folder), queue):
         app.output.say(
             f"note: {_entries_shown(lost)} of the queue will not run: {node.name} is another machine than the one "
@@ -81,8 +94,11 @@ def take_in(app: App, folder: ClusterFolder, node: "Node", queue: Queue) -> None
             elsewhere.setdefault(entry.nodes[0], []).append(entry)
     for name, entries in elsewhere.items():
         by_run = {entry.run: entry for entry in entries}
-        for record in _records_on(folder, node, name, by_run):
-            _save(app, record, by_run[record.run])
+        try:
+            for record in _records_on(folder, node, name, by_run):
+                _save(app, record, by_run[record.run])
+        except RemoteError as error:  # the queue's node has answered: the queue is known
+            app.output.say(f"note: no record of {_entries_shown(entries)} is here yet: {error}")
     for entry in queue.entries:
         if entry.started_at or entry.ended:
             _record_path(folder, entry.run).unlink(missing_ok=True)
@@ -108,7 +124,10 @@ def _records_on(folder: ClusterFolder, first: "Node", name: str, runs: Collectio
 
 
 def take_in_started(app: App, cluster: str | None) -> None:
-    """Bring the records of runs that queues have started; only clusters whose queue has open entries are asked."""
+    """Bring the records of runs that queues have started.
+
+    A queue is asked if it had open entries when its node last answered, or if that answer can't be read.
+    """
     from remote.errors import RemoteError
     from remote.runs.queue import state_of
     from remote.sessions.connect import connect
@@ -116,13 +135,16 @@ def take_in_started(app: App, cluster: str | None) -> None:
     for folder in app.store.clusters() if cluster is None else [app.store.cluster(cluster)]:
         if folder.name in app.asked_queues or not folder.exists():
             continue
-        if not open_entries(folder):
-            continue
+        try:
+            if not [entry for entry in _read_mirror(folder).entries if not entry.ended]:
+                continue
+        except UNREADABLE as error:
+            app.output.say(f"note: {error} The queue's node is asked.")
         app.asked_queues.add(folder.name)
         try:
             with connect(first_machine(folder), folder, timeout_s=ASK_TIMEOUT_S) as node:
                 take_in(app, folder, node, state_of(node))
-        except RemoteError as error:
+        except (RemoteError, InventoryError) as error:
             app.output.say(f"note: whether the queue has started further runs is not known: {error}")
 
 
@@ -166,7 +188,7 @@ def clear(app: App, folder: ClusterFolder) -> None:
         tell_others(app, folder, queue, keep_new=False)
         if waiting:
             app.output.say(f"removed {waiting}")
-    except RemoteError as error:
+    except (RemoteError, InventoryError) as error:
         app.output.say(f"note: the queue may start further runs: {error}")
 
 

@@ -83,7 +83,7 @@ def test_csv_text_has_a_column_of_script_arguments(tmp_path: Path) -> None:
     run = a_run(
         run="r",
         script="train.py",
-        args=("--lr", "0.1", "--name", "a b"),
+        args=("--lr", "0.1", "--name", "a b", "--hf-token", "K3Y"),
         nodes=(),
         started_at=RESULT.started_at,
     )
@@ -91,10 +91,11 @@ def test_csv_text_has_a_column_of_script_arguments(tmp_path: Path) -> None:
     RunFolder(tmp_path / "r").save_run(run)
     text = csv_table.csv_text([replace(RESULT, dir=str(tmp_path / "r")), FAILED])
     first, second = rows_of_runs(text)
-    assert list(first.items())[-3:] == [
+    assert list(first.items())[-4:] == [
         ("args.lr", "0.1"),
         ("args.name", "a b"),
-        ("args", "--lr 0.1 --name 'a b'"),
+        ("args.hf-token", "***"),
+        ("args", "--lr 0.1 --name 'a b' --hf-token '***'"),
     ]
     assert (second["args.lr"], second["args"]) == ("", "")
 

@@ -1,4 +1,4 @@
-"""The mirror of a queue, where its first machine was replaced by one that has no queue."""
+"""The mirror of a queue: its first machine was replaced, another node is silent, or its files are damaged."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +8,8 @@ import pytest
 
 from gpuctl.app import App
 from gpuctl.workflow.runs import queued_runs
-from inventories.disk.store import Store
+from inventories.disk.store import ClusterFolder, Store
+from inventories.machine import Inventory, Machine
 from inventories.runs.queue import Queue, QueueEntry
 
 
@@ -44,3 +45,49 @@ def test_entries_that_a_replaced_machine_took_with_it_are_named_once(
         Queue()
     )
     assert said(Queue()) == ""
+
+
+def a_cluster(store: Store) -> ClusterFolder:
+    """Return a cluster of two machines that refuse connections."""
+    folder = store.cluster("default")
+    folder.path.mkdir(parents=True)
+    machines = tuple(
+        Machine(
+            name=f"gpu-{rank}", rank=rank, id=str(rank), host="127.0.0.1", port=rank + 1, user="nobody",
+            private_ip="127.0.0.1", gpus=0, state="running",
+        )
+        for rank in (0, 1)
+    )  # fmt: skip
+    folder.save(Inventory(cluster="default", provider="hosts", created_at="", machines=machines))
+    return folder
+
+
+def test_silent_other_node_leaves_the_answer_of_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    folder, node = a_cluster(Store.default()), cast("Any", SimpleNamespace(name="gpu-0"))
+    started = {"started_at": "2026-11-28T06:00:00+00:00", "nodes": ("gpu-1",), "state": "running"}
+    queue = Queue(entries=(entry(1, **started), entry(2)))
+    queued_runs.take_in(App(), folder, node, queue)
+    assert queued_runs.mirrored(folder) == queue
+    assert "note: no record of entry 1 (train.py --lr 3) is here yet: gpu-1" in capsys.readouterr().err
+
+
+def test_damaged_copies_are_reported_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    folder, node, app = a_cluster(Store.default()), cast("Any", SimpleNamespace(name="gpu-1")), App()
+    folder.queue_path.write_text("{")
+    queued_runs.take_in_started(app, "default")
+    notes = capsys.readouterr().err
+    assert "queue.json' can't be used" in notes, "nothing is known of the queue, and its node is asked"
+    assert "whether the queue has started further runs is not known: gpu-0" in notes
+    folder.queued_path.mkdir()
+    queue = Queue(entries=(entry(1, started_at="2026-11-28T06:00:00+00:00", nodes=("gpu-0",)), entry(2)))
+    for each in queue.entries:
+        (folder.queued_path / f"{each.run}.json").write_text('{"format": 1, "run": "1"}')
+    queued_runs.take_in(app, folder, node, queue)
+    assert queued_runs.mirrored(folder) == queue
+    assert queued_runs.entries_on(folder, queue, ("gpu-0",)) == ["1", "2"], "its places are not known"
