@@ -238,8 +238,10 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
     @contextmanager
     def _rolled_back(self, service: KubernetesService, context: CreateContext) -> Iterator[None]:
         """End the new nodes if the body fails to make machines of them."""
+        fewer = f"`gpuctl up --count {context.staying}` or " if context.staying else ""
         begun = (
-            "Nodes that were begun may be there or come up, and are billed: `gpuctl up` or `down` ends them."
+            "Nodes that were begun may exist or come up, and are billed: `gpuctl up` continues with them, "
+            f"{fewer}`gpuctl down` ends them."
         )
         try:
             yield

@@ -201,8 +201,8 @@ def test_nodes_of_growth_whose_pods_fail_are_ended(
     with pytest.raises(CreateFailed if way == "fails" else KeyboardInterrupt):
         user.provider.create(plan, user.folder.journal, say)
     if way == "is interrupted":
-        assert any("may be there or come up, and are billed" in line for line in user.said)
-        assert user.up(None) == (saved,)
+        assert any("`gpuctl up --count 1` or `gpuctl down` ends them" in line for line in user.said)
+        assert user.up(1) == (saved,)
     assert user.provider.find() == (saved,)
     assert nodes_with_gpus(fake) == [node], "the one at work, not the newer one"
     assert operations(fake).count("TerminateInstanceInAutoScalingGroup") == 1
@@ -223,7 +223,8 @@ def test_growth_that_fails_ends_no_node_where_it_is_not_known_which_are_at_work(
     plan = user.plan(2)
     fake.forget_calls()
     with pytest.raises(
-        LeftBehind, match=r"Which nodes are in use now is not known.*`gpuctl up` or `down` ends"
+        LeftBehind,
+        match=r"Which nodes are in use now is not known.*`gpuctl up --count 1` or `gpuctl down` ends",
     ):
         user.provider.create(plan, user.folder.journal, say)
     assert node in nodes_with_gpus(fake)
