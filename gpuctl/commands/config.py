@@ -22,6 +22,7 @@ def command(
 
     \b
     gpuctl config                                    show every key with its value and meaning
+    gpuctl config show ttl                           show one key
     gpuctl config set max_hourly_usd 40              refuse an up that brings the total above $40 an hour
     gpuctl config set ttl 8h                         end new clusters after eight hours, unless --ttl says otherwise
     gpuctl config set region eu-frankfurt-1 us-east-1    a region for each cloud
@@ -36,15 +37,15 @@ def command(
     if schema:
         app.output.json(config.schema())
         return
-    if action == "show" and key is not None:
+    if action == "show" and values:
         raise Usage(f"To change a value: gpuctl config set {key} VALUE.")
     if action != "show":
         if key is None or bool(values) != (action == "set"):
             raise Usage(f"Write gpuctl config {action} KEY{' VALUE' * (action == 'set')}.")
         config.change(app, key, values)
     if app.options.json:
-        app.output.json(config.document(app))
+        app.output.json(config.document(app, key if action == "show" else None))
     elif action == "show":
         from gpuctl.tables.config import config_table
 
-        app.output.table(config_table(config.rows(app)))
+        app.output.table(config_table(config.rows(app, key)))

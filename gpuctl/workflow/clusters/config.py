@@ -1,6 +1,6 @@
 """`config`: show and change the user's configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -11,6 +11,7 @@ from gpuctl.option_table.values import notify_targets
 from gpuctl.text import with_tilde
 from inventories.disk import files
 from inventories.errors import InvalidInput
+from inventories.option import Option
 from inventories.specs.config import NAME, config_keys, with_value
 from inventories.text import did_you_mean
 from inventories.yaml_source import read
@@ -19,29 +20,30 @@ from remote.shared.notify.target import parse, shown
 NOTIFY = "notify"
 
 
-def rows(app: App) -> list[tuple[str, str, str]]:
-    """Return key, value as it is written, and meaning of every key. Raises InvalidInput for a file with a mistake."""
+def rows(app: App, key: str | None = None) -> list[tuple[str, str, str]]:
+    """Return key, value as it is written, and meaning of every key, or of one.
+
+    Raises Usage for an unknown key, and InvalidInput for a file with a mistake.
+    """
     values = _values(app)
     return [
         (key, _written(_without_secrets(key, values.get(key))), option.meaning.replace("`", ""))
-        for key, option in config_keys().items()
+        for key, option in _keys(key).items()
     ]
 
 
-def document(app: App) -> dict[str, Any]:
-    """Return the document of `config --json`."""
+def document(app: App, key: str | None = None) -> dict[str, Any]:
+    """Return the document of `config --json`, of every key or of one. Raises as `rows`."""
     values = _values(app)
     return {
         "path": str(app.config_path),
-        "values": {key: _without_secrets(key, values.get(key)) for key in config_keys()},
+        "values": {key: _without_secrets(key, values.get(key)) for key in _keys(key)},
     }
 
 
 def change(app: App, key: str, words: Sequence[str]) -> None:
     """Set a key, or remove it without a word. Raises Usage and InvalidInput, and leaves the file as it was."""
-    keys = config_keys()
-    if key not in keys:
-        raise Usage(f"There is no key {key!r}{did_you_mean(key, keys) or '.'} Keys: {', '.join(keys)}.")
+    keys = _keys(key)
     values = [_typed(word) if keys[key].kind is float else word for word in words]
     if None in values:
         raise Usage(f"{key}: a value is empty. `gpuctl config unset {key}` removes the key.")
@@ -94,6 +96,16 @@ def schema() -> dict[str, Any]:
             for key, option in config_keys().items()
         },
     }
+
+
+def _keys(key: str | None) -> Mapping[str, Option]:
+    """Return every key with its option, or one. Raises Usage for an unknown key."""
+    keys = config_keys()
+    if key is None:
+        return keys
+    if key not in keys:
+        raise Usage(f"There is no key {key!r}{did_you_mean(key, keys) or '.'} Keys: {', '.join(keys)}.")
+    return {key: keys[key]}
 
 
 def _values(app: App) -> dict[str, Any]:

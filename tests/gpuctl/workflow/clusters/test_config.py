@@ -25,6 +25,14 @@ def test_config_sets_shows_and_unsets_values(path: Path, capsys: pytest.CaptureF
     assert cli.main(["config", "set", "ttl", "8h"]) == 0
     assert path.stat().st_mode & 0o777 == 0o600
     assert App().config == Config(max_hourly_usd=40.0, region=("eu-frankfurt-1", "us-east-1"), ttl_s=28800.0)
+    capsys.readouterr()
+    assert cli.main(["config", "show", "ttl"]) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()][:2] == [
+        ["key", "value"],
+        ["ttl", "8h"],
+    ]
+    assert cli.main(["config", "show", "ttl", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["values"] == {"ttl": "8h"}
     assert cli.main(["config", "unset", "ttl"]) == 0
     capsys.readouterr()
     assert cli.main(["config", "--json"]) == 0
@@ -45,7 +53,8 @@ def test_config_sets_shows_and_unsets_values(path: Path, capsys: pytest.CaptureF
         ("set ttl 8", "For example: ttl 8h"),
         ("set ttl", "Write gpuctl config set KEY VALUE."),
         ("unset ttl 8h", "Write gpuctl config unset KEY."),
-        ("show ttl", "To change a value: gpuctl config set ttl VALUE."),
+        ("show ttl 8h", "To change a value: gpuctl config set ttl VALUE."),
+        ("show ttll", "There is no key 'ttll'; did you mean 'ttl'?"),
         ("set ttl 5s", "A ttl of 5s ends before"),
         ("set notify fax:1", "notify: 'fax:…' is no target: "),
     ],
