@@ -52,7 +52,7 @@ def command(
     from gpuctl.run_results.plots import write_plot
     from gpuctl.tables.comparison import comparison
     from gpuctl.tables.run import run_table
-    from gpuctl.workflow.runs.results import results_of
+    from gpuctl.workflow.runs.results import results_of, sweep_sentence
     from inventories.runs.labels import tags_of_run
 
     if csv is not None:
@@ -68,5 +68,7 @@ def command(
         app.output.json({"runs": results})
     elif len(results) == 1:
         app.output.table(run_table(results[0]))
+        if sentence := sweep_sentence(app, results[0]):
+            app.output.say(sentence)
     else:
         app.output.table(comparison(results))

@@ -15,6 +15,8 @@ from inventories.runs.labels import MAX_NAME
 MAX_POINTS = 1_000
 SWEEP_TAG = "sweep"
 """Tag of all runs of a sweep, by which `results` selects them."""
+SWEEP_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+"""Value of the tag unless the user gave another."""
 _add = partial(option, commands=("queue add",))
 NOT_QUEUED = frozenset(
     {"detach", "fresh", "share_outputs", "resume", "resume_from", "max_restarts", "on_hang"}

@@ -4,13 +4,14 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from gpuctl import text
 from gpuctl.errors import Usage
+from gpuctl.option_table.queue_options import SWEEP_ID, SWEEP_TAG
 from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.output_files import check_file, write_file
 from gpuctl.run_report import charts
@@ -20,7 +21,7 @@ from gpuctl.run_results.failures.failures import headline
 from gpuctl.run_results.saved_results import descriptions_of, labels_of, launch_of, names_of
 from gpuctl.run_results.time_parts import time_lines
 from gpuctl.run_results.utilisation import use_lines
-from gpuctl.tables.comparison import FACTS, FIGURES, best_first, compared
+from gpuctl.tables.comparison import FACTS, FIGURES, best_first, compared, counted_by_status
 from gpuctl.tables.run import LOG_LINES, PHASES, RANKS_SHOWN, end_of
 from gpuctl.tables.run_facts import commit_text, metric_names, metric_text, tags_text
 from inventories.option import Option, options_of
@@ -117,6 +118,7 @@ def _values(results: Sequence[Result], now: datetime) -> dict[str, Any]:
         "best": best,
         "best_sentence": best_sentence(table.best, results) if best and table.best else "",
         "now": now.strftime("%Y-%m-%d %H:%M UTC"),
+        "counts": counted_by_status(results),
         "cost": text.dollars(sum(cost for cost in costs if cost is not None)) if None not in costs else "",
         "took": text.duration(sum(result.seconds.total or 0.0 for result in results)),
         "table": table,
@@ -182,6 +184,10 @@ def _section(result: Result, label: str) -> Section:
 
 def _command(run: Run, options: RunOptions) -> str:
     """Return the command that starts a run again. A variable is named, and takes its value where it is typed."""
+    if SWEEP_ID.fullmatch(options.tags.get(SWEEP_TAG, "")):  # else the run joins the sweep that has ended
+        options = replace(
+            options, tags={name: tag for name, tag in options.tags.items() if name != SWEEP_TAG}
+        )
     words = [] if run.cluster == DEFAULT_CLUSTER else ["--cluster", run.cluster]
     words += ["--mode", run.mode] if run.mode != DEFAULT else []
     for option in options_of(TrainSettings, command="train"):

@@ -54,22 +54,36 @@ def best_of(results: Sequence[Result]) -> Best | None:
 def best_sentence(best: Best, results: Sequence[Result]) -> str:
     """Return `best of 5 runs by last loss: fast (lr 0.5) with 0.129; next: slow (lr 0.3) with 0.168`.
 
-    Then the means of repeated settings, or else the settings that the best runs share.
+    Then the means of repeated settings, or else the settings that the best runs share. Numbers that look alike are
+    equal: `fast with 0.129; equal: slow and 2 more runs`.
     """
     ranked = best.ranked
-    runs = [
-        f"{text.shorten(run, RUN_WIDTH)} with {best.shown(result)}"
-        for run, result in zip(descriptions_of(ranked), ranked, strict=True)
-    ]
-    line = f"best of {plural(len(runs), 'run')} by last {best.measure.name}: {'; next: '.join(runs[:2])}"
-    if repeats := repeats_of(results, best.measure):
-        means = [_mean_text(each, best.measure) for each in repeats[:2]]
-        line += f". Best mean over repeated runs: {'; next: '.join(means)}"
+    first, second, *_ = [*(text.shorten(run, RUN_WIDTH) for run in descriptions_of(ranked)), ""]
+    line = f"best of {plural(len(ranked), 'run')} by last {best.measure.name}: {first} with {best.shown(ranked[0])}"
+    equal = [best.shown(run) for run in ranked].count(best.shown(ranked[0])) - 1
+    if equal:
+        line += f"; equal: {second}" + f" and {plural(equal - 1, 'more run')}" * (equal > 1)
+    elif len(ranked) > 1:
+        line += f"; next: {second} with {best.shown(ranked[1])}"
+    if repeats := [each for each in repeats_of(results, best.measure) if each.values]:
+        line += f". Best mean over repeated runs: {_means_text(repeats, best.measure)}"
     elif shared := _shared_by_best(ranked):
         line += f". {shared}"
     if len({(result.script, result.train.dataset, result.train.judged_on) for result in ranked}) > 1:
         line += ". The runs have different scripts or data"
     return text.clean(line)
+
+
+def _means_text(repeats: Sequence[Repeats], measure: Measure) -> str:
+    """Return the two best settings with their means, and whether these lie within the spread of either."""
+    first, *others = repeats[:2]
+    line = _mean_text(first, measure)
+    for second in others:
+        equal = measure.shown(first.mean) == measure.shown(second.mean)
+        line += f"; {'equal' if equal else 'next'}: {_mean_text(second, measure)}"
+        if not equal and abs(first.mean - second.mean) <= max(first.spread or 0.0, second.spread or 0.0):
+            line += ", which is within the spread"
+    return line
 
 
 def _mean_text(repeats: Repeats, measure: Measure) -> str:

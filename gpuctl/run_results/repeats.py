@@ -27,7 +27,7 @@ class Repeats:
 
     @property
     def mean(self) -> float:
-        """Return the mean of the values."""
+        """Return the mean of the values, of which the setting has at least one."""
         return statistics.fmean(self.values)
 
     @property
@@ -53,7 +53,10 @@ class Series:
 
 
 def repeats_of(results: Sequence[Result], measure: Measure) -> list[Repeats]:
-    """Return the settings with the runs of each, the best mean first. Empty: no setting has two runs with a value."""
+    """Return the settings with the runs of each, the best mean first, then settings without a value.
+
+    Empty: no setting has two runs with a value.
+    """
     repeats = [
         Repeats(
             settings=settings,
@@ -66,10 +69,13 @@ def repeats_of(results: Sequence[Result], measure: Measure) -> list[Repeats]:
         )
         for settings, members in _by_setting(results)
     ]
-    repeats = [each for each in repeats if each.values]
     if all(len(each.values) < 2 for each in repeats):
         return []
-    return sorted(repeats, key=lambda each: each.mean, reverse=measure.highest)
+    known = [each for each in repeats if each.values]
+    return [
+        *sorted(known, key=lambda each: each.mean, reverse=measure.highest),
+        *(each for each in repeats if not each.values),
+    ]
 
 
 def series_of(results: Sequence[Result], labels: Sequence[str], best: str | None) -> list[Series]:

@@ -15,7 +15,7 @@ from rich.text import Text
 from gpuctl import text
 from gpuctl.run_results.best import Best, best_of, best_sentence
 from gpuctl.run_results.failures.failures import headline
-from gpuctl.run_results.repeats import repeats_of
+from gpuctl.run_results.repeats import Repeats, repeats_of
 from gpuctl.run_results.saved_results import (
     Setting,
     descriptions_of,
@@ -120,6 +120,7 @@ def comparison(results: Sequence[Result]) -> RenderableType:
     # A name leads to the newest run that has it, and an id to the run itself.
     names = set(table.columns.get("name", ())) - {text.UNKNOWN}
     lines: list[RenderableType] = [
+        counted_by_status(results),
         Text(f"all runs: {table.common}", "dim"),
         "",
         FittedTable(
@@ -140,6 +141,14 @@ def comparison(results: Sequence[Result]) -> RenderableType:
     if "speed-up" in table.columns:
         lines.append(Text(f"speed-up over run {results[0].run}; efficiency: the same per rank", "dim"))
     return Group(*lines)
+
+
+def counted_by_status(results: Sequence[Result]) -> str:
+    """Return `20 runs: 16 succeeded, 4 failed`."""
+    counts = Counter(result.status for result in results)
+    return f"{plural(len(results), 'run')}: " + ", ".join(
+        f"{count} {status}" for status, count in counts.most_common()
+    )
 
 
 def _setting_columns(
@@ -214,16 +223,25 @@ def _repeats(results: Sequence[Result], best: Best | None) -> dict[str, list[str
     if best is None or not repeats:
         return {}
     shown = best.measure.shown
+    values: dict[str, Callable[[Repeats], float | None]] = {
+        f"mean {best.measure.name}": lambda each: each.mean,
+        "std. dev.": lambda each: each.spread,
+        "best": lambda each: each.values[0],
+        "worst": lambda each: each.values[-1],
+    }
     return {
         "setting": [each.settings or "all runs" for each in repeats],
         "runs": [
             f"{len(each.values)} of {each.count}" if len(each.values) < each.count else str(each.count)
             for each in repeats
         ],
-        f"mean {best.measure.name}": [shown(each.mean) for each in repeats],
-        "std. dev.": [text.UNKNOWN if each.spread is None else shown(each.spread) for each in repeats],
-        "best": [shown(each.values[0]) for each in repeats],
-        "worst": [shown(each.values[-1]) for each in repeats],
+        **{
+            title: [
+                text.UNKNOWN if not each.values or (number := value(each)) is None else shown(number)
+                for each in repeats
+            ]
+            for title, value in values.items()
+        },
     }
 
 

@@ -1,10 +1,12 @@
 """Choose the runs that `results` and `report` show, and collect their results."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from gpuctl.app import App
 from gpuctl.errors import Usage
+from gpuctl.option_table.queue_options import SWEEP_TAG
 from gpuctl.run_results.best import best_of, best_sentence
 from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.collect import attach
@@ -14,6 +16,7 @@ from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError, NotFound
 from inventories.runs.labels import BEST
 from inventories.runs.run import Result, RunOptions
+from inventories.specs.spec import DEFAULT_CLUSTER
 
 
 def results_of(
@@ -36,6 +39,17 @@ def results_of(
     return results
 
 
+def sweep_sentence(app: App, result: Result) -> str:
+    """Return the sentence on the sweep of which a run is one. Empty: no other run has its tag."""
+    if SWEEP_TAG not in result.tags:
+        return ""
+    tag = {SWEEP_TAG: result.tags[SWEEP_TAG]}
+    count = len(_tagged(app, result.cluster, tag))
+    cluster = "" if result.cluster == DEFAULT_CLUSTER else f" --cluster {result.cluster}"
+    words = shlex.join(["--tag", f"{SWEEP_TAG}={tag[SWEEP_TAG]}"])
+    return f"one of {count} runs of a sweep: gpuctl results{cluster} {words}" if count > 1 else ""
+
+
 def _chosen(app: App, named: Sequence[str], last: int | None, tags: Mapping[str, str]) -> list[RunFolder]:
     selects = last is not None or bool(tags)
     if selects and (runs := [word for word in named if word != BEST]):
@@ -49,18 +63,24 @@ def _chosen(app: App, named: Sequence[str], last: int | None, tags: Mapping[str,
 def _selected(app: App, last: int | None, tags: Mapping[str, str]) -> list[RunFolder]:
     """Return the cluster's runs that have all tags, of these the last ones, oldest first. Raises NotFound."""
     newest(app)  # raises for a cluster without runs
-    folders = []
-    for folder in app.store.runs(app.options.cluster):
-        with suppress(InventoryError):
-            options = folder.load_run().options or RunOptions()
-            if tags.items() <= options.tags.items():
-                folders.append(folder)
+    folders = _tagged(app, app.options.cluster, tags)
     if not folders:
         missing = " ".join(f"{name}={value}" for name, value in tags.items())
         raise NotFound(
             f"No run of the cluster {app.options.cluster} has the tag {missing}. `gpuctl runs --json` lists the tags."
         )
     return folders if last is None else folders[-last:]
+
+
+def _tagged(app: App, cluster: str, tags: Mapping[str, str]) -> list[RunFolder]:
+    """Return a cluster's runs that have all tags, oldest first."""
+    folders = []
+    for folder in app.store.runs(cluster):
+        with suppress(InventoryError):
+            options = folder.load_run().options or RunOptions()
+            if tags.items() <= options.tags.items():
+                folders.append(folder)
+    return folders
 
 
 def _best(app: App, last: int | None, tags: Mapping[str, str]) -> RunFolder:

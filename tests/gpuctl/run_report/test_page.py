@@ -149,6 +149,11 @@ def test_points_and_commands_of_a_report_are_whole(tmp_path: Path) -> None:
             "gpuctl train --cluster work --mode ray --nproc-per-node 2 --device cpu -- --lr 0.1",
         ),
         (
+            {},
+            {"tags": {"sweep": "20261121-054640-5d00", "data": "v2"}},
+            "gpuctl train --tag data=v2 my.py --lr 0.1",
+        ),
+        (
             {"script": "-m pkg.fit"},
             {"install_project": False},
             "gpuctl train --no-install-project -m pkg.fit --lr 0.1",

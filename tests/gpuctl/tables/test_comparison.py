@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support import a_result, a_run, drawn
 
+from gpuctl.run_results.best import best_of, best_sentence
 from gpuctl.tables.comparison import compared, comparison
 from inventories.disk.store import RunFolder
 from inventories.runs.commit import Commit
@@ -61,6 +62,7 @@ def test_six_runs_show_how_they_differ_how_they_ended_and_the_best(tmp_path: Pat
     lines = drawn(comparison(six(tmp_path))).splitlines()
     at = lines.index("") + 1
     assert " ".join(lines[:at]).strip() == (
+        "6 runs: 5 succeeded, 1 failed "
         "all runs: my.py · epochs 3 · torchrun · 2 ranks · 2 nodes · cluster default · cnn · digits"
     )
     head, *rows = lines[at : at + 7]
@@ -82,9 +84,12 @@ def test_six_runs_show_how_they_differ_how_they_ended_and_the_best(tmp_path: Pat
 def test_runs_without_a_difference_have_no_column_of_settings(tmp_path: Path) -> None:
     runs = [saved(tmp_path, None, "--lr 0.1"), saved(tmp_path, None, "--lr=0.1")]
     text = drawn(comparison(runs))
-    assert text.splitlines()[0].startswith("all runs: my.py · lr 0.1 · torchrun · ")
+    assert text.splitlines()[0] == "2 runs: 2 succeeded"
+    assert text.splitlines()[1].startswith("all runs: my.py · lr 0.1 · torchrun · ")
     assert "\n   run                   status     loss " in text
-    assert "20261121-054621-0001 with 0.120" in " ".join(text.split())
+    assert " with 0.120; equal: 20261121-054621-0001. Best mean over repeated runs: all runs" in " ".join(
+        text.split()
+    )
 
 
 def test_settings_repeated_with_other_seeds_have_a_mean_and_a_spread(tmp_path: Path) -> None:
@@ -93,19 +98,36 @@ def test_settings_repeated_with_other_seeds_have_a_mean_and_a_spread(tmp_path: P
         saved(tmp_path, "sweep", f"--lr {lr} --random-state {seed}", train=replace(TRAIN, loss=(2.0, loss)))
         for (lr, seed), loss in losses.items()
     ]
+    runs += [replace(saved(tmp_path, "sweep", f"--lr 99 --seed {seed}"), status="failed") for seed in (1, 2)]
     table = drawn(comparison(runs))
     rows = [line.split() for line in table.splitlines()]
     at = rows.index(["setting", "runs", "mean", "loss", "std.", "dev.", "best", "worst"])
-    assert rows[at + 1 : at + 4] == [
+    assert rows[at + 1 : at + 5] == [
         ["lr", "0.3", "2", "0.300", "0.141", "0.200", "0.400"],
         ["lr", "0.1", "2", "0.600", "0.141", "0.500", "0.700"],
         ["lr", "9", "1", "of", "2", "3.000", "-", "3.000", "3.000"],
+        ["lr", "99", "0", "of", "2", "-", "-", "-", "-"],
     ]
     assert (
         "* best of 5 runs by last loss: sweep 0002 (lr 0.3, random-state 1) with 0.200; next: sweep 0003 (lr 0.3, "
         "random-state 2) with 0.400. Best mean over repeated runs: lr 0.3 with 0.300 ± 0.141 (2 runs); next: "
         "lr 0.1 with 0.600 ± 0.141 (2 runs)"
     ) in " ".join(table.split())
+
+
+def test_best_sentence_says_what_is_equal_and_what_lies_within_the_spread(tmp_path: Path) -> None:
+    losses = {(0.1, 1): 0.2, (0.1, 2): 0.2001, (0.3, 1): 0.2, (0.3, 2): 0.4, (0.5, 1): 0.5}
+    runs = [
+        saved(tmp_path, f"{lr}-{seed}", f"--lr {lr} --seed {seed}", train=replace(TRAIN, loss=(loss,)))
+        for (lr, seed), loss in losses.items()
+    ]
+    best = best_of(runs)
+    assert best is not None
+    assert best_sentence(best, runs) == (
+        "best of 5 runs by last loss: 0.1-1 (lr 0.1, seed 1) with 0.200; equal: 0.3-1 (lr 0.3, seed 1) and 1 more "
+        "run. Best mean over repeated runs: lr 0.1 with 0.200 ± 7.07e-05 (2 runs); next: lr 0.3 with 0.300 ± 0.141 "
+        "(2 runs), which is within the spread"
+    )
 
 
 def test_best_sentence_names_the_setting_that_the_best_runs_share(tmp_path: Path) -> None:
@@ -140,9 +162,9 @@ def test_options_with_the_name_of_a_column_keep_theirs(
         saved(tmp_path, None, f"--loss {loss} --lr {lr}", train=train) for loss, lr in (("mse", 1), ("l1", 2))
     ]
     lines = drawn(comparison(runs)).splitlines()
-    assert [lines[2].split()[at] for at in (1, 2)] == ["--loss", "lr"]
-    assert "last lr" in lines[2]
-    assert all(word in lines[3] for word in ("mse", "0.125", "0.120"))
+    assert [lines[3].split()[at] for at in (1, 2)] == ["--loss", "lr"]
+    assert "last lr" in lines[3]
+    assert all(word in lines[4] for word in ("mse", "0.125", "0.120"))
 
 
 def test_option_with_the_name_of_a_fact_has_a_column_if_it_says_another_thing(tmp_path: Path) -> None:

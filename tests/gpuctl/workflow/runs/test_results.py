@@ -104,6 +104,15 @@ def test_results_refuses_runs_that_it_can_not_choose(
     assert sentence in capsys.readouterr().err
 
 
+def test_results_of_one_run_name_the_sweep_that_it_is_of(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = "one of 4 runs of a sweep: gpuctl results --tag sweep=lr\n"
+    for name, expected in (("fast", sentence), ("untagged", "")):
+        assert cli.main(["results", name]) == 0
+        assert capsys.readouterr().err == expected
+
+
 def test_best_needs_a_run_that_succeeded_with_a_measure(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
