@@ -11,6 +11,7 @@ from typing import Any
 from gpuctl.errors import Usage
 from inventories.option import option
 from inventories.runs.labels import MAX_NAME
+from remote.shared.secret_arguments import is_secret
 
 MAX_POINTS = 1_000
 SWEEP_TAG = "sweep"
@@ -32,6 +33,10 @@ def sweep_values(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
         points = tuple(values.split(","))
         if not (name.strip("-") and equals and all(points)) or any(letter.isspace() for letter in name):
             raise Usage(f"--sweep {word} can't be read: write an option and its values, such as lr=0.1,0.01")
+        if any(is_secret(name, point) for point in points):
+            raise Usage(
+                f"--sweep {name} would show secrets, as its values become the runs' names: add a run for each value."
+            )
         sweep[name.lstrip("-")] = tuple(dict.fromkeys(points))
     if math.prod(map(len, sweep.values())) > MAX_POINTS:
         raise Usage(f"--sweep makes more than {MAX_POINTS} entries: give fewer values.")

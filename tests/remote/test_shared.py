@@ -79,6 +79,14 @@ def test_addresses_are_shown_without_their_logins(address: str, shown: str) -> N
         ("--token --lr 1", "--token --lr 1"),
         ("--max-tokens 5 --tokenizer gpt2 --pad_token X", "--max-tokens 5 --tokenizer gpt2 --pad_token X"),
         ("--data s3://u:p@host/set", "--data s3://host/set"),
+        ("--openai-key K --wandb_key=K --hftoken T", "--openai-key *** --wandb_key=*** --hftoken ***"),
+        ("--accessToken T --APIKey K --pwd P", "--accessToken *** --APIKey *** --pwd ***"),
+        ("--tokens T U --api-keys K L --lr 1", "--tokens *** *** --api-keys *** *** --lr 1"),
+        ("--webhook https://h/x --webhook-url=u", "--webhook *** --webhook-url=***"),
+        ("--url https://h/x?a=1&token=T&Sig=S#b", "--url https://h/x?a=1&token=***&Sig=***"),
+        ('--config {"lr":1,"api_key":"K","pwd":"P"}', '--config {"lr":1,"api_key":"***","pwd":"***"}'),
+        ("--n-token 4 --loss-per-token yes --tokens 10B", "--n-token 4 --loss-per-token yes --tokens 10B"),
+        ("--image-key jpg --num-keys 3 --monkey M", "--image-key jpg --num-keys 3 --monkey M"),
     ],
 )
 def test_arguments_are_shown_without_secrets(line: str, shown: str) -> None:
