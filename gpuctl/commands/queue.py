@@ -1,4 +1,4 @@
-"""`gpuctl queue`: runs that the cluster's first machine starts, one after the other, without this computer."""
+"""`gpuctl queue`: runs that the cluster's first machine starts when their nodes are free, without this computer."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     from inventories.runs.queue import Queue
 
 
-ENTRIES_SHOWN = 20
 PAUSED = "The queue is paused: no entry starts until gpuctl queue resume"
 
 
 @click.group(params=global_options())
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - the global options
-    """Queue runs on the cluster: its first machine starts them one after the other.
+    """Queue runs on the cluster: its first machine starts each when its nodes are free.
 
     \b
     gpuctl queue add my.py --lr 0.1            add a run; options and arguments are those of gpuctl train
@@ -44,7 +43,8 @@ def command(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 
     gpuctl queue pause | resume                start no further entry | start entries again
 
     The queue is on the machine: it continues while this computer is off, and after a restart of the machine. An entry
-    that fails holds up no other. `gpuctl stop` ends the run that is active, and the next one starts.
+    that fails holds up no other. With `--nnodes 1`, entries run at once on several machines. `gpuctl stop` ends an
+    active run, and the next one starts.
     """
     context.ensure_object(App).take_options(**options)
 
@@ -61,7 +61,7 @@ def command(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
 @job_file_options("environment", "", "run")
 def add(app: App, words: tuple[str, ...], job: "Job | None", **options: Any) -> int:  # noqa: ANN401
-    """Prepare a run now, and start it when the runs before it have ended.
+    """Prepare a run now, and start it when its nodes are free.
 
     \b
     gpuctl queue add --nnodes 1 my.py --lr 0.1
@@ -70,12 +70,15 @@ def add(app: App, words: tuple[str, ...], job: "Job | None", **options: Any) -> 
 
     The files are sent as they are now, to a folder of their own: later changes are not for this run. The environment
     is built now, too. Options are those of `gpuctl train`, without those for which gpuctl would have to stay.
+
+    A sweep with `--notify` sends messages of failures at once, and one when the queue is empty.
     """
     from gpuctl.command_line.job_file.command import what_runs
     from gpuctl.library.options import train_request
     from gpuctl.option_table.queue_options import SWEEP_TAG, queue_settings
     from gpuctl.scripts.arguments import typed_line
     from gpuctl.workflow.jobs.queue_add import add
+    from gpuctl.workflow.runs.request.request import candidates_of
 
     settings = queue_settings(**{name: options.pop(name) for name in ("priority", "after", "sweep")})
     all_words, project = what_runs(words, job)
@@ -85,13 +88,16 @@ def add(app: App, words: tuple[str, ...], job: "Job | None", **options: Any) -> 
     if app.options.json:
         app.output.json({"entries": queue.entries} if settings.sweep else queue.entries[0])
         return 0
-    for entry in queue.entries[:ENTRIES_SHOWN]:
-        ahead = "is next" if not entry.ahead else f"waits behind {plural(entry.ahead, 'other')}"
+    first, last = queue.entries[0], queue.entries[-1]
+    if len(queue.entries) > 1:
+        machines, count = candidates_of(app.store.cluster(app.options.cluster).load(), request)
+        at_once = f"{len(machines) // count} can run at once"
+        app.output.say(f"{len(queue.entries)} entries are added ({first.entry} to {last.entry}), {at_once}")
+    else:
+        ahead = "is next" if not first.ahead else f"waits behind {plural(first.ahead, 'other')}"
         app.output.say(
-            f"entry {entry.entry} {ahead}: {typed_line(entry.script, entry.args)} (run {entry.run})"
+            f"entry {first.entry} {ahead}: {typed_line(first.script, first.args)} (run {first.run})"
         )
-    if len(queue.entries) > ENTRIES_SHOWN:
-        app.output.say(f"and {len(queue.entries) - ENTRIES_SHOWN} more: gpuctl queue ls")
     if queue.paused:
         app.output.say(PAUSED)
     local = queue.restarts is None
@@ -99,6 +105,8 @@ def add(app: App, words: tuple[str, ...], job: "Job | None", **options: Any) -> 
         "the hosts are on this computer: keep it on" if local else "you can switch this computer off"
     )
     if settings.sweep:
+        if request.notify or app.config.notify:
+            app.output.say("messages: failures at once, and one when the queue is empty")
         tag = f"{SWEEP_TAG}={queue.entries[0].tags[SWEEP_TAG]}"
         app.output.say(f"compare them once they have ended: gpuctl results --tag {tag}")
     return 0
@@ -138,7 +146,7 @@ def rm(app: App, entries: tuple[str, ...]) -> None:
 @command.command("pause")
 @common_options
 def pause(app: App) -> None:
-    """Start no further entry. The active run continues."""
+    """Start no further entry. Active runs continue."""
     _change(app, "paused the queue", "pause")
 
 

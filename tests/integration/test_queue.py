@@ -154,8 +154,12 @@ def ran_on(gpuctl: Gpuctl, node: str, run: str) -> bool:
 def test_sweep_is_a_grid_that_results_compare(gpuctl: Gpuctl) -> None:
     gpuctl.ok("up", "--provider", "local", "--count", "1")
     gpuctl.script("my.py", LOSS)
-    words = (*PYTHON, "--name", "try", "--sweep", "loss=3,1,2", "my.py")
-    added = gpuctl.ok("queue", "add", "--json", *words).json["entries"]
+    notices = gpuctl.home / "notices"
+    notify = ("--notify", f"command:echo $GPUCTL_NOTIFY_TEXT >> {notices}")
+    said = gpuctl.ok("queue", "add", *PYTHON, *notify, "--name", "try", "--sweep", "loss=3,1,2", "my.py").err
+    assert "3 entries are added (1 to 3), 1 can run at once" in said
+    assert "messages: failures at once, and one when the queue is empty" in said
+    added = gpuctl.ok("queue", "ls", "--json").json["entries"]
     assert [entry["name"] for entry in added] == ["try-loss=3", "try-loss=1", "try-loss=2"]
     assert [entry["args"] for entry in added] == [["--loss", "3"], ["--loss", "1"], ["--loss", "2"]]
     wait_until_empty(gpuctl)
@@ -163,6 +167,8 @@ def test_sweep_is_a_grid_that_results_compare(gpuctl: Gpuctl) -> None:
     tag = f"sweep={added[0]['tags']['sweep']}"
     results = gpuctl.ok("results", "--json", "--tag", tag).json["runs"]
     assert [result["train"]["loss"][-1] for result in results] == [3, 1, 2]
+    wait_for(notices.exists, what="the notice")
+    assert notices.read_text() == f"best: loss 1, try-loss=1 ({added[1]['run']}) gpuctl results --tag {tag}\n"
     gpuctl.ok("down")
 
 

@@ -165,7 +165,7 @@ class _Adding:
             name=request.name and point_name(request.name, point, number),
             note=request.note or point_text(point),
         )
-        return replace(launchable, request=labelled)
+        return replace(launchable, request=labelled, is_of_sweep=True)
 
     def _entry(self, prepared: Prepared, run_id: str, launchable: Launchable, priority: int) -> "NewEntry":
         """Return the entry of a launchable."""

@@ -73,11 +73,12 @@ def for_run(
     machines: Sequence[Machine],
     *,
     continues: bool,
+    failures_only: bool,
 ) -> dict[str, dict[str, Any]]:
     """Return the requests to a run's nodes for its notices, and note the targets in the journal.
 
     The first node sends them; the others report to it how they ended. `continues`: another run may follow this one if
-    it fails.
+    it fails. `failures_only`: its success is left to the notice that the queue is empty.
     """
     note_targets(folder, targets)
     first, *peers = machines
@@ -102,6 +103,7 @@ def for_run(
             "peers": {machine.name: machine.private_ip for machine in peers},
             "followers": followers,
             "continues": continues,
+            "failures_only": failures_only,
         },
         "machine": _end_of(folder, inventory, first, first=True),
     }

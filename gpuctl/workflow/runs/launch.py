@@ -106,7 +106,16 @@ def launches_of(
         }
     if request.notify:
         cluster, continues = store.cluster(run.cluster), request.continues
-        requests = for_run(store, cluster, request.notify, run, inventory, machines, continues=continues)
+        requests = for_run(
+            store,
+            cluster,
+            request.notify,
+            run,
+            inventory,
+            machines,
+            continues=continues,
+            failures_only=launchable.is_of_sweep,
+        )
         commands = {name: {**command, "notify": requests[name]} for name, command in commands.items()}
     return with_gpu_watch(commands, run, request)
 

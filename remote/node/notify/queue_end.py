@@ -1,7 +1,7 @@
 """The notice that a queue is empty, sent once by the first node."""
 
 import time
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 from remote.node import process
 from remote.node.notify import spool
@@ -32,6 +32,9 @@ def empty(cluster: str, ended: Sequence[Mapping[str, Any]], now: float) -> Notic
     ]
     if len(failed) > FAILED_SHOWN:
         lines.append("and {} more".format(len(failed) - FAILED_SHOWN))
+    best = _best(ended)
+    if best:
+        lines.append("best: loss {:.4g}, {} ({})".format(best["loss"], _label(best, ended), best["run"]))
     sweeps = {entry["tags"].get("sweep") for entry in ended}
     sweep = sweeps.pop() if len(sweeps) == 1 else None
     command = "gpuctl results --tag sweep={}".format(sweep) if sweep else "gpuctl queue ls"
@@ -43,5 +46,29 @@ def empty(cluster: str, ended: Sequence[Mapping[str, Any]], now: float) -> Notic
         tone="bad" if failed else "good",
         title="the queue of {} is empty: {}".format(cluster, parts),
         lines=[*lines, command],
-        data={"cluster": cluster, "entries": counts, "next": command},
+        data={
+            "cluster": cluster,
+            "entries": counts,
+            "best": {"run": best["run"], "loss": best["loss"]} if best else None,
+            "next": command,
+        },
     )
+
+
+def _best(ended: Sequence[Mapping[str, Any]]) -> Optional[Mapping[str, Any]]:
+    """Return the entry with the lowest last loss. `None`: fewer than two that succeeded have one."""
+    rated = [entry for entry in ended if entry["state"] == "succeeded" and entry.get("loss") is not None]
+    return min(rated, key=lambda entry: float(entry["loss"])) if len(rated) > 1 else None
+
+
+def _label(entry: Mapping[str, Any], ended: Sequence[Mapping[str, Any]]) -> str:
+    """Return an entry's name, else its settings that differ between the entries, else its command."""
+    if entry["name"]:
+        return str(entry["name"])
+    lines = [[each["script"], *each["args"]] for each in ended]
+    line = [entry["script"], *entry["args"]]
+    if all(len(each) == len(line) for each in lines):
+        differing = {at for at, words in enumerate(zip(*lines)) if len(set(words)) > 1}
+        names = {at - 1 for at in differing if at and line[at - 1].startswith("-")}
+        line = [word for at, word in enumerate(line) if at in differing | names] or line
+    return " ".join(line)

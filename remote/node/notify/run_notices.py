@@ -45,7 +45,7 @@ def ended(
     now: float,
     reports: Mapping[str, Mapping[str, Any]] = {},
 ) -> Optional[Notice]:
-    """Return the notice of a run's end. `None`: it continues as another run.
+    """Return the notice of a run's end. `None`: it continues as another run, or it only has to report failures.
 
     `state`: of the run on this node. `reports`: the states of other nodes, with their first error.
     """
@@ -73,6 +73,8 @@ def ended(
         phrase = "ended well on {} of {} nodes".format(run["nodes"] - len(silent), run["nodes"])
     else:
         status, phrase, tone = "succeeded", "succeeded", "good"
+        if run.get("failures_only"):
+            return None
     losses = last_losses(run_dir)
     command = "gpuctl {} {}".format("logs" if status == "failed" else "results", run["run"])
     lines = [

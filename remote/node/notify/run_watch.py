@@ -27,6 +27,8 @@ CONNECT_S = 4.0
 AT_ONCE = 32
 UNREADABLE = (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 """Errors for files that a script has damaged: its run is watched, and its end is sent, without them."""
+FAILURES_ONLY = b"failures only"
+"""Content of a claim whose watch does not send that the run succeeded."""
 FIRST_ATTEMPT_S = 5.0
 """Time for which whoever follows a run waits for the first attempts to send its end."""
 
@@ -43,7 +45,10 @@ def begin(run_dir: Path, notify: Dict[str, Any]) -> None:
         return
     claim = str(run_dir / NOTIFIED)
     try:
-        os.close(os.open(claim, os.O_CREAT | os.O_EXCL, 0o600))
+        handle = os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        if notify["run"].get("failures_only"):
+            os.write(handle, FAILURES_ONLY)
+        os.close(handle)
     except OSError:
         return
     try:
@@ -59,7 +64,9 @@ def begin(run_dir: Path, notify: Dict[str, Any]) -> None:
 def undelivered(run_dir: Path) -> List[Dict[str, Any]]:
     """Return the notices of an ended run that are not delivered, once each target had its first attempt."""
     run = run_dir.parent.name
-    if not run_notices.continues(state(run_dir)):
+    end = state(run_dir)
+    is_silent = run_notices.succeeded(end) and (run_dir / NOTIFIED).read_bytes() == FAILURES_ONLY
+    if not run_notices.continues(end) and not is_silent:
         spool.wait_for_first_attempts(event_id(run_notices.END.format(run)), FIRST_ATTEMPT_S)
     return spool.undelivered(run)
 

@@ -44,7 +44,7 @@ class ActiveRun:
         self._peers.order(self._others, None)
         if self._launch:
             supervisor.clean_up(Path(self._launch["run_dir"]))
-            ends[self._node] = run_state.state(Path(self._launch["run_dir"]))
+            ends[self._node] = end_in(Path(self._launch["run_dir"]))
         return [ends.get(name, {}) for name in self.nodes]
 
     def _begin(self) -> bool:
@@ -83,6 +83,14 @@ class ActiveRun:
                 supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
 
 
+def end_in(run_dir: Path) -> Dict[str, Any]:
+    """Return the state of a node's part that has ended, with the `loss` that was its last. `None`: not known."""
+    from remote.node.notify import run_notices  # its imports take long
+
+    losses = run_notices.last_losses(run_dir)
+    return dict(run_state.state(run_dir), loss=losses[-1] if losses else None)
+
+
 def as_seen(entry: Entry) -> Entry:
     """Return an entry as the files of its run show it here: the queue's process notes the end a moment later."""
     launch = entry["places"][entry["place"]]["launch"] if entry["state"] == spool.RUNNING else None
@@ -95,7 +103,7 @@ def as_seen(entry: Entry) -> Entry:
 
 
 def outcome_of(ends: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """Return `state`, `exit_code` and `error` of an entry whose run has ended so on its nodes. Pure."""
+    """Return `state`, `exit_code`, `error` and `loss` of an entry whose run has ended so on its nodes. Pure."""
     reasons = [end.get("ended") or {} for end in ends]
     codes = [end.get("exit_code") for end in ends]
     state = spool.SUCCEEDED if all(code == 0 for code in codes) else spool.FAILED
@@ -106,4 +114,5 @@ def outcome_of(ends: List[Dict[str, Any]]) -> Dict[str, Any]:
         "state": state,
         "exit_code": next(filter(None, codes), codes[0]),
         "error": (failed_starts or [None])[0],
+        "loss": ends[0].get("loss"),
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, Optional, Sequence
 
 from remote.node import run_state
-from remote.node.queue import crontab, door, lasting, part
+from remote.node.queue import active_run, crontab, door, lasting, part
 from remote.node.queue.spool import following
 from remote.node.runs import supervisor
 from remote.shared import frames
@@ -105,9 +105,9 @@ class Follower:
         begun = run_dir is not None and run_dir.exists()
         busy = bool(set(run_state.active_runs()) - {run}) or (part.disk_is_full() and not begun)
         if run_dir is not None and self._has_ended(run):
-            state = run_state.state(run_dir)
             supervisor.clean_up(run_dir)
-            ended = {"exit_code": state.get("exit_code"), "ended": state.get("ended")}
+            end = active_run.end_in(run_dir)
+            ended = {key: end.get(key) for key in ("exit_code", "ended", "loss")}
         parts = random.sample(runs, min(len(runs), PARTS_SHOWN))  # of long queues, others each time
         ready = run_dir is not None and not busy
         return {"node": self._node, "run": run, "busy": busy, "ready": ready, "ended": ended, "parts": parts}

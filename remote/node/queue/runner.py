@@ -24,9 +24,9 @@ FAREWELL_S = 20.0
 
 
 def begin(node: str) -> bool:
-    """Have a process that runs the node's queue, if it has an entry. Returns whether it had to be started."""
+    """Have a process that runs the node's queue, if it has an entry or a notice. Returns whether it was started."""
     queue = Spool(node)
-    if not spool.files_in(queue.folder):
+    if not spool.files_in(queue.folder) and not queue.notify():
         return False
     return lasting.begin(queue.folder / ".runner", lambda lock: Runner(queue, lock).work())
 
@@ -43,8 +43,6 @@ class Runner:
         self._entries: List[Entry] = []
         self._read_at: Optional[int] = None
         self._active: Dict[str, ActiveRun] = {}
-        self._notify: Optional[Dict[str, Any]] = None
-        """Targets of the last run's notices, for the one that the queue is empty."""
         self._stranded_at = time.monotonic()
         """When an entry last failed as its nodes do not answer; at first: the beginning."""
         self._empty_at: Optional[float] = None
@@ -63,8 +61,8 @@ class Runner:
                     if self._entries:
                         self._empty_at = None
                     elif self._has_parted():
-                        crontab.remove(self._node)
                         self._send_end()
+                        crontab.remove(self._node)
                         fcntl.flock(self._lock, fcntl.LOCK_UN)
                         return
                 if self._others(self._entries):
@@ -119,7 +117,6 @@ class Runner:
 
     def _activate(self, entry: Entry) -> None:
         self._active[entry["run"]] = ActiveRun(entry, self._node, self._peers)
-        self._notify = entry.get("notify") or self._notify
 
     def _free(self) -> Set[str]:
         """Return the nodes without an active run, of the queue or of anybody else, and with room on their disks."""
@@ -141,9 +138,7 @@ class Runner:
                 outcome = outcome_of(ends)
                 error = active.error or outcome["error"]
                 with self._queue.locked():
-                    self._queue.close(
-                        active.entry, outcome["state"], exit_code=outcome["exit_code"], error=error
-                    )
+                    self._queue.close(active.entry, **dict(outcome, error=error))
                 del self._active[active.entry["run"]]
 
     def _has_parted(self) -> bool:
@@ -152,9 +147,10 @@ class Runner:
         return not self._peers.with_parts() or time.monotonic() - self._empty_at > FAREWELL_S
 
     def _send_end(self) -> None:
-        """Send a notice that the queue is empty, if the last run has targets, and was not alone."""
-        ended = self._queue.ended_since_empty()
-        if self._notify and len(ended) > 1:
+        """Send a notice that the queue is empty, if a run had targets, and its own notice does not say all."""
+        notify, ended = self._queue.notify(), self._queue.ended_since_empty()
+        if notify and ended and (len(ended) > 1 or notify["run"].get("failures_only")):
             from remote.node.notify import queue_end  # its imports take long
 
-            queue_end.send(self._notify, ended)
+            queue_end.send(notify, ended)
+        self._queue.note_empty()

@@ -10,7 +10,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Iterator, List, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 
 from remote.node.home_folder import NODE_HOME
 from remote.node.queue.schedule import WAITING, Entry
@@ -39,6 +39,8 @@ class Spool:
         self.folder = NODE_HOME / QUEUE / node
         self._ended = self.folder / ".ended"
         self._paused = self.folder / ".paused"
+        self._empty = self.folder / ".empty"
+        self._notify = self.folder / ".notify"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -62,6 +64,9 @@ class Spool:
             place = {"entry": str(number), "state": WAITING, "position": float(number)}
             added.append(dict(entry, added_at=time.time(), **place))
             self.save(added[-1])
+        targets = [entry["notify"] for entry in added if entry.get("notify")]
+        if targets:
+            write_json(self._notify, targets[-1])
         return added
 
     def remove_temporaries(self) -> None:
@@ -106,12 +111,22 @@ class Spool:
         return {run for _, run, _ in files_in(self._ended)}
 
     def ended_since_empty(self) -> List[Entry]:
-        """Return the entries that have run since the queue was empty before, and note that it is empty now."""
-        mark, ended = self.folder / ".empty", self.ended()
-        last = int(read_json(mark).get("last", 0))  # a number, as the clock may be set back
-        write_json(mark, {"last": int(ended[-1]["entry"]) if ended else last})
-        ran = [entry for entry in ended if entry["state"] != REMOVED and int(entry["entry"]) > last]
+        """Return the entries that have run since the queue was empty before."""
+        last = int(read_json(self._empty).get("last", 0))  # a number, as the clock may be set back
+        ran = [entry for entry in self.ended() if entry["state"] != REMOVED and int(entry["entry"]) > last]
         return sorted(ran, key=lambda entry: float(entry["ended_at"]))
+
+    def notify(self) -> Dict[str, Any]:
+        """Return the targets for the notice that the queue is empty. Empty: no notice is due."""
+        return read_json(self._notify)
+
+    def note_empty(self) -> None:
+        """Note that the queue is empty, and that no notice is due."""
+        ended = self.ended()
+        if ended:
+            write_json(self._empty, {"last": int(ended[-1]["entry"])})
+        with contextlib.suppress(FileNotFoundError):
+            self._notify.unlink()
 
     def changed_at(self) -> int:
         """Return the time of the folder's last change, which each change of an entry makes."""

@@ -27,6 +27,7 @@ from remote.node.queue.schedule import assign, can_follow, moved
 from remote.node.runs import supervisor
 from remote.runs import queue
 from remote.sessions import node_payload
+from remote.shared.constants import RANK_LOG
 from remote.shared.files import write_json
 
 OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
@@ -446,28 +447,36 @@ def test_one_notice_says_that_the_queue_is_empty(here: QueueHere) -> None:
         "peers": {},
         "followers": [],
         "continues": False,
+        "failures_only": True,
     }
-    target = f"command:echo $GPUCTL_NOTIFY_TITLE >> {notices}"
+    target = f'command:printf \'%s\\n\' "$GPUCTL_NOTIFY_TITLE" "$GPUCTL_NOTIFY_TEXT" >> {notices}'
 
-    def entry(line: str) -> dict[str, Any]:
-        made = here.entry(line, args=["--lr", "3"], tags={"sweep": "s"})
+    def entry(line: str, loss: str = "") -> dict[str, Any]:
+        made = here.entry(line, args=["--lr", loss, "--epochs", "2"], tags={"sweep": "s"})
+        if loss:
+            log = Path(launch_of(made)["run_dir"]) / RANK_LOG.format(0)
+            launch_of(made)["argv"][2] = f"mkdir -p {log.parent}; echo loss {loss} > {log}; {line}"
         notify = {"targets": [target], "settings": {}, "run": {**facts, "run": made["run"]}, "machine": None}
         launch_of(made)["notify"] = made["notify"] = notify
         return made
 
-    here.add(entry("exit 0"), entry("exit 3"), entry("exit 0"))
+    here.add(entry("exit 0", "0.5"), entry("exit 3", "0.1"), entry("exit 0", "0.25"))
     here.wait()
 
     def empty() -> list[str]:
         lines = notices.read_text().splitlines() if notices.exists() else []
-        return [line for line in lines if "queue" in line]
+        return [line for line in lines if line.startswith("the queue")]
 
     assert wait_for(empty, what="the notice") == ["the queue of default is empty: 2 succeeded, 1 failed"]
+    assert "best: loss 0.25, --lr 0.25 (20261121-000003-3fa9)" in notices.read_text()
+    wait_for(lambda: "my.py failed" in notices.read_text(), what="the notice of the failure")
     mark = here.home / ".gpuctl-node/queue/gpu-0/.empty"
     os.utime(mark, (time.time() + 3600,) * 2)  # the clock was ahead
-    here.add(entry("exit 0"), entry("exit 0"))
+    here.add(entry("exit 0"))
     second = wait_for(lambda: empty()[1:], what="the second notice")
-    assert second == ["the queue of default is empty: 2 succeeded"]
+    assert second == ["the queue of default is empty: 1 succeeded"]
+    assert "my.py succeeded" not in notices.read_text()
+    assert not (mark.parent / ".notify").exists()
 
 
 def test_entry_whose_launcher_may_have_run_is_not_started_again(here: QueueHere) -> None:

@@ -37,6 +37,8 @@ class Launchable:
     """The project's commit, not the built-in job's. `None`: no git repository, or no commit yet."""
     by_content: bool = False
     """Whether the files get a folder on the nodes for this content alone, which no later run changes."""
+    is_of_sweep: bool = False
+    """Whether it was queued together with others: one notice then stands for all that succeed."""
 
     @property
     def rank_env(self) -> Mapping[str, str]:
