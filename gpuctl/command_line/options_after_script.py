@@ -77,7 +77,7 @@ class _Line:
     @property
     def confirmed(self) -> str:
         """The line that leaves the options to the script."""
-        return shlex.join(["gpuctl", self.command, *self.before, "--", *self.target, *self.after])
+        return shlex.join(["gpuctl", *self.command.split(), *self.before, "--", *self.target, *self.after])
 
 
 def check_options(app: App, request: "TrainRequest", *, ignored: str = "") -> "TrainRequest":
@@ -180,8 +180,11 @@ def _cut(
     """
     typed, words = context.meta[TYPED], context.params["words"]
     before = typed[: len(typed) - len(words)]
-    if context.parent is not None and (cluster := context.parent.params.get("cluster")):
-        before = ("--cluster", cluster, *before)
+    group = context.parent
+    while group is not None:
+        if cluster := group.params.get("cluster"):
+            before = ("--cluster", cluster, *before)
+        group = group.parent
     if request.built_in or not words or "--" in before:
         return None
     target, after = words[:1], words[1:]

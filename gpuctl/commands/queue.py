@@ -23,7 +23,7 @@ from inventories.text import listed, plural
 
 if TYPE_CHECKING:
     from gpuctl.command_line.job_file.read import Job
-    from inventories.runs.queue import Queue
+    from inventories.runs.queue import Queue, QueueEntry
 
 
 PAUSED = "The queue is paused: no entry starts until gpuctl queue resume"
@@ -118,7 +118,10 @@ def ls(app: App) -> None:
     """Show the queue: first the entries that have ended, then the others in their order."""
     from gpuctl.workflow.jobs.queue import show
 
-    _report(app, show(app))
+    queue = show(app)
+    _report(app, queue, queue.entries)
+    if queue.entries and not app.options.json:
+        app.output.say(queue.summary)
 
 
 @command.command("move")
@@ -167,22 +170,22 @@ def _change(app: App, done: str, action: Any, entries: tuple[str, ...] = (), pla
 
     queue = change(app, action, entries, place)
     app.output.say(done)
-    _report(app, queue)
+    _report(app, queue, [entry for entry in queue.entries if not entry.ended])
 
 
-def _report(app: App, queue: "Queue") -> None:
-    """Print the queue, as a table or as the document of --json."""
+def _report(app: App, queue: "Queue", entries: "Sequence[QueueEntry]") -> None:
+    """Print the queue, as a table of these entries or as the document of --json."""
     if app.options.json:
         app.output.json(queue)
         return
-    if queue.entries:
+    if entries:
         from gpuctl.tables.lists import queue_table
 
-        app.output.table(queue_table(queue.entries))
+        app.output.table(queue_table(entries))
     else:
         app.output.say("The queue is empty. Add a run: gpuctl queue add my.py")
     errors: dict[str, list[str]] = {}
-    for entry in queue.entries:
+    for entry in entries:
         if entry.error:
             errors.setdefault(entry.error, []).append(entry.entry)
     for error, numbers in errors.items():

@@ -60,7 +60,7 @@ def corrected_line(
         del rest[at : at + len(words)]
         name, equals, value = words[0].partition("=")
         moved += [spelling(name) + equals + value, *words[1:]]
-    return shlex.join(["gpuctl", command[0], *moved, *command[1:], *target, *rest])
+    return shlex.join(["gpuctl", *command[0].split(), *moved, *command[1:], *target, *rest])
 
 
 def without_secrets(words: Sequence[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Documents on a cluster's queue, which its first node keeps and this computer mirrors."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -89,6 +90,13 @@ class Queue:
     """Whether its process had ended, and this command started it again."""
     as_of: str | None = None
     """When the first node reported it; ISO 8601, UTC."""
+
+    @property
+    def summary(self) -> str:
+        """Return the numbers of entries by state: `16 succeeded, 4 failed, 0 waiting`."""
+        counts = {"waiting": 0, **Counter(entry.state for entry in self.entries)}
+        order = ("succeeded", "failed", "stopped", "removed", "running", "waiting")
+        return ", ".join(f"{counts[state]} {state}" for state in order if state in counts)
 
     def status(self) -> QueueStatus | None:
         """Return the queue in short. `None`: nothing runs or waits in it, and it is not paused."""

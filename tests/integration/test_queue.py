@@ -163,7 +163,10 @@ def test_sweep_is_a_grid_that_results_compare(gpuctl: Gpuctl) -> None:
     assert [entry["name"] for entry in added] == ["try-loss=3", "try-loss=1", "try-loss=2"]
     assert [entry["args"] for entry in added] == [["--loss", "3"], ["--loss", "1"], ["--loss", "2"]]
     wait_until_empty(gpuctl)
-    gpuctl.ok("queue", "ls")
+    assert "3 succeeded, 0 waiting" in gpuctl.ok("queue", "ls").err
+    refused = gpuctl("queue", "rm", "2").err
+    assert refused.endswith("error: entry 2 has succeeded: only waiting entries can be removed.\n")
+    assert "entry" not in gpuctl.ok("queue", "pause").out
     tag = f"sweep={added[0]['tags']['sweep']}"
     results = gpuctl.ok("results", "--json", "--tag", tag).json["runs"]
     assert [result["train"]["loss"][-1] for result in results] == [3, 1, 2]

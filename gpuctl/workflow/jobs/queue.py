@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpuctl.app import App
-from gpuctl.errors import Usage
+from gpuctl.errors import Failed, Usage
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.runs.queued_runs import first_machine, mirrored, take_in, tell_others
 from gpuctl.workflow.runs.unfinished_runs import open_runs
@@ -39,11 +39,20 @@ def show(app: App) -> Queue:
 
 def change(app: App, action: "Action", entries: Sequence[str] = (), place: str = "") -> Queue:
     """Change the queue and return it. `place`: of a move: `first`, `last`, or the entry to be in front of."""
+    from remote.errors import NodeFailed
     from remote.runs.queue import change
+
+    def ask(node: "Node") -> Queue:
+        try:
+            return change(node, action, entries, place)
+        except NodeFailed as error:
+            if not entries or type(error) is not NodeFailed:
+                raise
+            raise Failed(str(error).removeprefix(f"{node.name}: ")) from error
 
     if place in entries:
         raise Usage(f"Entry {place} can't move in front of itself: name another entry.")
-    return _ask(app, _folder(app), lambda node: change(node, action, entries, place))
+    return _ask(app, _folder(app), ask)
 
 
 def _folder(app: App) -> ClusterFolder:

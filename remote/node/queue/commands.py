@@ -97,16 +97,20 @@ def _known(queue: Spool, name: Optional[str]) -> Optional[str]:
 def _change(queue: Spool, request: Dict[str, Any]) -> None:
     """Move or remove entries that wait."""
     entries = queue.entries()
-    states = {entry["entry"]: entry["state"] for entry in entries}
+    states = {entry["entry"]: entry["state"] for entry in [*queue.ended(), *entries]}
     place = request["place"]
     named = [*request["entries"], *([place] if place not in ("", "first", "last") else [])]
     for number in named:
         if number not in states:
-            raise ValueError(
-                "the queue has no entry {} that waits: gpuctl queue ls lists them".format(number)
-            )
-        if states[number] != schedule.WAITING:
+            raise ValueError("the queue has no entry {}: gpuctl queue ls lists them".format(number))
+        if states[number] == spool.RUNNING:
             raise ValueError("entry {} runs already: gpuctl stop ends its run".format(number))
+        if states[number] != schedule.WAITING:
+            verb = "has" if states[number] in (spool.SUCCEEDED, spool.FAILED) else "was"
+            change = "removed" if request["action"] == "remove" else "moved, or be in front of"
+            raise ValueError(
+                "entry {} {} {}: only waiting entries can be {}".format(number, verb, states[number], change)
+            )
     if request["action"] in ("remove", "clear"):
         doomed = states if request["action"] == "clear" else request["entries"]
         for entry in entries:

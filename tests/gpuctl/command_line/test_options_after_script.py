@@ -149,11 +149,11 @@ def test_train_leaves_options_that_a_script_may_know(
     assert error.startswith(f"error: There is no {'script' if 'torchrun' in words else 'cluster'}")
 
 
-@pytest.mark.parametrize("command", ["train", "bench"])
+@pytest.mark.parametrize("command", ["train", "bench", "queue add"])
 def test_corrected_line_keeps_the_cluster_that_was_typed_before_the_command(
     project: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    assert cli.main(["--cluster", "blue", command, "my.py", "--stop_grace=5m"]) == 2
+    assert cli.main(["--cluster", "blue", *command.split(), "my.py", "--stop_grace=5m"]) == 2
     output = capsys.readouterr().err
     assert f"options first: gpuctl {command} --stop-grace=5m --cluster blue my.py\n" in output
 

@@ -162,8 +162,8 @@ def test_paused_queue_starts_nothing_and_ended_entries_keep_no_secret(here: Queu
     here.add(first, second)
     queue.change(here.node, "move", ["2"], "first")
     queue.change(here.node, "remove", ["1"])
-    with pytest.raises(AssertionError, match="no entry 1 that waits"):
-        queue.change(here.node, "move", ["1"], "last")
+    with pytest.raises(AssertionError, match="entry 1 was removed: only waiting entries can be removed"):
+        queue.change(here.node, "remove", ["1"])
     assert here.lines() == []
     assert here.states() == {"1": "removed", "2": "waiting"}
     queue.change(here.node, "resume")
