@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpuctl import text
-from gpuctl.run_results.curves import drawable, jobs_of, loss_axis, loss_curve
+from gpuctl.run_results.curves import drawable, jobs_of, legends_of, loss_axis, loss_curve, round_step
 from gpuctl.run_results.repeats import series_of
 from inventories.runs.run import Result
 
@@ -74,7 +74,8 @@ def loss_chart(results: Sequence[Result], labels: Sequence[str], best: str | Non
     finite = [(place, loss) for _, curve in jobs for place, loss in curve.items() if math.isfinite(loss)]
     if not finite:
         return None
-    axis = loss_axis([list(curve.values()) for _, curve in jobs])
+    curves = [list(curve.values()) for _, curve in jobs]
+    axis = loss_axis(curves)
     places, losses = [place for place, _ in finite], [loss for _, loss in finite]
     lowest, highest = min(losses), max(losses) if axis.top is None else axis.top
     x_ticks = ticks(min(places), max(places), 8, whole=True)
@@ -84,8 +85,9 @@ def loss_chart(results: Sequence[Result], labels: Sequence[str], best: str | Non
     linear = _scale(height(lowest), height(highest), HEIGHT - BOTTOM - 8, TOP + 4)
     last = [run for run, _ in jobs]
     series = series_of(last, [names[run.run] for run in last], best)
+    legends = legends_of(series, curves, axis)
     lines = []
-    for at, (shown, (run, curve)) in enumerate(zip(series, jobs, strict=True)):
+    for at, (shown, legend, (run, curve)) in enumerate(zip(series, legends, jobs, strict=True)):
         points = [
             (x(place), linear(height(loss)) if math.isfinite(loss) else math.nan)
             for place, loss in curve.items()
@@ -95,7 +97,7 @@ def loss_chart(results: Sequence[Result], labels: Sequence[str], best: str | Non
             Line(
                 run=run.run,
                 label=names[run.run],
-                legend=shown.legend,
+                legend=legend,
                 style=shown.style,
                 best=run.run == best,
                 parts=tuple(_parts(points)),
@@ -153,9 +155,7 @@ def ticks(low: float, high: float, max_count: int, *, whole: bool = False) -> li
     """Return up to `max_count` round numbers from `low` to `high`, 1, 2 or 5 apart. `whole`: no fractions."""
     if high <= low:
         return [low]
-    rough = (high - low) / max_count
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    step = round_step((high - low) / max_count)
     step = max(step, 1.0) if whole else step
     first = math.ceil(low / step - 1e-9)
     digits = 6 - math.floor(math.log10(step))

@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,8 +54,8 @@ class Section:
     notes: Sequence[str]
     log: str
     """The end of the log of the rank that failed first."""
-    ranks: Sequence[tuple[str, ...]]
-    """Rows: rank, node, device, exit status, step p50."""
+    ranks: Mapping[str, Sequence[str]]
+    """Title → a cell a rank. No column is wholly unknown."""
     more_ranks: int
     command: str
     """Starts the run again. Empty: not known."""
@@ -89,6 +89,7 @@ def report_page(results: Sequence[Result], now: datetime) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["zip"] = zip
     environment.filters["whole"] = lambda value: escape(_clean(value, sys.maxsize))
     return environment.get_template(TEMPLATE).render(_values(results, now))
 
@@ -117,7 +118,7 @@ def _values(results: Sequence[Result], now: datetime) -> dict[str, Any]:
         else f"{plural(len(results), 'run')} of {', '.join(scripts[:3])}{' and others' * (len(scripts) > 3)}",
         "best": best,
         "best_sentence": best_sentence(table.best, results) if best and table.best else "",
-        "now": now.strftime("%Y-%m-%d %H:%M UTC"),
+        "now": _shown_time(now),
         "counts": counted_by_status(results),
         "cost": text.dollars(sum(cost for cost in costs if cost is not None)) if None not in costs else "",
         "took": text.duration(sum(result.seconds.total or 0.0 for result in results)),
@@ -133,6 +134,10 @@ def _values(results: Sequence[Result], now: datetime) -> dict[str, Any]:
     }
 
 
+def _shown_time(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
 def _section(result: Result, label: str) -> Section:
     run, error = launch_of(result), result.first_error
     options = run.options if run is not None and run.options is not None else RunOptions()
@@ -144,7 +149,7 @@ def _section(result: Result, label: str) -> Section:
         ("status", result.status),
         ("note", result.note or text.UNKNOWN),
         ("tags", tags_text(result)),
-        ("began", result.started_at),
+        ("began", _shown_time(datetime.fromisoformat(result.started_at))),
         ("machines", f"{plural(result.nnodes, 'node')}, {plural(result.world_size, 'rank')}, {result.mode}"),
         ("shape", (run.shape if run else None) or text.UNKNOWN),
         *((name, cell(result)) for name, cell in FACTS.items()),
@@ -157,6 +162,13 @@ def _section(result: Result, label: str) -> Section:
         *((f"time in {name}", shown) for name, shown in time_lines(result.train)),
         *((name or "more", shown) for name, shown in (use_lines(result.usage) if result.usage else ())),
     ]
+    ranks = {
+        "rank": [str(rank.rank) for rank in result.ranks],
+        "node": [rank.node for rank in result.ranks],
+        "device": [rank.device or text.UNKNOWN for rank in result.ranks],
+        "exit": [text.UNKNOWN if rank.exit_code is None else str(rank.exit_code) for rank in result.ranks],
+        "step p50": [text.milliseconds(rank.step_ms_p50) for rank in result.ranks],
+    }
     seconds = [(name, getattr(result.seconds, name)) for name in PHASES]
     return Section(
         result=result,
@@ -167,16 +179,7 @@ def _section(result: Result, label: str) -> Section:
         advice=advice_on(result, run) if error else "",
         notes=notes_on(result, run),
         log=log,
-        ranks=[
-            (
-                str(rank.rank),
-                rank.node,
-                rank.device or text.UNKNOWN,
-                text.UNKNOWN if rank.exit_code is None else str(rank.exit_code),
-                text.milliseconds(rank.step_ms_p50),
-            )
-            for rank in result.ranks[:RANKS_SHOWN]
-        ],
+        ranks={title: cells[:RANKS_SHOWN] for title, cells in ranks.items() if {*cells} - {text.UNKNOWN}},
         more_ranks=max(0, len(result.ranks) - RANKS_SHOWN),
         command="" if run is None else _command(run, options),
     )

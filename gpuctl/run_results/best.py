@@ -76,9 +76,9 @@ def best_sentence(best: Best, results: Sequence[Result]) -> str:
 
 def _means_text(repeats: Sequence[Repeats], measure: Measure) -> str:
     """Return the two best settings with their means, and whether these lie within the spread of either."""
-    first, *others = repeats[:2]
+    first = repeats[0]
     line = _mean_text(first, measure)
-    for second in others:
+    for second in repeats[1:2]:
         equal = measure.shown(first.mean) == measure.shown(second.mean)
         line += f"; {'equal' if equal else 'next'}: {_mean_text(second, measure)}"
         if not equal and abs(first.mean - second.mean) <= max(first.spread or 0.0, second.spread or 0.0):

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuctl import text
 from gpuctl.run_results.metric_names import Line, epoch_of, flat, kind_of, losses_of, number, step_of
 from gpuctl.run_results.rank_metrics import METRICS_KEPT, is_name
 from gpuctl.run_results.read_run import rank_metrics
+from gpuctl.run_results.repeats import Series
 from gpuctl.run_results.saved_results import earlier_of, launch_of
 from inventories.disk.store import RunFolder
 from inventories.runs.run import Result
@@ -70,14 +70,14 @@ class LossAxis:
 
     log: bool = False
     top: float | None = None
-    """The loss above which it is cut. `None`: it is whole."""
+    """The loss above which it is cut, a round number. `None`: it is whole."""
     diverged: int = 0
     """Curves that leave it for good."""
 
     @property
     def note(self) -> str:
         """Return the words for its title, such as ` (log axis)`. Empty: it is a plain axis."""
-        cut = f"cut above {text.loss(self.top)}" if self.top is not None else ""
+        cut = f"cut above {self.top:.6g}" if self.top is not None else ""
         cut += f" where {plural(self.diverged, 'run')} diverged" if self.diverged else ""
         words = ", ".join(filter(None, ["log axis" if self.log else "", cut]))
         return f" ({words})" if words else ""
@@ -101,10 +101,45 @@ def loss_axis(curves: Sequence[Sequence[float]]) -> LossAxis:
     height = math.log10 if log else float
     later = max(loss for curve in steady for loss in curve[len(curve) // FIRST_STEPS :])
     is_cut = height(later) - height(lowest) < MIN_HEIGHT * (height(highest) - height(lowest))
-    if not is_cut or later <= lowest:
-        return LossAxis(log=log, top=highest if diverged else None, diverged=diverged)
-    top = later * (later / lowest) ** MARGIN if log else later + (later - lowest) * MARGIN
-    return LossAxis(log=log, top=top, diverged=diverged)
+    if is_cut and later > lowest:
+        top = later * (later / lowest) ** MARGIN if log else later + (later - lowest) * MARGIN
+    else:
+        top = highest
+    top = _round_up(top, top / 4 if log else (top - lowest) / 10)
+    is_whole = top >= max(itertools.chain.from_iterable(finite))
+    return LossAxis(log=log) if is_whole else LossAxis(log=log, top=top, diverged=diverged)
+
+
+def round_step(smallest: float) -> float:
+    """Return the next 1, 2 or 5 times a power of ten. `smallest`: more than zero."""
+    power = 10.0 ** math.floor(math.log10(smallest))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= smallest * (1 - 1e-9))
+
+
+def _round_up(value: float, step: float) -> float:
+    """Return the next multiple of a round step. Without a step, the value."""
+    if step <= 0:
+        return value
+    step = round_step(step)
+    return round(math.ceil(value / step - 1e-9) * step, 6 - math.floor(math.log10(step)))
+
+
+def legends_of(series: Sequence[Series], curves: Sequence[Sequence[float]], axis: LossAxis) -> list[str]:
+    """Return the legend of each line. If an axis shows no line of a style, the legend says why."""
+    reasons = [_why_invisible(curve, axis) for curve in curves]
+    visible = {line.style for line, reason in zip(series, reasons, strict=True) if not reason}
+    return [
+        f"{line.legend}, {reason}" if line.legend and line.style not in visible else line.legend
+        for line, reason in zip(series, reasons, strict=True)
+    ]
+
+
+def _why_invisible(curve: Sequence[float], axis: LossAxis) -> str:
+    """Return why an axis shows nothing of a curve. Empty: it shows a part."""
+    finite = [loss for loss in curve if math.isfinite(loss)]
+    if not finite:
+        return "no finite loss"
+    return "above the cut" if axis.top is not None and min(finite) > axis.top else ""
 
 
 def points_of(result: Result) -> Iterator[dict[str, float]]:

@@ -14,7 +14,7 @@ from gpuctl import text
 from gpuctl.errors import Failed
 from gpuctl.output_files import check_picture, new_figure, save_figure
 from gpuctl.run_results.best import best_of
-from gpuctl.run_results.curves import LOG_SCALE_FROM, drawable, jobs_of, loss_axis, loss_curve
+from gpuctl.run_results.curves import LOG_SCALE_FROM, drawable, jobs_of, legends_of, loss_axis, loss_curve
 from gpuctl.run_results.metric_names import is_held_out
 from gpuctl.run_results.repeats import series_of
 from gpuctl.run_results.saved_results import differences, job_of, labels_of
@@ -85,8 +85,11 @@ def _draw_losses(results: Sequence[Result]) -> "Figure | None":
     lines = []
     labels = [_plain(label) for label in labels_of(last)]
     series = series_of(last, labels, best.result.run if best else None)
-    for at, (shown, (runs, curve, began)) in enumerate(zip(series, jobs, strict=True)):
-        label = shown.legend + f", {len(runs)} runs" * (len(runs) > 1 and bool(shown.legend))
+    curves = [list(curve.values()) for _, curve, _ in jobs]
+    axis = loss_axis(curves)
+    legends = legends_of(series, curves, axis)
+    for at, (shown, legend, (runs, curve, began)) in enumerate(zip(series, legends, jobs, strict=True)):
+        label = legend + f", {len(runs)} runs" * (len(runs) > 1 and bool(legend))
         is_best = best is not None and runs[-1] is best.result
         every = max(1, len(curve) // MARKS)
         (line,) = axes.plot(
@@ -96,7 +99,6 @@ def _draw_losses(results: Sequence[Result]) -> "Figure | None":
         lines.append((_height_at_end(curve), line))
         resumed = [place for place in began if place in curve]
         axes.plot(resumed, [curve[place] for place in resumed], "|", markersize=14, color=line.get_color())
-    axis = loss_axis([list(curve.values()) for _, curve, _ in jobs])
     if axis.log:
         axes.set_yscale("log")
     if axis.top is not None:

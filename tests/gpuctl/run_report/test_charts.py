@@ -79,6 +79,14 @@ def test_lines_of_losses_end_in_the_order_of_the_legend_and_break_at_nan() -> No
     assert loss_chart([a_result()], ["a"], None) is None
 
 
+def test_legend_of_a_line_that_the_chart_does_not_show_says_why() -> None:
+    losses = ((2.0, 1.9), (2.0, 1.8), (50.0, 1e30), (math.nan, math.nan))
+    runs = [a_result(run=f"r-{at}", train=TrainSummary(loss=loss)) for at, loss in enumerate(losses)]
+    chart = loss_chart(runs, ["a", "b", "c", "d"], best="r-1")
+    assert chart is not None
+    assert {line.legend for line in chart.lines} == {"a", "b", "c, above the cut", "d, no finite loss"}
+
+
 def test_runs_of_a_setting_share_a_line_and_its_legend_and_the_best_has_its_own(tmp_path: Path) -> None:
     points = ((0.1, 1), (0.1, 2), (0.1, 3), (0.5, 1), (0.9, 1))
     runs = [saved(tmp_path, at, f"--lr {lr} --seed {seed}") for at, (lr, seed) in enumerate(points)]

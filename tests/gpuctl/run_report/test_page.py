@@ -119,6 +119,16 @@ def test_report_shows_the_best_the_differences_and_how_to_run_again(tmp_path: Pa
     assert len(page) < 100_000
 
 
+def test_section_has_the_id_once_a_plain_time_and_no_empty_columns(tmp_path: Path) -> None:
+    result = saved(tmp_path, 0, [1.0])
+    page = report_page([result, saved(tmp_path, 1, [2.0])], NOW)
+    (summary, _) = re.findall("<summary>(.*)</summary>", page)
+    assert summary.count(result.run) == 1
+    assert "<dt>began</dt><dd>2026-11-21 05:46 UTC</dd>" in page
+    assert "exit</th></tr>" in page
+    assert "2 runs: 2 succeeded; 2 min 1 s in total" in page
+
+
 def test_points_and_commands_of_a_report_are_whole(tmp_path: Path) -> None:
     result = saved(tmp_path, 0, tuple(1 / step for step in range(1, 2001)))
     words = ",".join(map(str, range(4000)))
