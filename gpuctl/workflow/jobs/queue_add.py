@@ -218,9 +218,7 @@ def _refuse(request: TrainRequest) -> None:
     if request.mode == "ray":
         raise Usage("A queue starts its runs with torchrun: leave out --mode ray, or run it by gpuctl train.")
     if request.gpus:
-        raise Usage(
-            "A queue starts one run at a time, on whole nodes: leave out --gpus, or use gpuctl train."
-        )
+        raise Usage("A queue starts its runs on whole nodes: leave out --gpus, or use gpuctl train.")
     if request.elastic:
         raise Usage(
             f"--nnodes {request.nnodes_text} is elastic, which needs gpuctl to stay: name a number of nodes, or use "

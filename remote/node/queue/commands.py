@@ -107,9 +107,9 @@ def _change(queue: Spool, request: Dict[str, Any]) -> None:
             raise ValueError("entry {} runs already: gpuctl stop ends its run".format(number))
         if states[number] != schedule.WAITING:
             verb = "has" if states[number] in (spool.SUCCEEDED, spool.FAILED) else "was"
-            change = "removed" if request["action"] == "remove" else "moved, or be in front of"
+            can = "can be removed" if request["action"] == "remove" else "have a place"
             raise ValueError(
-                "entry {} {} {}: only waiting entries can be {}".format(number, verb, states[number], change)
+                "entry {} {} {}: only waiting entries {}".format(number, verb, states[number], can)
             )
     if request["action"] in ("remove", "clear"):
         doomed = states if request["action"] == "clear" else request["entries"]
