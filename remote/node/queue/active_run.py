@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from remote.node import end_reasons, run_state
 from remote.node.queue import door, part, spool
@@ -36,6 +36,9 @@ class ActiveRun:
         lost = self._peers.silent(set(self._others) - set(ends), door.LOST_S)
         if lost and self.error is None:
             self.error = self._peers.silence(lost, door.LOST_S)
+        without_files = {name for name, end in ends.items() if not end}
+        if without_files and self.error is None:
+            self.error = _lacking(without_files)
         here = [] if own is None or own["running"] else [own]
         if self.error or any(end.get("exit_code") != 0 for end in [*here, *ends.values()]):
             self._stop()
@@ -58,10 +61,7 @@ class ActiveRun:
                 self._limit = time.monotonic() + door.GATHER_S
             if time.monotonic() > self._limit:
                 silent = self._peers.silent(missing, door.FRESH_S)
-                lacking = "{} answers, but has no files of the run: add it again".format(
-                    ", ".join(sorted(missing))
-                )
-                self.error = self._peers.silence(silent, door.GATHER_S) if silent else lacking
+                self.error = self._peers.silence(silent, door.GATHER_S) if silent else _lacking(missing)
                 part.record_failure(self.entry, self._node, self.error)
             return self.error is not None
         if self._launch and not part.begin(self.entry, self.entry["place"], self.entry["started_at"]):
@@ -91,13 +91,17 @@ def end_in(run_dir: Path) -> Dict[str, Any]:
     return dict(run_state.state(run_dir), loss=losses[-1] if losses else None)
 
 
+def _lacking(nodes: Set[str]) -> str:
+    return "{} answers, but has no files of the run: add it again".format(", ".join(sorted(nodes)))
+
+
 def as_seen(entry: Entry) -> Entry:
     """Return an entry as the files of its run show it here: the queue's process notes the end a moment later."""
     launch = entry["places"][entry["place"]]["launch"] if entry["state"] == spool.RUNNING else None
     if launch is None or not (Path(launch["run_dir"]) / "runner.json").exists():
         return entry
     state = run_state.state(Path(launch["run_dir"]))
-    if state["running"] or (state.get("exit_code") == 0 and len(entry["nodes"]) > 1):
+    if state["running"] or len(entry["nodes"]) > 1:  # other nodes may not have ended
         return entry
     return dict(entry, **outcome_of([state]), ended_at=state.get("ended_at") or time.time())
 

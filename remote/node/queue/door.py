@@ -118,13 +118,16 @@ class Peers:
             return {node for node in nodes if self._silent_s(node) > longer_than_s}
 
     def ends(self, nodes: Iterable[str], run: str) -> Dict[str, Dict[str, Any]]:
-        """Return the end of the run on each node where it has ended: `exit_code`, and `ended` with its reason."""
+        """Return the end of the run on each node where it has ended: `exit_code`, and `ended` with its reason.
+
+        Empty: the node answers, but has no part of the run.
+        """
         with self._lock:
             messages = {node: self._messages.get(node, {}) for node in nodes}
         return {
             node: message["ended"]
             for node, message in messages.items()
-            if message.get("run") == run and message["ended"]
+            if message.get("run") == run and message["ended"] is not None
         }
 
     def silence(self, nodes: Iterable[str], seconds: float) -> str:

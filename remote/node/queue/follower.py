@@ -1,6 +1,7 @@
 """The queue on a node that is not the first: it starts its part of a run when the first node says so."""
 
 import contextlib
+import math
 import random
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ POLL_S = 0.5
 ADDING_S = 600.0
 """A part may be here for this time before the first node has its entry."""
 FORGET_S = 24 * 3600.0
-"""A part whose run has ended may be here for this time if the first node does not answer."""
+"""A part whose run is not active may be here for this time if the first node does not answer."""
 SLOW_S = 1.0
 """Between questions to a first node that does not answer: its queue may not have begun."""
 PARTS_SHOWN = 100
@@ -28,15 +29,17 @@ def command_queue_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     """`queue_follow`: keep this node's part of `entries` (run, places) until the first node starts them.
 
     `door`: address, port and key of the first node, for all parts (null: as before). `keep`: runs of the queue;
-    other parts are removed. `keep_new`: new ones are not, as another computer may be adding their entries now.
-    `restarts`: have cron continue after a restart.
+    other parts are removed unless their run is active here. `keep_new`: new ones are not, as another computer may
+    be adding their entries now. `restarts`: have cron continue after a restart.
     """
     folder = following(request["node"])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    follower = Follower(request["node"], folder)
     for path in [*folder.glob("*.json"), *folder.glob(TEMPORARY + "*")]:
-        old = not request["keep_new"] or time.time() - path.stat().st_mtime > ADDING_S
-        if path.stem not in request["keep"] and old:
-            path.unlink()
+        with contextlib.suppress(FileNotFoundError):  # the follower's process has just removed it
+            old = not request["keep_new"] or _age_s(path) > ADDING_S
+            if path.stem not in request["keep"] and old and not follower.is_active(path.stem):
+                path.unlink()
     if request["door"]:
         write_json(folder / door.SETTINGS, request["door"])
     for entry in request["entries"]:
@@ -51,6 +54,10 @@ def begin(node: str) -> None:
     folder = following(node)
     if any(folder.glob("*.json")):
         lasting.begin(folder / ".follower", lambda _lock: Follower(node, folder).work())
+
+
+def _age_s(path: Path) -> float:
+    return time.time() - path.stat().st_mtime
 
 
 class Follower:
@@ -80,8 +87,8 @@ class Follower:
                 self._obey()
             elif time.monotonic() - self._answered_at > FORGET_S:
                 for run in runs:
-                    if self._has_ended(run):
-                        self._forget(run)
+                    if not self.is_active(run):
+                        self._forget(run, older_than_s=FORGET_S)
             time.sleep(POLL_S if answer is not None else SLOW_S)
 
     def _read(self, run: Optional[str]) -> Dict[str, Any]:
@@ -92,6 +99,11 @@ class Follower:
         """Return the folder of a run here, at each of its places. `None`: this node has no part."""
         launches = [place["launch"] for place in self._read(run).get("places", []) if place["launch"]]
         return Path(launches[0]["run_dir"]) if launches else None
+
+    def is_active(self, run: str) -> bool:
+        """Return whether the run has begun here, and has not ended."""
+        run_dir = self._run_dir(run)
+        return run_dir is not None and run_state.state(run_dir)["running"] is True
 
     def _has_ended(self, run: str) -> bool:
         """Return whether the run has begun here, and has ended."""
@@ -108,6 +120,8 @@ class Follower:
             supervisor.clean_up(run_dir)
             end = active_run.end_in(run_dir)
             ended = {key: end.get(key) for key in ("exit_code", "ended", "loss")}
+        elif run_dir is None and run:
+            ended = {}  # the first node must not wait for its end
         parts = random.sample(runs, min(len(runs), PARTS_SHOWN))  # of long queues, others each time
         ready = run_dir is not None and not busy
         return {"node": self._node, "run": run, "busy": busy, "ready": ready, "ended": ended, "parts": parts}
@@ -122,10 +136,11 @@ class Follower:
         elif self._order["order"] == "start":
             part.begin(self._read(self._order["run"]), self._order["place"], self._order["started_at"])
 
-    def _forget(self, run: str) -> None:
+    def _forget(self, run: str, *, older_than_s: float = -math.inf) -> None:
         """Remove the part of a run that has ended, and stop it here: the first node may have lost this one."""
-        run_dir = self._run_dir(run)
-        if run_dir is not None and run_dir.exists() and run_state.state(run_dir)["running"]:
+        run_dir, path = self._run_dir(run), self._folder / "{}.json".format(run)
+        if run_dir is not None and self.is_active(run):
             supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
         with contextlib.suppress(FileNotFoundError):
-            (self._folder / "{}.json".format(run)).unlink()
+            if _age_s(path) > older_than_s:
+                path.unlink()

@@ -1,6 +1,7 @@
 """Test the queue on nodes that are not the first, and what the first one makes of their answers."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ from node_here import NodeHere
 from support import holders_of, wait_for
 
 from remote.node.queue import door, part
+from remote.node.queue import follower as follower_part
 from remote.node.queue.active_run import ActiveRun
 from remote.node.queue.door import Peers
+from remote.shared.files import write_json
 
 
 class FollowerHere:
@@ -80,6 +83,35 @@ def test_new_parts_outlive_another_computers_list_and_not_the_cluster(follower: 
     assert not list(follower.parts.glob("*.json"))
 
 
+def test_old_part_of_an_active_run_outlives_a_list_without_it(follower: FollowerHere) -> None:
+    follower.follow("r1", "r2")
+    with door.listening(follower.settings, follower.peers):
+        follower.order("r1", "start")
+        wait_for(lambda: (follower.run_dir("r1") / "runner.json").exists(), what="the start")
+        for path in follower.parts.glob("*.json"):
+            os.utime(path, (0, 0))
+        follower.follow(keep=())
+        follower.order("r1", "stop")
+        ends = wait_for(lambda: follower.peers.ends(["gpu-1"], "r1"), what="the end")
+        assert ends["gpu-1"]["ended"]["reason"] == "peer_failed"
+        follower.order("r2", "ready")
+        wait_for(lambda: follower.peers.ends(["gpu-1"], "r2") == {"gpu-1": {}}, what="no part")
+
+
+def test_parts_are_forgotten_if_the_first_node_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without crontab
+    monkeypatch.setattr(follower_part, "FORGET_S", 0.5)
+    for run in ("ended", "not-begun"):
+        launch = {"run_dir": str(tmp_path / "runs" / run), "env": {"TOKEN": "s3cret"}}
+        write_json(tmp_path / f"{run}.json", {"places": [{"nodes": ["gpu-1"], "launch": launch}]})
+    (tmp_path / "runs/ended").mkdir(parents=True)
+    write_json(tmp_path / "runs/ended/exit.json", {"exit_code": 0})
+    follower_part.Follower("gpu-1", tmp_path).work()
+    assert not list(tmp_path.glob("*.json"))
+
+
 def test_all_parts_ask_the_newest_door(follower: FollowerHere) -> None:
     follower.follow("r2", key="0" * 32)
     follower.follow("r1", keep=("r2",))
@@ -128,10 +160,12 @@ def test_busy_node_is_waited_for_and_one_without_files_is_not(
         assert active.follow() is None
         clock += door.GATHER_S / 2
     assert active.error is None
+    ends = None
     for _ in range(3):
-        peers.answer(said("r1"))
-        active.follow()
+        peers.answer(said("r1", ended={}))
+        ends = active.follow()
         clock += door.GATHER_S / 2
+    assert ends == [{}]
     assert active.error == "gpu-1 answers, but has no files of the run: add it again"
     ended = json.loads((tmp_path / "runs/r1/gpu-0/exit.json").read_text())
     assert ended["ended"]["reason"] == "not_started"
