@@ -13,6 +13,8 @@ RUNNER_KILLED = "runner_killed"
 NO_RECORD = "no_record"
 STOPPED = "stopped"
 GPUS_IDLE = "gpus_idle"
+STOPS = {STOPPED: "", "stopped_hung": "it hung", GPUS_IDLE: "its GPUs did nothing"}
+"""Reason for which gpuctl stopped the run → a clause. Empty: a person asked for it."""
 
 
 def ended(reason: str, **facts: object) -> Dict[str, Any]:

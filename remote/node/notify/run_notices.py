@@ -29,8 +29,6 @@ REASONS = {
     PEER_FAILED: "another node failed",
 }
 """Reason for the failure of the node's part → a clause."""
-STOPS = {end_reasons.STOPPED: "", "stopped_hung": "it hung", end_reasons.GPUS_IDLE: "its GPUs did nothing"}
-"""Reason for which gpuctl stopped the run → a clause. Empty: a person asked for it."""
 END = "{} ended"
 """Key of the event that a run has ended."""
 RESIZED = "resized"
@@ -60,7 +58,7 @@ def ended(
     ending = state.get("ended") or {}
     reason = str(ending.get("reason"))
     error: Optional[Dict[str, Any]] = None
-    if reason in STOPS:
+    if reason in end_reasons.STOPS:
         status, phrase, tone = "stopped", "was stopped", "warning"
     elif not succeeded(state):
         status, phrase, tone = "failed", "failed", "bad"
@@ -79,7 +77,7 @@ def ended(
     command = "gpuctl {} {}".format("logs" if status == "failed" else "results", run["run"])
     lines = [
         " ".join([run["script"], *run["args"]]) if run["args"] else "",
-        error_line(error, run["nodes"]) if error else STOPS.get(reason, ""),
+        error_line(error, run["nodes"]) if error else end_reasons.STOPS.get(reason, ""),
         "no report from {}".format(", ".join(silent)) if status == "ended" else "",
         loss_line(losses),
         about_line(run, seconds),
@@ -105,7 +103,7 @@ def ended_somehow(run: Mapping[str, Any], now: float) -> Notice:
 
 def succeeded(state: Mapping[str, Any]) -> bool:
     """Return whether a node's part of the run succeeded."""
-    return state.get("exit_code") == 0 and (state.get("ended") or {}).get("reason") not in STOPS
+    return state.get("exit_code") == 0 and (state.get("ended") or {}).get("reason") not in end_reasons.STOPS
 
 
 def is_victim(state: Mapping[str, Any]) -> bool:

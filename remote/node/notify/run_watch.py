@@ -108,7 +108,7 @@ class RunWatch:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         now = time.time()
         try:
-            ends = self._other_ends.reports
+            ends = dict(self._other_ends.reports)  # another one may arrive now
             notice = run_notices.ended(self._run_dir, self._run, state(self._run_dir), now, ends)
         except UNREADABLE:
             notice = run_notices.ended_somehow(self._run, now)

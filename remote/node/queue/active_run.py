@@ -36,6 +36,8 @@ class ActiveRun:
         lost = self._peers.silent(set(self._others) - set(ends), door.LOST_S)
         if lost and self.error is None:
             self.error = self._peers.silence(lost, door.LOST_S)
+        if self.nodes[0] in lost and not self._launch:  # it would have sent the notice
+            part.record_failure(self.entry, self._node, str(self.error))
         without_files = {name for name, end in ends.items() if not end}
         if without_files and self.error is None:
             self.error = _lacking(without_files)
@@ -111,12 +113,12 @@ def outcome_of(ends: List[Dict[str, Any]]) -> Dict[str, Any]:
     reasons = [end.get("ended") or {} for end in ends]
     codes = [end.get("exit_code") for end in ends]
     state = spool.SUCCEEDED if all(code == 0 for code in codes) else spool.FAILED
-    if any(reason.get("reason") == end_reasons.STOPPED for reason in reasons):
+    if any(reason.get("reason") in end_reasons.STOPS for reason in reasons):
         state = spool.STOPPED
     failed_starts = [each["detail"] for each in reasons if each.get("reason") == end_reasons.NOT_STARTED]
     return {
         "state": state,
-        "exit_code": next(filter(None, codes), codes[0]),
+        "exit_code": next(filter(None, codes), None if None in codes else 0),
         "error": (failed_starts or [None])[0],
         "loss": ends[0].get("loss"),
     }

@@ -78,7 +78,7 @@ def with_session(entry: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def record_failure(entry: Dict[str, Any], node: str, why: str) -> None:
-    """Record on this node, and notify, that a run could not start; it need not have a part here."""
+    """Record on this node, and notify, that a run could not start, or was lost; it need not have a part here."""
     launches = [place["launch"] for place in entry["places"] if place["launch"]]
     launch: Dict[str, Any] = launches[0] if launches else {"argv": [entry["script"]]}
     run_dir = NODE_HOME / RUNS / entry["run"] / node
@@ -87,6 +87,7 @@ def record_failure(entry: Dict[str, Any], node: str, why: str) -> None:
     if targets:
         from remote.node.notify import run_watch  # its imports take long
 
+        targets["run"]["started"] = entry.get("started_at", targets["run"]["started"])
         run_watch.begin(run_dir, targets)
 
 

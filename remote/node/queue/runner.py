@@ -99,6 +99,9 @@ class Runner:
             if entry["state"] == spool.RUNNING and entry["run"] not in self._active:
                 self._activate(entry)
         waiting = [] if self._queue.paused else schedule.can_follow(self._entries)
+        if any(entry["after"] for entry in waiting):
+            active = run_state.active_runs()  # `train` may have started the run
+            waiting = [entry for entry in waiting if entry["after"] not in active]
         if not waiting:
             return
         free, lost = self._free(), self._peers.silent(self._others(waiting), door.GATHER_S)

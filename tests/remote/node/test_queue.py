@@ -372,6 +372,27 @@ def test_closed_door_holds_up_no_entry_of_this_node_and_opens_later(here: QueueH
     queue.change(here.node, "clear")
 
 
+def test_entry_waits_for_a_run_of_train_though_other_nodes_are_free(here: QueueHere) -> None:
+    folder = here.home / ".gpuctl-node/queue/gpu-0"
+    folder.mkdir(parents=True)
+    settings = door.settings_of(folder, "127.0.0.1")
+    run_dir = here.home / ".gpuctl-node/runs/trained/gpu-0"
+    run_dir.mkdir(parents=True)
+    pid = os.getpid()
+    write_json(
+        run_dir / "runner.json", {"boot_id": process.boot_id(), "pid": pid, "birth": process.birth(pid)}
+    )
+    elsewhere = [{"nodes": ["gpu-1"], "launch": None}]
+    follows, free = (here.entry(places=elsewhere) for _ in range(2))
+    here.add(follows, after="trained")
+    here.add(free)
+
+    def order() -> Any:
+        return (door.ask(settings, said("gpu-1", run=None)) or {}).get("run")
+
+    assert wait_for(order, what="an entry on gpu-1") == free["run"]
+
+
 def test_full_disk_lets_entries_wait(here: QueueHere) -> None:
     node_home = here.home / ".gpuctl-node"
     node_home.mkdir()

@@ -13,7 +13,7 @@ from support import holders_of, wait_for
 
 from remote.node.queue import door, part
 from remote.node.queue import follower as follower_part
-from remote.node.queue.active_run import ActiveRun
+from remote.node.queue.active_run import ActiveRun, outcome_of
 from remote.node.queue.door import Peers
 from remote.shared.files import write_json
 
@@ -124,13 +124,8 @@ def said(run: str, **about: Any) -> dict[str, Any]:
     return {"node": "gpu-1", "run": run, "ready": False, "busy": False, "ended": None, "parts": [], **about}
 
 
-def test_busy_node_is_waited_for_and_one_without_files_is_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(part, "NODE_HOME", tmp_path)
-    titles, clock = tmp_path / "titles", time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: clock)
-    facts = {
+def entry_with_notices(titles: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = {
         "cluster": "c",
         "name": None,
         "script": "my.py",
@@ -148,13 +143,21 @@ def test_busy_node_is_waited_for_and_one_without_files_is_not(
         "continues": False,
     }
     target = f"command:echo $GPUCTL_NOTIFY_TITLE >> {titles}"
-    entry = {
+    return {
         "run": "r1", "script": "my.py", "place": 0, "started_at": 0.0,
         "places": [{"nodes": ["gpu-1"], "launch": None}],
         "notify": {"targets": [target], "settings": {}, "run": facts, "machine": None},
     }  # fmt: skip
+
+
+def test_busy_node_is_waited_for_and_one_without_files_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(part, "NODE_HOME", tmp_path)
+    titles, clock = tmp_path / "titles", time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
     peers = Peers(set)
-    active = ActiveRun(entry, "gpu-0", peers)
+    active = ActiveRun(entry_with_notices(titles), "gpu-0", peers)
     for _ in range(10):  # as during `train` there
         peers.answer(said("r1", busy=True))
         assert active.follow() is None
@@ -172,3 +175,39 @@ def test_busy_node_is_waited_for_and_one_without_files_is_not(
     monkeypatch.undo()
     wait_for(titles.exists, what="the notice")
     assert "my.py failed" in titles.read_text()
+
+
+def test_lost_first_node_of_a_run_is_notified_by_the_queue(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(part, "NODE_HOME", tmp_path)
+    titles, clock = tmp_path / "titles", time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    peers = Peers(set)
+    active = ActiveRun(entry_with_notices(titles), "gpu-0", peers)
+    peers.answer(said("r1", ready=True))
+    assert active.follow() is None
+    clock += door.LOST_S + 1
+    assert active.follow() == [{}]
+    assert active.error == "gpu-1 did not answer the first node for 120 s"
+    monkeypatch.undo()
+    wait_for(titles.exists, what="the notice")
+    assert "my.py failed" in titles.read_text()
+
+
+@pytest.mark.parametrize(
+    ("codes", "reason", "state", "code"),
+    [
+        ([0, 0], None, "succeeded", 0),
+        ([0, None], None, "failed", None),
+        ([None, 3], None, "failed", 3),
+        ([0, 0], "gpus_idle", "stopped", 0),
+        ([-15, 0], "stopped_hung", "stopped", -15),
+    ],
+)
+def test_entry_has_the_worst_end_of_its_nodes(
+    codes: list[int | None], reason: str | None, state: str, code: int | None
+) -> None:
+    ends = [{"exit_code": code, "ended": reason and {"reason": reason}} for code in codes]
+    outcome = outcome_of(ends)
+    assert (outcome["state"], outcome["exit_code"]) == (state, code)
