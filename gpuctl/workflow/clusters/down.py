@@ -12,7 +12,7 @@ from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.cost import record_removal
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import restore_firewalls
-from gpuctl.workflow.runs.queued_runs import clear, waiting_in_queue
+from gpuctl.workflow.runs.queued_runs import clear, take_in_started, waiting_in_queue
 from gpuctl.workflow.runs.stop import stop_run
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs, state_sentence
 from inventories.clocks import passed_s
@@ -57,6 +57,8 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
             hint = "note: if its Kubernetes cluster is gone for good, `gpuctl down --forget` forgets it"
             app.output.say(for_cluster(hint, folder.name))
             raise
+        if machines and name == "hosts":  # other computers may share them
+            take_in_started(app, folder.name, always=True)
         runs = open_runs(app, folder.name)
         if may_stop is not None:
             _refuse_to_stop([run for run in runs if run.id not in may_stop], folder, machines)

@@ -20,7 +20,7 @@ from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.idle import idle_state
 from gpuctl.workflow.machines.notify import undelivered
 from gpuctl.workflow.machines.setup_state import unprepared_note
-from gpuctl.workflow.runs.queued_runs import mirrored
+from gpuctl.workflow.runs.queued_runs import mirrored, take_in_started
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine, MachineState
@@ -47,6 +47,10 @@ def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
     guards = guards_of(folder, inventory, app.output.say)
     idle, guards = idle_state(folder, inventory.provider, inventory.machines, guards)
     notices = undelivered(folder, inventory.machines, app.output.say)
+    if (
+        inventory.provider == "hosts" and inventory.machines[0].state == "running"
+    ):  # other computers may share them
+        take_in_started(app, folder.name, always=True)
     status = describe(folder, inventory, open_runs(app, folder.name), datetime.now(UTC), guards, idle)
     return replace(status, notices=notices, queue=mirrored(folder).status())
 

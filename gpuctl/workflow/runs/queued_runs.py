@@ -123,10 +123,11 @@ def _records_on(folder: ClusterFolder, first: "Node", name: str, runs: Collectio
         return unknown_runs(node, folder.name, (), runs)
 
 
-def take_in_started(app: App, cluster: str | None) -> None:
+def take_in_started(app: App, cluster: str | None, *, always: bool = False) -> None:
     """Bring the records of runs that queues have started.
 
-    A queue is asked if it had open entries when its node last answered, or if that answer can't be read.
+    A queue is asked if it had open entries when its node last answered, or if that answer can't be read. `always`:
+    also otherwise, as another computer may have added entries.
     """
     from remote.errors import RemoteError
     from remote.runs.queue import state_of
@@ -136,7 +137,8 @@ def take_in_started(app: App, cluster: str | None) -> None:
         if folder.name in app.asked_queues or not folder.exists():
             continue
         try:
-            if not [entry for entry in _read_mirror(folder).entries if not entry.ended]:
+            known = _read_mirror(folder).entries
+            if not always and all(entry.ended for entry in known):
                 continue
         except UNREADABLE as error:
             app.output.say(f"note: {error} The queue's node is asked.")

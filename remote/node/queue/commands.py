@@ -41,8 +41,11 @@ def command_queue_door(request: Dict[str, Any], output: BinaryIO) -> None:
 
 def command_queue_list(request: Dict[str, Any], output: BinaryIO) -> None:
     """`queue_list`: send all entries of the `node`, ended ones first."""
-    restarted = runner.begin(request["node"])
-    _send(Spool(request["node"]), output, restarted=restarted)
+    queue = Spool(request["node"])
+    if not queue.folder.is_dir():  # asked about a queue that it never had: no folder is made
+        _end(queue, output, restarted=False)
+        return
+    _send(queue, output, restarted=runner.begin(request["node"]))
 
 
 def command_queue_change(request: Dict[str, Any], output: BinaryIO) -> None:

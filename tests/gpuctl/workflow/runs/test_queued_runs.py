@@ -91,3 +91,14 @@ def test_damaged_copies_are_reported_and_replaced(
     queued_runs.take_in(app, folder, node, queue)
     assert queued_runs.mirrored(folder) == queue
     assert queued_runs.entries_on(folder, queue, ("gpu-0",)) == ["1", "2"], "its places are not known"
+
+
+def test_queue_without_a_copy_here_is_asked_if_another_computer_may_add_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    a_cluster(Store.default())
+    queued_runs.take_in_started(App(), "default")
+    assert capsys.readouterr().err == ""
+    queued_runs.take_in_started(App(), "default", always=True)
+    assert "note: whether the queue has started further runs is not known: gpu-0" in capsys.readouterr().err
