@@ -72,8 +72,13 @@ def _send(queue: Spool, output: BinaryIO, *, restarted: bool) -> None:
     still_open = [entry for entry in seen if not entry.get("ended_at")]
     if part.disk_is_full():
         why = "it waits: the disk of {} is full".format(queue.folder.name)
+        name = queue.folder.name
+        waits = [
+            entry["state"] == schedule.WAITING and all(name in place["nodes"] for place in entry["places"])
+            for entry in still_open
+        ]
         still_open = [
-            dict(entry, error=why) if entry["state"] == schedule.WAITING else entry for entry in still_open
+            dict(entry, error=why) if blocked else entry for entry, blocked in zip(still_open, waits)
         ]
     for entry in [*ended, *still_open]:
         frames.write(output, {"t": frames.ENTRY, "entry": spool.public(entry)})
