@@ -124,9 +124,10 @@ class Ending:
         wait = wait and self._has_ranks and not crashed and not (torchrun_pending and self._active())
         while self._step(left=True) and wait and self._seconds_left() > 0:
             time.sleep(LOOK_S)
+        for left in self._left.values():  # before the kill, which ends those in a rank's group, too
+            left["killed"] = process.alive(left["pid"], left["birth"])
         self._kill_ranks()
         for left in self._left.values():
-            left["killed"] = process.alive(left["pid"], left["birth"])
             forked = left["line"] in self._commands or "multiprocessing" in left["line"]
             left["told"] = left["told"] or (left["killed"] and not (crashed and forked))
         process.kill_descendants(deadline_s=KILLED_S)
