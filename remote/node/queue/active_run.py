@@ -36,8 +36,6 @@ class ActiveRun:
         lost = self._peers.silent(set(self._others) - set(ends), door.LOST_S)
         if lost and self.error is None:
             self.error = self._peers.silence(lost, door.LOST_S)
-        if self.nodes[0] in lost and not self._launch:  # it would have sent the notice
-            part.record_failure(self.entry, self._node, str(self.error))
         without_files = {name for name, end in ends.items() if not end}
         if without_files and self.error is None:
             self.error = _lacking(without_files)
@@ -47,6 +45,8 @@ class ActiveRun:
         if len(here) < (own is not None) or len(ends) + len(lost) < len(self._others):
             return None
         self._peers.order(self._others, None)
+        if self.nodes[0] in lost and not self._launch:  # it would have sent the notice
+            part.record_failure(self.entry, self._node, str(self.error))
         if self._launch:
             supervisor.clean_up(Path(self._launch["run_dir"]))
             ends[self._node] = end_in(Path(self._launch["run_dir"]))
