@@ -170,7 +170,7 @@ def _change(app: App, done: str, action: Any, entries: tuple[str, ...] = (), pla
 
     queue = change(app, action, entries, place)
     app.output.say(done)
-    _report(app, queue, [entry for entry in queue.entries if not entry.ended])
+    _report(app, queue, queue.open_entries)
 
 
 def _report(app: App, queue: "Queue", entries: "Sequence[QueueEntry]") -> None:

@@ -98,15 +98,23 @@ class Queue:
         order = ("succeeded", "failed", "stopped", "removed", "running", "waiting")
         return ", ".join(f"{counts[state]} {state}" for state in order if state in counts)
 
+    @property
+    def open_entries(self) -> list[QueueEntry]:
+        """Return the entries that wait or run."""
+        return [entry for entry in self.entries if not entry.ended]
+
+    @property
+    def waiting(self) -> list[QueueEntry]:
+        """Return the entries that have neither started nor ended."""
+        return [entry for entry in self.open_entries if entry.state != "running"]
+
     def status(self) -> QueueStatus | None:
         """Return the queue in short. `None`: nothing runs or waits in it, and it is not paused."""
-        states = [entry.state for entry in self.entries if not entry.ended]
-        if not states and not self.paused:
+        if not self.open_entries and not self.paused:
             return None
-        running = states.count("running")
         return QueueStatus(
-            running=running,
-            waiting=len(states) - running,
+            running=len(self.open_entries) - len(self.waiting),
+            waiting=len(self.waiting),
             paused=self.paused,
             restarted=self.restarted,
             as_of=self.as_of,

@@ -115,9 +115,7 @@ class _Adding:
         nodes = list({self._first.name: self._first, **self._nodes}.values())
         restarts = self._inventory.provider != "local"  # those start with this computer, by a command
         added = queue.add(nodes, entries, settings.after, restarts=restarts)
-        if not any(not entry.ended for entry in before.entries) and _is_endless(
-            self._folder, self._inventory
-        ):
+        if not before.open_entries and _is_endless(self._folder, self._inventory):
             day_usd = None if self._inventory.hourly_usd is None else self._inventory.hourly_usd * 24
             advice = (
                 ", also after the last run (gpuctl down ends them; --notify says when the queue is empty)"

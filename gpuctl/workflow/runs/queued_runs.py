@@ -137,8 +137,8 @@ def take_in_started(app: App, cluster: str | None, *, always: bool = False) -> N
         if folder.name in app.asked_queues or not folder.exists():
             continue
         try:
-            known = _read_mirror(folder).entries
-            if not always and all(entry.ended for entry in known):
+            known = _read_mirror(folder).open_entries
+            if not (always or known):
                 continue
         except UNREADABLE as error:
             app.output.say(f"note: {error} The queue's node is asked.")
@@ -162,7 +162,7 @@ def tell_others(app: App, folder: ClusterFolder, queue: Queue, *, keep_new: bool
     if len(folder.load().machines) == 1:
         return
     first = first_machine(folder)
-    runs = [entry.run for entry in queue.entries if not entry.ended]
+    runs = [entry.run for entry in queue.open_entries]
 
     def tell(machine: Machine) -> None:
         with connect(machine, folder, timeout_s=ASK_TIMEOUT_S) as node:
@@ -196,19 +196,19 @@ def clear(app: App, folder: ClusterFolder) -> None:
 
 def open_entries(folder: ClusterFolder) -> list[QueueEntry]:
     """Return the entries that wait or run, as the first node last reported them."""
-    return [entry for entry in mirrored(folder).entries if not entry.ended]
+    return mirrored(folder).open_entries
 
 
 def lost_entries(before: Queue, now: Queue) -> list[QueueEntry]:
     """Return the open entries of a queue whose node reports none of its entries any more."""
     if {entry.run for entry in before.entries} & {entry.run for entry in now.entries}:
         return []  # an older report of the same node: a command beside this one has added entries since
-    return [entry for entry in before.entries if not entry.ended]
+    return before.open_entries
 
 
 def waiting_in_queue(folder: ClusterFolder) -> str:
     """Return `entry 3 (train.py --lr 0.1)` for each entry that waits, shortened. Empty: no entry waits."""
-    waiting = [entry for entry in open_entries(folder) if entry.state != "running"]
+    waiting = mirrored(folder).waiting
     return f"{_entries_shown(waiting)} of the queue" if waiting else ""
 
 
@@ -231,6 +231,5 @@ def entries_on(folder: ClusterFolder, queue: Queue, names: Collection[str]) -> l
 
     An entry of another computer counts: its machines are not known here.
     """
-    waiting = [entry for entry in queue.entries if not entry.ended and entry.state != "running"]
-    queued = {entry.entry: _queued(folder, entry.run) for entry in waiting}
+    queued = {entry.entry: _queued(folder, entry.run) for entry in queue.waiting}
     return [name for name, run in queued.items() if run is None or run.needs(names)]

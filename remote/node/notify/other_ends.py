@@ -71,9 +71,7 @@ def report(run_dir: Path, node: str, way: Mapping[str, Any], supervisor: Mapping
     limit = time.monotonic() + WAIT_S
     while time.monotonic() < limit:
         with contextlib.suppress(OSError, ValueError):
-            if (
-                signed_lines.ask((way["address"], way["port"]), way["key"].encode(), message, MAX_MESSAGE)
-                is not None
-            ):
+            place, key = (way["address"], way["port"]), way["key"].encode()
+            if signed_lines.ask(place, key, message, MAX_MESSAGE) is not None:
                 return
         time.sleep(PAUSE_S)

@@ -46,9 +46,8 @@ def moved(entries: Sequence[Entry], number: str, place: str) -> Entry:
         return entry
     if place == "last":
         before = waiting[-1]["position"]
-        after = (
-            math.floor(before) + 1
-        )  # at most the number of an entry that is added later, which is its position
+        # At most the number of an entry that is added later, which is its position.
+        after = math.floor(before) + 1
         return dict(entry, priority=waiting[-1]["priority"], position=(before + after) / 2)
     at = 0 if place == "first" else [each["entry"] for each in waiting].index(place)
     following = waiting[at]
