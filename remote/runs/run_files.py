@@ -91,12 +91,15 @@ def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> list[s
 def keep_parts(folder: RunFolder, node: str, brought: Path) -> list[str]:
     """Add files of another node than the first to the existing ones. Raises InventoryError as above.
 
-    Returns names under which it wrote other content than an earlier node of the run.
+    A file that counts from another node, which has listed it and not brought it yet, is this node's till then.
+    Returns names under which it wrote other content than another node of the run.
     """
     with lock.hold(folder.path / "lock", subject=f"the checkpoints of run {folder.id}", command="gpuctl"):
-        of_script = [name for name, writer in _writers(folder).items() if writer == node]
-        _move(brought, folder.checkpoints_path, of_script or parts_in(brought))
         differ = _differing(folder, brought)
+        writers = _writers(folder)
+        of_script = [name for name, writer in writers.items() if writer == node]
+        not_here = [name for name in writers if not (folder.checkpoints_path / name).exists()]
+        _move(brought, folder.checkpoints_path, [*(of_script or parts_in(brought)), *not_here])
     shutil.rmtree(brought, ignore_errors=True)
     return differ
 
@@ -104,8 +107,12 @@ def keep_parts(folder: RunFolder, node: str, brought: Path) -> list[str]:
 def _differing(folder: RunFolder, other_folder: Path) -> list[str]:
     """Return the names, of files that several nodes wrote, under which a folder has other content than is kept."""
     nodes = Counter(name for names in written_parts(folder).values() for name in names)
-    names = [name for name, count in nodes.items() if count > 1 and (other_folder / name).is_file()]
-    return [name for name in names if not _same(other_folder / name, folder.checkpoints_path / name)]
+    pairs = {name: (other_folder / name, folder.checkpoints_path / name) for name in nodes if nodes[name] > 1}
+    return [
+        name
+        for name, (other, kept) in pairs.items()
+        if other.is_file() and kept.is_file() and not _same(other, kept)
+    ]
 
 
 def written_parts(folder: RunFolder) -> dict[str, list[str]]:

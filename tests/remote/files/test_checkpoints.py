@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -429,22 +430,36 @@ def test_set_that_lacks_parts_is_refused_with_the_missing_ranks(tmp_path: Path, 
     )
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-@pytest.mark.parametrize(("contents", "message"), [("aa", []), ("ab", ["last.pt"])])
-def test_other_content_of_one_name_is_told_and_the_first_nodes_kept(
-    tmp_path: Path, order: tuple[int, int], contents: str, message: list[str]
-) -> None:
-    folder = Store(tmp_path).new_run(datetime.now(UTC))
-    run = replace(TWO, run=folder.id)
-    folder.save_run(run)
-    for at in order:
-        files = RunFiles(folder, run.nodes[at], new_incoming(folder))
-        (files.intake.root / "checkpoints").mkdir(parents=True)
-        (files.intake.root / "checkpoints" / "last.pt").write_text(contents[at])
-        files.wrote_parts(b'["last.pt"]')
-        differ = files.keep_checkpoints()
-    assert differ == message
-    assert (folder.checkpoints_path / "last.pt").read_text() == contents[0]
+STEPS = [(rank, step) for rank in (0, 1, 2) for step in ("list", "files")]
+ORDERS = [
+    order
+    for order in permutations(STEPS)
+    if all(order.index((rank, "list")) < order.index((rank, "files")) for rank in (0, 1, 2))
+]
+"""Each order in which three nodes can list their files and have brought them."""
+
+
+@pytest.mark.parametrize("contents", ["aaa", "aab", "abb", "abc"])
+def test_other_content_of_one_name_is_told_and_the_first_nodes_kept(tmp_path: Path, contents: str) -> None:
+    for number, order in enumerate(ORDERS):
+        folder = Store(tmp_path / str(number)).new_run(datetime.now(UTC))
+        nodes = tuple(
+            RunNode(name=f"gpu-{r}", rank=r, nproc=1, first_rank=r, run_dir="/r") for r in (0, 1, 2)
+        )
+        run = replace(TWO, run=folder.id, nodes=nodes)
+        folder.save_run(run)
+        files = [RunFiles(folder, node, new_incoming(folder)) for node in nodes]
+        differ: set[str] = set()
+        for rank, step in order:
+            if step == "list":
+                files[rank].wrote_parts(b'["last.pt"]')
+                continue
+            came = files[rank].intake.root / "checkpoints" / "last.pt"
+            came.parent.mkdir(parents=True)
+            came.write_text(contents[rank])
+            differ |= set(files[rank].keep_checkpoints())
+        assert differ == (set() if contents == "aaa" else {"last.pt"}), order
+        assert (folder.checkpoints_path / "last.pt").read_text() == contents[0], order
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
