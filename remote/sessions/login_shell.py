@@ -12,7 +12,7 @@ from typing import BinaryIO
 from inventories.machine import Machine
 from inventories.user_programs import last_line, without_secrets
 from remote.errors import BadAnswer, NodeFailed, NoPython, ShellFailed
-from remote.shared.greeting import READY, RUNS
+from remote.shared.greeting import INSTALLED, READY, RUNS
 
 BLANKS = 4
 """Empty lines for start-up files that read."""
@@ -34,6 +34,8 @@ class Greeting:
     """Output of the login shell."""
     shell_runs: bool = False
     """Whether the login shell has run the command."""
+    installed: bool = False
+    """Whether the machine has the nodes' part of this version."""
     ready: bool = False
 
 
@@ -79,6 +81,8 @@ def read_greeting(reader: BinaryIO, greeting: Greeting, name: str) -> None:
             return
         if line == RUNS:
             greeting.shell_runs = True
+        elif line == INSTALLED:
+            greeting.installed = True
         elif line == READY:
             greeting.ready = True
         else:

@@ -26,14 +26,15 @@ DECODE = "import sys, base64, zlib; exec(zlib.decompress(base64.b64decode(sys.ar
 BOOT = f"""\
 {Path(greeting.__file__).read_text()}
 import os, sys
-greet(sys.stdin.buffer, sys.stdout.buffer)
-digest, size = sys.argv[1], int(sys.argv[2])
-data = sys.stdin.buffer.read(size)
 root = os.path.expanduser("~/{NODE_FOLDER}")
-home = os.path.join(root, "{PROGRAMS}", digest)
+home = os.path.join(root, "{PROGRAMS}", sys.argv[1])
+if os.path.isdir(home):
+    sys.stdout.buffer.write(b"\\n" + INSTALLED)
+greet(sys.stdin.buffer, sys.stdout.buffer)
+data = sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
 temporary = "%s.%s" % (home, os.urandom(8).hex())
 try:
-    if not os.path.isdir(home):
+    if data and not os.path.isdir(home):
         import io, shutil, zipfile, zlib
         os.makedirs(root, 0o700, exist_ok=True)
         try:
@@ -49,42 +50,58 @@ except OSError as error:
     sys.stderr.write("%s\\n" % error)
     statuses = {{28: {DISK_FULL}, 122: {DISK_FULL}, 1: {NOT_WRITABLE}, 13: {NOT_WRITABLE}, 30: {NOT_WRITABLE}}}
     sys.exit(statuses.get(error.errno, {FAILED}))
-sys.argv = [home] + sys.argv[3:]
+sys.argv = [home] + sys.argv[2:]
 import runpy
 runpy.run_path(home, run_name="__main__")
 """
-"""Reads the packed payload from standard input, unpacks it once, and continues as its program."""
+"""Says whether the machine has the payload; else reads it from standard input and unpacks it. Then runs it."""
 
 
 @cache
-def packed() -> tuple[str, bytes]:
-    """Return the archive for the nodes, compressed, with its digest. The same sources give the same bytes.
+def _files() -> list[tuple[str, bytes]]:
+    """Return the names and the contents of the files for the nodes, sorted by name."""
+    root = Path(remote.__file__).parent
+    sources = [root / "__init__.py", *(path for part in SENT for path in (root / part).rglob("*.py"))]
+    files = [(f"remote/{path.relative_to(root).as_posix()}", path.read_bytes()) for path in sources]
+    return sorted([("__main__.py", ENTRY.encode()), *files])
+
+
+@cache
+def digest() -> str:
+    """Return the digest of the files for the nodes."""
+    parts = (b"%s %d\n%s" % (name.encode(), len(data), data) for name, data in _files())
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+
+@cache
+def packed() -> bytes:
+    """Return the archive for the nodes, compressed. The same sources give the same bytes.
 
     It is compressed as a whole, as its modules are much alike: a quarter less than each alone.
     """
-    root = Path(remote.__file__).parent
-    sources = [root / "__init__.py", *sorted(path for part in SENT for path in (root / part).rglob("*.py"))]
-    files = {f"remote/{path.relative_to(root).as_posix()}": path.read_bytes() for path in sources}
-    files["__main__.py"] = ENTRY.encode()
-    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in sorted(files.items()):
+        for name, data in _files():
             archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_STORED)
-    return digest, zlib.compress(buffer.getvalue(), 9)
+    return zlib.compress(buffer.getvalue())
 
 
-def first_command(python: str, command: str) -> tuple[str, bytes]:
-    """Return the shell command of a connection's first request, and the bytes to send before it, after BEGIN."""
-    digest, data = packed()
+def first_command(python: str, command: str) -> str:
+    """Return the shell command of a connection's first request, which reads `to_send` ahead of the request."""
     boot = base64.b64encode(zlib.compress(BOOT.encode(), 9)).decode()
-    return _through_sh(shlex.join([python, "-I", "-c", DECODE, boot, digest, str(len(data)), command])), data
+    return _through_sh(shlex.join([python, "-I", "-c", DECODE, boot, digest(), command]))
+
+
+def to_send(*, installed: bool) -> bytes:
+    """Return the size and the payload that the first request sends after BEGIN. `installed`: size 0, no payload."""
+    data = b"" if installed else packed()
+    return b"%d\n%s" % (len(data), data)
 
 
 def next_command(python: str, command: str) -> str:
     """The shell command of every later request."""
     # The shell expands ~: home folders may have names that are not ours to guess.
-    program = f'"$HOME"/{NODE_FOLDER}/{PROGRAMS}/{packed()[0]}'
+    program = f'"$HOME"/{NODE_FOLDER}/{PROGRAMS}/{digest()}'
     return _through_sh(f"{shlex.quote(python)} -I {program} greet {shlex.quote(command)}")
 
 
@@ -98,4 +115,4 @@ def argv_on_node(python: str, home: str, *arguments: str, isolated: bool = True)
 
     `isolated`: from the user's variables for Python and packages; its output is not buffered otherwise.
     """
-    return [python, "-I" if isolated else "-u", f"{home}/{NODE_FOLDER}/{PROGRAMS}/{packed()[0]}", *arguments]
+    return [python, "-I" if isolated else "-u", f"{home}/{NODE_FOLDER}/{PROGRAMS}/{digest()}", *arguments]

@@ -170,10 +170,9 @@ class Node:
         """
         document = frames.encode(request)
         with self._lock:
-            if self._booted:
-                line, ahead = node_payload.next_command(self.python, command), b""
-            else:
-                line, ahead = node_payload.first_command(self.python, command)
+            is_first = not self._booted
+            command_for = node_payload.first_command if is_first else node_payload.next_command
+            line = command_for(self.python, command)
             try:
                 process = self.transport.start(line, window_bytes=window_bytes, awaits_input=True)
             except ConnectionLost as error:
@@ -185,7 +184,8 @@ class Node:
         try:
             if self.takes_lines:
                 talk.wait_until_ready(login_shell.decoys(line))
-            talk.send_bytes(BEGIN + ahead + document)
+            payload = node_payload.to_send(installed=talk.is_installed) if is_first else b""
+            talk.send_bytes(BEGIN + payload + document)
         except BaseException:
             process.close()
             raise
@@ -227,6 +227,11 @@ class Conversation:
             login_shell.read_greeting(self._reader, self._greeting, self._node.name)
         if not self._greeting.ready:
             self._fail_if_it_ended(wait=True)
+
+    @property
+    def is_installed(self) -> bool:
+        """Return whether the machine has the nodes' part, by its greeting."""
+        return self._greeting.installed
 
     def wait_up_to(self, timeout_s: float) -> None:
         """Allow this silence of the command from now on."""

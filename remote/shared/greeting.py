@@ -7,6 +7,8 @@ from typing import BinaryIO
 
 RUNS = b"gpuctl: shell\n"
 """Line of /bin/sh as it starts the interpreter: the login shell has run the command."""
+INSTALLED = b"gpuctl: installed\n"
+"""Line before READY: the nodes' part is on the machine, so the client need not send it."""
 READY = b"gpuctl: ready\n"
 """Line of the interpreter as it begins to read."""
 BEGIN = b"gpuctl: begin\n"

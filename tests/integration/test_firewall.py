@@ -248,10 +248,10 @@ class Host(Place):
 
     def call(self, command: str, request: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """The node's part as it is sent over SSH, and a session's Node as far as it is needed."""
-        line, ahead = node_payload.first_command("/usr/bin/python3", command)
+        line = node_payload.first_command("/usr/bin/python3", command)
         done = subprocess.run(
             self.argv(*self.user, "env", "HOME=/run/home", "sh", "-c", line),
-            input=BEGIN + ahead + frames.encode(request),
+            input=BEGIN + node_payload.to_send(installed=False) + frames.encode(request),
             capture_output=True,
             timeout=timeout_s,
             check=False,

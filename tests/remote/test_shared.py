@@ -27,7 +27,7 @@ def test_names_of_the_job_equal_those_of_the_nodes_part() -> None:
 
 
 def test_what_is_sent_is_every_module_of_the_nodes_part() -> None:
-    data = zlib.decompress(node_payload.packed()[1])
+    data = zlib.decompress(node_payload.packed())
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         sent = set(archive.namelist()) - {"__main__.py", "remote/__init__.py"}
     assert sent == {path.relative_to(REMOTE.parent).as_posix() for path in SOURCES}

@@ -18,7 +18,7 @@ from remote.launchers import rank_environment, torchrun
 from remote.launchers.rank_command import Script
 from remote.sessions import node_payload
 from remote.sessions.session import shell_command
-from remote.shared.greeting import BEGIN, READY, RUNS
+from remote.shared.greeting import BEGIN, INSTALLED, READY, RUNS
 from remote.transport import known_hosts, ssh_config
 
 
@@ -42,7 +42,7 @@ def run_of_two() -> Run:
 def test_torchrun_argv_is_exact() -> None:
     run = run_of_two()
     script = Script(kind="file", target="my.py", args=("--lr", "0.1"))
-    digest = node_payload.packed()[0]
+    digest = node_payload.digest()
     assert torchrun.argv(run, run.nodes[1], facts(), script, "/home/ubuntu/code") == [
         "/usr/bin/python3", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2",
         "--node-rank", "1", "--master-addr", "10.0.0.2", "--master-port", "20001",
@@ -212,21 +212,21 @@ def test_ssh_config_keeps_special_characters_in_names(tmp_path: Path, host: str,
 
 
 def test_payload_is_deterministic_and_small() -> None:
-    digest, data = node_payload.packed()
+    data = node_payload.packed()
     node_payload.packed.cache_clear()
-    assert node_payload.packed() == (digest, data)
+    assert node_payload.packed() == data
     assert len(data) < 184 * 1024
 
 
 def test_payload_boots_from_stdin_and_ignores_user_modules(tmp_path: Path) -> None:
-    line, ahead = node_payload.first_command(sys.executable, "facts")
+    line = node_payload.first_command(sys.executable, "facts")
     request = b'{"private_ip": "127.0.0.1", "peers": ["127.0.0.1"], "firewall": false}\n'
     hostile = tmp_path / "cwd"
     hostile.mkdir()
     (hostile / "json.py").write_text("raise SystemExit('a module of the user was imported')")
     environment_ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(hostile)}
     words = {
-        "input": b"\n" + BEGIN + ahead + request,
+        "input": b"\n" + BEGIN + node_payload.to_send(installed=False) + request,
         "capture_output": True,
         "cwd": hostile,
         "env": environment_,
@@ -235,9 +235,12 @@ def test_payload_boots_from_stdin_and_ignores_user_modules(tmp_path: Path) -> No
     first = subprocess.run(["/bin/sh", "-c", line], **words)  # type: ignore[call-overload]
     assert first.stdout.startswith(b"\n" + RUNS + b"\n" + READY + b"1\n{")
     assert b'"free_port":' in first.stdout
+    second = {**words, "input": BEGIN + node_payload.to_send(installed=True) + request}
+    installed = subprocess.run(["/bin/sh", "-c", line], **second)  # type: ignore[call-overload]
+    assert installed.stdout.startswith(b"\n" + RUNS + b"\n" + INSTALLED + b"\n" + READY + b"0\n{")
     later = {**words, "input": BEGIN + request}
     again = subprocess.run(["/bin/sh", "-c", node_payload.next_command(sys.executable, "facts")], **later)  # type: ignore[call-overload]
     assert b'"boot_id":' in again.stdout
     folder = tmp_path / ".gpuctl-node"
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert [path.name for path in (folder / "bin").iterdir()] == [node_payload.packed()[0]]
+    assert [path.name for path in (folder / "bin").iterdir()] == [node_payload.digest()]

@@ -129,7 +129,7 @@ def test_ray_launch_spec_starts_the_driver_on_the_first_node_only() -> None:
     part = [
         "/usr/bin/python3",
         "-I",
-        f"/home/ubuntu/.gpuctl-node/bin/{node_payload.packed()[0]}",
+        f"/home/ubuntu/.gpuctl-node/bin/{node_payload.digest()}",
         "ray_ranks",
     ]
     names = (

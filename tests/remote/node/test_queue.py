@@ -421,7 +421,7 @@ exec cat > "$HOME/crontab"
 
 def test_cron_continues_the_queue_after_a_restart(here: QueueHere) -> None:
     program = here.home / ".gpuctl-node" / "bin" / "part"
-    with zipfile.ZipFile(io.BytesIO(zlib.decompress(node_payload.packed()[1]))) as archive:
+    with zipfile.ZipFile(io.BytesIO(zlib.decompress(node_payload.packed()))) as archive:
         archive.extractall(program)
     programs = here.home / "programs"
     programs.mkdir()
