@@ -207,7 +207,7 @@ class World:
         self.fake.reset()
         self.quiet()
         account.wire.begin(CALM, lambda: None)
-        make_foreign(account)
+        make_foreign(account.kind, account.api, account.fake)
         self._foreign = self._everything()
 
     def command(
@@ -333,17 +333,16 @@ def copy_all(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=copy)
 
 
-def make_foreign(account: Account) -> None:
+def make_foreign(kind: Kind, api: Any, fake: FakeCloud) -> None:
     """Create a network with a machine of another owner, named and tagged nearly like ours."""
-    {"oci": make_foreign_oci, "aws": make_foreign_aws}[account.kind.provider](account)
+    {"oci": make_foreign_oci, "aws": make_foreign_aws}[kind.provider](kind, api)
     deadline = time.monotonic() + 10
-    while any(item["state"].lower() != "running" for item in account.fake.state()["instances"]):
+    while any(item["state"].lower() != "running" for item in fake.state()["instances"]):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def make_foreign_oci(account: Account) -> None:
-    api = account.api
+def make_foreign_oci(kind: Kind, api: Any) -> None:
     common = {"compartmentId": api.compartment, "freeformTags": {tags.CLUSTER: "default"}}
     vcn = {**common, "displayName": "gpuctl", "cidrBlocks": ["10.78.0.0/16"]}
     inside = {**common, "vcnId": api.call("network.create_vcn", vcn, again=True)["id"]}
@@ -354,19 +353,18 @@ def make_foreign_oci(account: Account) -> None:
     machine = {
         **common,
         "displayName": "default-0",
-        "availabilityDomain": account.kind.zones[0],
-        "shape": account.kind.other_shape,
+        "availabilityDomain": kind.zones[0],
+        "shape": kind.other_shape,
         "sourceDetails": {
             "sourceType": "image",
-            "imageId": api.listed("compute.list_images", shape=account.kind.other_shape)[0]["id"],
+            "imageId": api.listed("compute.list_images", shape=kind.other_shape)[0]["id"],
         },
         "createVnicDetails": {"subnetId": made["id"]},
     }
     api.settled(lambda: api.call("compute.launch_instance", machine, again=True))
 
 
-def make_foreign_aws(account: Account) -> None:
-    api = account.api
+def make_foreign_aws(kind: Kind, api: Any) -> None:
 
     def tagged(kind: str, name: str) -> list[dict[str, Any]]:
         pairs = [{"Key": "Name", "Value": name}, {"Key": tags.CLUSTER, "Value": "default"}]
@@ -374,13 +372,13 @@ def make_foreign_aws(account: Account) -> None:
 
     vpc = api.call("create_vpc", CidrBlock="10.77.0.0/16", TagSpecifications=tagged("vpc", "gpuctl"))
     where = {"VpcId": vpc["Vpc"]["VpcId"]}
-    zone = account.kind.zones[0]
+    zone = kind.zones[0]
     subnet = api.call("create_subnet", CidrBlock="10.77.0.0/20", AvailabilityZone=zone, **where)
     api.call("create_security_group", GroupName="gpuctl-default", Description="of others", **where)
     api.call(
         "run_instances",
         ImageId=api.call("describe_images", Owners=["amazon"])["Images"][0]["ImageId"],
-        InstanceType=account.kind.other_shape,
+        InstanceType=kind.other_shape,
         SubnetId=subnet["Subnet"]["SubnetId"],
         MinCount=1,
         MaxCount=1,

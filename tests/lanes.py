@@ -68,6 +68,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "provision/kubernetes/pods",
     ),
     "gpuctl/workflow/clusters/test_up_terms.py": ("gpuctl/workflow/clusters/up", "provision/oci/"),
+    "integration/test_adopt_after_down.py": (*_CLOUD, "gpuctl/workflow/clusters/adopt.py"),
     "integration/test_bad_input.py": ("gpuctl/commands/", "gpuctl/command_line/cli.py", "inventories/"),
     "integration/test_bench.py": (
         "gpuctl/tables/bench.py",

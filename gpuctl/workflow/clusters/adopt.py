@@ -26,7 +26,7 @@ from provision.owner import owner
 from provision.provider import AdoptingProvider, Provider
 from provision.records import Target
 from provision.registry import load
-from provision.rented.scan import Scope, scan
+from provision.rented.scan import Scanned, Scope, scan
 from provision.rented.state import CloudState
 from provision.rented.tagged_clusters import FoundCluster
 
@@ -100,6 +100,11 @@ def _chosen(
         clusters = [
             (region.cloud.target, each) for region in result.scanned for each in region.contents.clusters
         ]
+        if unused := [str(place) for place in result.scanned if _network_unused(place, clusters)]:
+            app.output.say(
+                f"note: the network of gpuctl is left in {', '.join(unused)}, without a cluster: "
+                "`gpuctl reap --expired` removes it"
+            )
         places = ", ".join(str(region) for region in result.scanned)
     name = app.options.cluster if app.cluster_named else None
     meant = [pair for pair in clusters if cluster_id in (None, pair[1].id) and name in (None, pair[1].name)]
@@ -115,6 +120,12 @@ def _chosen(
     if cluster_id is None:
         refuse_doubtful(meant[0][1], only=name is not None or complete)
     return meant[0]
+
+
+def _network_unused(place: Scanned, clusters: Sequence[tuple[Target, FoundCluster]]) -> bool:
+    """Return whether the place has a network of gpuctl's, and its region no cluster that may need it."""
+    in_use = {target.region for target, _ in clusters}
+    return bool(place.contents.network) and place.cloud.target.region not in in_use
 
 
 def _in_context(context: str) -> list[tuple[Target, FoundCluster]]:
