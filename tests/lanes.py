@@ -69,6 +69,13 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     ),
     "gpuctl/workflow/clusters/test_up_terms.py": ("gpuctl/workflow/clusters/up", "provision/oci/"),
     "integration/test_adopt_after_down.py": (*_CLOUD, "gpuctl/workflow/clusters/adopt.py"),
+    "integration/test_adopt_after_train.py": (
+        "gpuctl/workflow/clusters/adopt.py",
+        "gpuctl/workflow/jobs/train.py",
+        "gpuctl/workflow/runs/found_runs.py",
+        "remote/node/runs/supervisor.py",
+        "remote/node/storage/",
+    ),
     "integration/test_bad_input.py": ("gpuctl/commands/", "gpuctl/command_line/cli.py", "inventories/"),
     "integration/test_bench.py": (
         "gpuctl/tables/bench.py",

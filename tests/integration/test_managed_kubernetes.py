@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shutil
 import sys
 from collections import Counter
@@ -316,3 +317,15 @@ def test_second_computer_adopts_cluster_and_removes_it(service: str, clouds: Clo
         shutil.rmtree(gpuctl.home)
         assert second.ok("down", "--yes", "--json").json["leftovers"] == []
         assert gpuctl.cloud.owned() == []
+
+
+def test_adopt_names_the_command_for_an_eks_cluster_without_pods(clouds: Clouds, tmp_path: Path) -> None:
+    with managed("eks", clouds, tmp_path) as gpuctl:
+        gpuctl.ok(*gpuctl.up_words)
+        kill(gpuctl, ("down", "--yes"), Point(nth=1, phase="after"))
+        shutil.rmtree(gpuctl.home)
+        refused = gpuctl("adopt", "--yes")
+        assert (refused.status, "are gone from its control plane" in refused.err) == (2, True), refused.err
+        (command,) = re.findall(r"`gpuctl (reap [^`]*)`", refused.err)
+        gpuctl.ok(*command.split(), "--yes")
+        assert left(gpuctl) == []

@@ -155,6 +155,11 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
                 f"{error} So the cluster can't be used from here yet: `gpuctl adopt` tries again, and `gpuctl reap "
                 f"{cluster_id}` removes it."
             ) from error
+        except RefusedPlan as error:
+            raise RefusedPlan(
+                f"The machines of the cluster {self._files.name} are gone from its control plane, so it can't be "
+                f"taken over. `gpuctl reap {cluster_id}` removes the rest."
+            ) from error
         record = codec.from_json(CloudCluster, pods.request, f"the namespace {pods.namespace}")
         if record.id != cluster_id:
             raise RefusedPlan(f"The namespace {pods.namespace} is of another cluster, {record.id}.")
