@@ -4,6 +4,7 @@ Commands live in `gpuctl.commands`, one module each, and are imported when they 
 place that turns errors into a sentence and a status: our own classes carry theirs, as `exit_status`.
 """
 
+import itertools
 import os
 import re
 import sys
@@ -118,7 +119,8 @@ def main(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort) as error:
         return _report(app, "Interrupted", "Interrupted.", INTERRUPTED, error)
     except click.ClickException as error:
-        if not app.options.json and _asked_for_json(arguments):  # the line was not read to its end
+        words = itertools.takewhile(lambda word: word != "--", arguments)  # a script's words follow
+        if not app.options.json and "--json" in words:  # the line was not read to its end
             app.take_options(json=True)
         return _report(
             app, "Usage", _familiar(arguments, error) or _usage_message(arguments, error), 2, error
@@ -149,7 +151,15 @@ def _usage_message(arguments: Sequence[str], error: click.ClickException) -> str
         message = _extra_words(error, extra["words"])
     message = message if message.endswith((".", "?", "!", ")")) else message + "."
     context = getattr(error, "ctx", None)
-    path = context.command_path if context else _command_of(arguments)
+    if context:
+        path = context.command_path
+    else:  # click does not name the command if an option lacks its value
+        from gpuctl.command_line import other_tools
+
+        at = other_tools.command_at(arguments)
+        path = (
+            "gpuctl" if at is None or arguments[at] not in root_help.COMMANDS else f"gpuctl {arguments[at]}"
+        )
     return f"{message} See `{path} --help`."
 
 
@@ -162,14 +172,6 @@ def _extra_words(error: click.UsageError, words: str) -> str:
         return f"{name} takes no {words!r}"
     limit = f"one {names[0]} at a time" if len(names) == 1 else f"{' and '.join(map(str, names))} alone"
     return f"{name} takes {limit}: leave out {words}"
-
-
-def _command_of(arguments: Sequence[str]) -> str:
-    """Return the command that was typed, with `gpuctl`: click does not name it if an option lacks its value."""
-    from gpuctl.command_line import other_tools
-
-    at = other_tools.command_at(arguments)
-    return "gpuctl" if at is None or arguments[at] not in root_help.COMMANDS else f"gpuctl {arguments[at]}"
 
 
 def _familiar(arguments: Sequence[str], error: click.ClickException) -> str | None:
@@ -185,12 +187,6 @@ def _familiar(arguments: Sequence[str], error: click.ClickException) -> str | No
     return other_tools.answer(arguments, root_help.COMMANDS, options, refused=option)
 
 
-def _asked_for_json(arguments: Sequence[str]) -> bool:
-    """Return whether --json is among the arguments of gpuctl."""
-    words = list(arguments)
-    return "--json" in (words[: words.index("--")] if "--" in words else words)
-
-
 def _report(app: App, kind: str, message: str, status: int, error: BaseException) -> int:
     """Print an error for people, and with --json also as the one document; returns the status."""
     output, message = app.output, for_cluster(message, app.options.cluster)
@@ -203,16 +199,10 @@ def _report(app: App, kind: str, message: str, status: int, error: BaseException
     else:
         output.error(message)
     if app.options.json and not output.printed_document:
-        details = {"type": kind, "message": message, "exit_status": status}
-        output.json({**_partly_done(error), "error": details})
+        document: dict[str, Any] = {"error": {"type": kind, "message": message, "exit_status": status}}
+        if isinstance(error, Attention) and error.result is not None:  # the results before the error
+            from inventories.codec import to_json  # only an error needs it
+
+            document = to_json(error.result) | document
+        output.json(document)
     return status
-
-
-def _partly_done(error: BaseException) -> dict[str, Any]:
-    """Return the results before an error, which --json shows, too."""
-    result = error.result if isinstance(error, Attention) else None
-    if result is None:
-        return {}
-    from inventories.codec import to_json  # only an error needs it
-
-    return to_json(result)

@@ -111,6 +111,11 @@ def module_of(command: str) -> str:
 
 def text() -> str:
     """The overview that `gpuctl --help` prints, without a newline at its end."""
+    options = (
+        *((f"{', '.join(names)} {value}".rstrip(), help_line) for names, value, help_line in GLOBAL_OPTIONS),
+        ("--version", "Show the version."),
+        ("-h, --help", "Show help, also of a command."),
+    )
     lines = [
         "Usage: gpuctl [OPTIONS] COMMAND [ARGS]...",
         "",
@@ -124,7 +129,7 @@ def text() -> str:
     lines += [
         "",
         "Options, before or after the command's name:",
-        *_rows(_options()),
+        *_rows(options),
         "  GPUCTL_JSON=1 in the environment is --json for every command.",
         "",
         "Exit status:",
@@ -136,12 +141,6 @@ def text() -> str:
         "gpuctl COMMAND --help says more about a command.",
     ]
     return "\n".join(lines)
-
-
-def _options() -> tuple[tuple[str, str], ...]:
-    """The global options as they are written, and their help."""
-    ours = ((f"{', '.join(names)} {value}".rstrip(), help_line) for names, value, help_line in GLOBAL_OPTIONS)
-    return (*ours, ("--version", "Show the version."), ("-h, --help", "Show help, also of a command."))
 
 
 def _rows(rows: tuple[tuple[str, str], ...], width: int = 0) -> list[str]:

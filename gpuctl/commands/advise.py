@@ -64,7 +64,11 @@ def command(
 
     if {"-h", "--help"} & set(words):
         return built_in_help()
-    lists = {name: _each(options[name]) for name in ("shapes", "counts")}
+    # Each of them is repeatable, and may be a list with commas.
+    lists = {
+        name: [word.strip() for word in ",".join(options[name]).split(",") if word.strip()]
+        for name in ("shapes", "counts")
+    }
     settings: Any = {**options, **lists, "check": options["check"] is not False}
     request = advise_request(words, settings)
     advice = (advise_cluster if app.cluster_named else advise)(app, request)
@@ -75,8 +79,3 @@ def command(
 
         app.output.table(advice_table(advice.rows, everything=everything, rented=not app.cluster_named))
     return 0 if any(row.fits for row in advice.rows) else 1
-
-
-def _each(typed: tuple[str, ...]) -> list[str]:
-    """Return what a repeatable option names, each of which may be a list with commas."""
-    return [word.strip() for words in typed for word in words.split(",") if word.strip()]

@@ -54,7 +54,16 @@ def command(
     from gpuctl.workflow.clusters.doctor import doctor, show
 
     if context.get_parameter_source("cluster") is ParameterSource.COMMANDLINE:
-        document: ClusterDoctorResult | DoctorResult = _of_machines(app, spot=spot, ttl=ttl, **options)
+        from gpuctl.workflow.clusters.doctor_cluster import doctor_cluster
+
+        typed = {"spot": spot, "ttl": ttl, **options}
+        other = next((f"--{name.replace('_', '-')}" for name, value in typed.items() if value), None)
+        if other is not None:
+            raise Usage(
+                f"--cluster looks at machines that are there, {other} asks for new ones: give one of the two. "
+                f"For new machines of that cluster: gpuctl --cluster {app.options.cluster} doctor {other} …"
+            )
+        document: ClusterDoctorResult | DoctorResult = doctor_cluster(app)
     else:
         from inventories.specs.spec import Spec
         from inventories.specs.validate import check_option
@@ -66,18 +75,6 @@ def command(
     if app.options.json:
         app.output.json(document)
     return 0 if document.ok else 1
-
-
-def _of_machines(app: App, **options: str | int | bool | None) -> "ClusterDoctorResult":
-    from gpuctl.workflow.clusters.doctor_cluster import doctor_cluster
-
-    other = next((f"--{name.replace('_', '-')}" for name, value in options.items() if value), None)
-    if other is not None:
-        raise Usage(
-            f"--cluster looks at machines that are there, {other} asks for new ones: give one of the two. "
-            f"For new machines of that cluster: gpuctl --cluster {app.options.cluster} doctor {other} …"
-        )
-    return doctor_cluster(app)
 
 
 def _with_optional_name(options: list[click.Parameter]) -> list[click.Parameter]:

@@ -68,6 +68,13 @@ def command(
 
     if "local" in providers and set(providers) != {"local"}:
         raise Usage("--provider local looks at this computer, the others at accounts: run reap twice.")
+    if app.cluster_named:
+        named = app.options.cluster
+        if set(names) - {named}:
+            raise Usage(
+                f"--cluster {named} and {' '.join(names)} name different clusters: leave out --cluster."
+            )
+        names = (named,)
     scope = Scope(
         providers=providers,
         regions=regions,
@@ -75,7 +82,7 @@ def command(
         profile=profile,
         compartment=compartment,
     )
-    which = Selection(names=_names(app, names), one_each=app.cluster_named, expired=expired, idle=idle)
+    which = Selection(names=names, one_each=app.cluster_named, expired=expired, idle=idle)
     if "local" in providers:
         document = reap_local(app, which, dry_run=dry_run)
     else:
@@ -84,13 +91,3 @@ def command(
         app.output.json(document)
     problems = (document.leftovers, document.failed, document.not_looked_at, document.not_asked)
     return 4 if any(problems) else 0
-
-
-def _names(app: App, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The clusters that were named, as arguments or by --cluster. Empty: all."""
-    if not app.cluster_named:
-        return names
-    named = app.options.cluster
-    if set(names) - {named}:
-        raise Usage(f"--cluster {named} and {' '.join(names)} name different clusters: leave out --cluster.")
-    return (named,)

@@ -155,21 +155,19 @@ def something_is_piped_in(descriptor: int = 0) -> bool:
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode):
             return os.lseek(descriptor, 0, os.SEEK_CUR) == 0 < status.st_size  # a loop has read a part
-        return stat.S_ISFIFO(status.st_mode) and _waiting_bytes(descriptor) > 0
+        if not stat.S_ISFIFO(status.st_mode):
+            return False
+        waiting_bytes = array("i", [0])
+        fcntl.ioctl(descriptor, termios.FIONREAD, waiting_bytes)
+        return waiting_bytes[0] > 0
     except OSError:  # no standard input
         return False
-
-
-def _waiting_bytes(descriptor: int) -> int:
-    count = array("i", [0])
-    fcntl.ioctl(descriptor, termios.FIONREAD, count)
-    return count[0]
 
 
 def report(app: App, result: "Result", *, interrupted: bool) -> int:
     """Show the result of a job, and return the command's exit status."""
     from gpuctl.workflow.jobs.job import WRONG_OPTIONS
-    from inventories.runs.end_reasons import Reason
+    from inventories.runs.end_reasons import Ended, Reason
 
     if app.options.json:
         app.output.json(result)
@@ -191,7 +189,14 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
                 f"it was stopped as it hung; `gpuctl why {result.run}` shows what is known of that"
             )
         if result.reason is Reason.GPUS_IDLE:
-            app.output.say(_idle_gpus(result))
+            from remote.end_sentences import sentence
+            from remote.runs.run_files import read_node_records
+
+            records = read_node_records(RunFolder(Path(result.dir)), run.nodes) if run else []
+            ends = [
+                record.ended for record in records if record.ended and record.ended.reason is result.reason
+            ]
+            app.output.say(f"it was {sentence(ends[0] if ends else Ended(reason=result.reason))}")
         if result.reason is Reason.STOPPED and not interrupted:
             app.output.say("it was stopped by another command: gpuctl stop, or gpuctl down")
         elif result.status != "succeeded":
@@ -204,20 +209,6 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
     if result.status == "failed" and result.script == "built-in" and result.exit_code == WRONG_OPTIONS:
         return WRONG_OPTIONS
     return 0 if result.status in ("succeeded", "running") else 1
-
-
-def _idle_gpus(result: "Result") -> str:
-    """Return the sentence on a run that ended by the use of its GPUs."""
-    from gpuctl.run_results.saved_results import launch_of
-    from inventories.disk.store import RunFolder
-    from inventories.runs.end_reasons import Ended, Reason
-    from remote.end_sentences import sentence
-    from remote.runs.run_files import read_node_records
-
-    run = launch_of(result)
-    records = read_node_records(RunFolder(Path(result.dir)), run.nodes) if run else []
-    ends = [record.ended for record in records if record.ended and record.ended.reason is Reason.GPUS_IDLE]
-    return f"it was {sentence(ends[0] if ends else Ended(reason=Reason.GPUS_IDLE))}"
 
 
 def left_behind(run: str, *, interrupted: bool) -> str:

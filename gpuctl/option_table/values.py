@@ -42,7 +42,14 @@ def read_value(option: Option, value: Any) -> Any:  # noqa: ANN401 - an option's
     if option.read is not None:
         return option.read(value)
     if option.kind is Path:
-        return tuple(map(Path, value)) if option.multiple else _path(option, Path(value))
+        if option.multiple:
+            return tuple(map(Path, value))
+        path = Path(value)
+        if (option.exists == "file" and not path.is_file()) or (
+            option.exists == "folder" and not path.is_dir()
+        ):
+            raise Usage(f"{option.flag}: there is no {option.exists} {path}.")
+        return path.absolute() if option.absolute else path
     if isinstance(option.kind, tuple) and value not in option.kind:
         words = (" or " if len(option.kind) == 2 else ", ").join(option.kind)
         raise Usage(f"{option.flag} {value} is not possible: give {words}.")
@@ -86,13 +93,6 @@ def refuse_unknown(function: str, options: Mapping[str, Any], known: type) -> No
         if name not in known.__annotations__:
             near = did_you_mean(name, known.__annotations__)
             raise TypeError(f"{function}() got an unexpected keyword argument '{name}'{near}")
-
-
-def _path(option: Option, path: Path) -> Path:
-    """Return the path. Raises Usage for a file or folder that does not exist."""
-    if (option.exists == "file" and not path.is_file()) or (option.exists == "folder" and not path.is_dir()):
-        raise Usage(f"{option.flag}: there is no {option.exists} {path}.")
-    return path.absolute() if option.absolute else path
 
 
 def variables(value: Mapping[str, str]) -> dict[str, str]:
@@ -163,7 +163,12 @@ def notify_targets(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the targets of notifications, also from each `@FILE`. Raises Usage, without any secret."""
     targets: list[str] = []
     for text in texts:
-        targets += _targets_in(Path(text[1:]).expanduser()) if text.startswith("@") else [text]
+        if text.startswith("@"):
+            path = Path(text[1:]).expanduser()
+            lines = map(str.strip, private_text(path, f"--notify @{path}").splitlines())
+            targets += [line for line in lines if line and not line.startswith("#")]
+        else:
+            targets.append(text)
     for target in targets:
         try:
             kind = parse_target(target).kind
@@ -174,12 +179,6 @@ def notify_targets(texts: Sequence[str]) -> tuple[str, ...]:
         except ValueError as error:
             raise Usage(f"--notify: {error}.") from error
     return tuple(dict.fromkeys(targets))
-
-
-def _targets_in(path: Path) -> list[str]:
-    """Return the targets in a file, one a line. Raises Usage for a file that others can read."""
-    lines = [line.strip() for line in private_text(path, f"--notify @{path}").splitlines()]
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 def private_text(path: Path, option: str) -> str:

@@ -86,13 +86,6 @@ def _inert(value: Any) -> Any:  # noqa: ANN401 - any value of a cell
 
 def _rows(result: Result) -> Iterator[dict[str, Any]]:
     """Yield a row for each point of a run, or a row alone, and one for each of its trials."""
-    run = _row(result)
-    for point in [*points_of(result)] or [{}]:
-        yield run | {name: _cell(value) for name, value in point.items()}
-    yield from _trials(result)
-
-
-def _row(result: Result) -> dict[str, Any]:
     # Each node's files and end are in the JSON alone: a column a node would make no table.
     document = to_json(replace(result, checkpoints={}, endings={}, search=None))
     args = without_secrets(args_of(result))
@@ -105,12 +98,10 @@ def _row(result: Result) -> dict[str, Any]:
     }
     last = _cell(result.train.loss[-1]) if result.train.loss else None
     options = {f"args.{name}": value or "yes" for name, value in options_of(args).items()}
-    return _flat(document) | {"train.last_loss": last} | search | options | {"args": shlex.join(args)}
-
-
-def _trials(result: Result) -> Iterator[dict[str, Any]]:
-    """A row for each trial of a search, with the run that it is of; only searches have the columns."""
-    for trial in result.search.trials if result.search else ():
+    run = _flat(document) | {"train.last_loss": last} | search | options | {"args": shlex.join(args)}
+    for point in [*points_of(result)] or [{}]:
+        yield run | {name: _cell(value) for name, value in point.items()}
+    for trial in trials.trials if trials else ():
         document = {"run": result.run} | _flat(to_json(trial), "trial.")
         yield document | {"trial.trial": trial.trial}
 

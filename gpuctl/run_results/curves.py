@@ -105,7 +105,9 @@ def loss_axis(curves: Sequence[Sequence[float]]) -> LossAxis:
         top = later * (later / lowest) ** MARGIN if log else later + (later - lowest) * MARGIN
     else:
         top = highest
-    top = _round_up(top, top / 4 if log else (top - lowest) / 10)
+    if (step := top / 4 if log else (top - lowest) / 10) > 0:  # the next multiple of a round step
+        step = round_step(step)
+        top = round(math.ceil(top / step - 1e-9) * step, 6 - math.floor(math.log10(step)))
     is_whole = top >= max(itertools.chain.from_iterable(finite))
     return LossAxis(log=log) if is_whole else LossAxis(log=log, top=top, diverged=diverged)
 
@@ -114,14 +116,6 @@ def round_step(smallest: float) -> float:
     """Return the next 1, 2 or 5 times a power of ten. `smallest`: more than zero."""
     power = 10.0 ** math.floor(math.log10(smallest))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= smallest * (1 - 1e-9))
-
-
-def _round_up(value: float, step: float) -> float:
-    """Return the next multiple of a round step. Without a step, the value."""
-    if step <= 0:
-        return value
-    step = round_step(step)
-    return round(math.ceil(value / step - 1e-9) * step, 6 - math.floor(math.log10(step)))
 
 
 def legends_of(series: Sequence[Series], curves: Sequence[Sequence[float]], axis: LossAxis) -> list[str]:
@@ -150,7 +144,18 @@ def points_of(result: Result) -> Iterator[dict[str, float]]:
     lines = () if result.train.loss_from else _lines(result)
     name = result.train.loss_name or "loss"
     if lines:
-        yield from (_point(line, name) for line in lines)
+        for line in lines:
+            places = {"epoch": epoch_of(line), "step": step_of(line), "loss": losses_of(line).get(name)}
+            measured = (
+                (f"metrics.{metric}", value)
+                for metric, raw in flat(line)
+                if kind_of(metric) not in ("step", "epoch")
+                and metric not in {*UNMEASURED, name}
+                and is_name(metric)
+                if (value := number(raw)) is not None
+            )
+            known = {key: value for key, value in places.items() if value is not None}
+            yield known | dict(itertools.islice(measured, METRICS_KEPT))
     elif losses := result.train.loss:
         by = "step" if result.train.loss_by in ("step", "line") else "epoch"
         for place, loss in zip(result.train.loss_at or itertools.count(1), losses, strict=False):
@@ -164,16 +169,3 @@ def _lines(result: Result) -> Sequence[Line]:
     return next(
         (lines for rank in sorted(metrics) if (lines := metrics[rank].epochs or metrics[rank].measured)), ()
     )
-
-
-def _point(line: Line, loss: str) -> dict[str, float]:
-    losses = losses_of(line)
-    places = {"epoch": epoch_of(line), "step": step_of(line), "loss": losses.get(loss)}
-    measured = (
-        (f"metrics.{name}", value)
-        for name, raw in flat(line)
-        if kind_of(name) not in ("step", "epoch") and name not in {*UNMEASURED, loss} and is_name(name)
-        if (value := number(raw)) is not None
-    )
-    known = {name: value for name, value in places.items() if value is not None}
-    return known | dict(itertools.islice(measured, METRICS_KEPT))

@@ -96,7 +96,8 @@ def _draw_losses(results: Sequence[Result]) -> "Figure | None":
             list(curve), list(curve.values()), markersize=5, **_style(shown.style), linewidth=3 if is_best else 1.4,
             markevery=(at % every, every), label=f"{label} (best)" if is_best else label or "_",
         )  # fmt: skip
-        lines.append((_height_at_end(curve), line))
+        end = [*curve.values()][-1]
+        lines.append((end if math.isfinite(end) else math.inf, line))
         resumed = [place for place in began if place in curve]
         axes.plot(resumed, [curve[place] for place in resumed], "|", markersize=14, color=line.get_color())
     if axis.log:
@@ -124,11 +125,6 @@ def _style(at: int) -> dict[str, Any]:
         "linestyle": LINES[at % len(LINES)],
         "color": COLORS[at % len(COLORS)],
     }
-
-
-def _height_at_end(curve: dict[float, float]) -> float:
-    last = [*curve.values()][-1]
-    return last if math.isfinite(last) else math.inf
 
 
 def _draw_speeds(results: Sequence[Result]) -> "Figure | None":

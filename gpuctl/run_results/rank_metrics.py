@@ -114,7 +114,16 @@ class RankMetrics:
         steps_ms = [ms for line in self.steps if (ms := number(line.get("step_ms"))) is not None]
         if steps_ms:
             return StepMs(p50=percentile(steps_ms, 50), p95=percentile(steps_ms, 95))
-        gaps = _gaps(self.steps)
+        marks = [
+            (step, at)
+            for line in self.steps
+            if (step := step_of(line)) is not None and (at := number(line.get("time"))) is not None
+        ]
+        gaps = [  # from each line to the next: steps, milliseconds
+            (step - before, (at - earlier) * 1000)
+            for (before, earlier), (step, at) in itertools.pairwise(marks)
+            if step > before and at >= earlier
+        ]
         if len(gaps) < 2:
             return StepMs()
         every_step = all(count == 1 for count, _ in gaps)
@@ -238,17 +247,3 @@ def first_named(values: Mapping[str, object]) -> dict[str, float]:
 
 def _metrics(values: object) -> dict[str, float]:
     return first_named({name: value for name, value in inner(values).items() if name != "loss"})
-
-
-def _gaps(lines: Sequence[Line]) -> list[tuple[float, float]]:
-    """From each line to the next: (steps, milliseconds)."""
-    marks = [
-        (step, at)
-        for line in lines
-        if (step := step_of(line)) is not None and (at := number(line.get("time"))) is not None
-    ]
-    return [
-        (step - before, (at - earlier) * 1000)
-        for (before, earlier), (step, at) in itertools.pairwise(marks)
-        if step > before and at >= earlier
-    ]

@@ -118,7 +118,11 @@ def checkpoints_left(folder: RunFolder, run: Run) -> dict[str, Checkpoints]:
 def files_of(folder: RunFolder) -> tuple[RunFile, ...]:
     """Return the copies of a run here: logs, metrics, artifacts, outputs, checkpoints; up to MAX_LISTED of a kind."""
     return tuple(
-        RunFile(kind=kind, path=_as_text(os.path.relpath(path, folder.path)), bytes=size)
+        RunFile(
+            kind=kind,
+            path=os.path.relpath(path, folder.path).encode("utf-8", "backslashreplace").decode(),
+            bytes=size,
+        )
         for kind, name in FOLDERS
         for path, size in itertools.islice(_files_below(folder.path / name), MAX_LISTED)
     )
@@ -135,7 +139,3 @@ def _files_below(folder: Path) -> Iterator[tuple[str, int]]:
                 continue
             if stat.S_ISREG(status.st_mode):
                 yield path, status.st_size
-
-
-def _as_text(path: str) -> str:
-    return path.encode("utf-8", "backslashreplace").decode()

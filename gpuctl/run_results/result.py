@@ -179,21 +179,15 @@ def _logged_error(evidence: Evidence) -> FirstError | None:
 def _seconds(evidence: Evidence, ended_at: datetime | None, measured: Mapping[str, float]) -> Seconds:
     """Return the seconds of each phase, measured or else recorded."""
     run = evidence.run
-    total = _between(run.started_at, ended_at)
+    total = None if ended_at is None else (ended_at - datetime.fromisoformat(run.started_at)).total_seconds()
+    if total is not None and total < 0:  # a clock was set in between
+        total = None
     train = _train_s(evidence) if total is None else max(0.0, total - sum(run.seconds.values()))
     known = {"total": total, "train": train, **measured}
     return Seconds(
         **run.seconds,
         **{name: round(seconds, 3) for name, seconds in known.items() if seconds is not None},
     )
-
-
-def _between(started_at: str, ended_at: datetime | None) -> float | None:
-    """Seconds from an ISO 8601 time to another. `None`: not known, or a clock was set in between."""
-    if ended_at is None:
-        return None
-    passed_s = (ended_at - datetime.fromisoformat(started_at)).total_seconds()
-    return passed_s if passed_s >= 0 else None
 
 
 def _train_s(evidence: Evidence) -> float | None:

@@ -39,10 +39,15 @@ class LogProgress:
     def update(self, line: LogLine, now_s: float) -> bool:
         """Take a line. Returns whether it has progress."""
         if line.step is not None and line.steps is not None:
-            if self._is_of_other_work(line):
-                self._begin_again()
-            if self._is_side_bar(line):
-                return False
+            is_over = self.step is not None and self.step == self.steps and self.epoch is None
+            if is_over and self.loss is None and line.steps != self.steps:
+                # The count so far was of other work, such as data that were prepared before training.
+                self.step = self.steps = self.fraction = None
+                self._before = 0
+                self.done.clear()
+                self._fractions.clear()
+            if line.epoch is None and line.steps < (self.steps or 0):
+                return False  # the count of an evaluation, which is shorter than that of the training
         if line.epoch is None and line.step is None:
             return False
         next_epoch = self.epoch is not None and line.epoch not in (None, self.epoch)
@@ -68,21 +73,6 @@ class LogProgress:
         if self.fraction is not None:
             add_mark(self._fractions, now_s, self.fraction)
         return True
-
-    def _is_side_bar(self, line: LogLine) -> bool:
-        """Return whether a count is that of an evaluation, which is shorter than that of the training."""
-        return line.epoch is None and (line.steps or 0) < (self.steps or 0)
-
-    def _is_of_other_work(self, line: LogLine) -> bool:
-        """Return whether the count so far has ended without a loss, as of data that were prepared before training."""
-        is_over = self.step is not None and self.step == self.steps and self.epoch is None
-        return is_over and self.loss is None and line.steps != self.steps
-
-    def _begin_again(self) -> None:
-        self.step = self.steps = self.fraction = None
-        self._before = 0
-        self.done.clear()
-        self._fractions.clear()
 
     def _fraction(self, line: LogLine) -> float | None:
         of_steps = min(self.step / self.steps, 1.0) if self.step is not None and self.steps else None

@@ -50,14 +50,6 @@ def reader_of(path: str) -> WrittenFile | None:
     return next((kinds[source]() for source in kinds if NAMES[source].search(path)), None)
 
 
-def _training_loss(curves: dict[str, Curve]) -> Curve:
-    """Return the curve of the training loss among several. Empty: no such curve."""
-    finite = [name for name, curve in curves.items() if any(map(math.isfinite, curve.values()))]
-    names = (name for name in finite if "loss" in name.lower() and not HELD_OUT.search(name))
-    first = min(names, key=lambda name: ("train" not in name.lower(), name), default=None)
-    return {} if first is None else curves[first]
-
-
 class _Curves(WrittenFile):
     """A file with several curves."""
 
@@ -106,8 +98,11 @@ class _Curves(WrittenFile):
 
     @property
     def losses(self) -> Curve:
-        """Return the training loss."""
-        return _training_loss(self._curves)
+        """Return the curve of the training loss. Empty: no such curve."""
+        finite = [name for name, curve in self._curves.items() if any(map(math.isfinite, curve.values()))]
+        names = (name for name in finite if "loss" in name.lower() and not HELD_OUT.search(name))
+        first = min(names, key=lambda name: ("train" not in name.lower(), name), default=None)
+        return {} if first is None else self._curves[first]
 
 
 class EventFile(_Curves):

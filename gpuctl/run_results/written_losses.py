@@ -42,19 +42,14 @@ def _curve(losses: Curve, source: LossSource, by: Literal["epoch", "step"]) -> L
 def losses_from_files(folder: Path, outputs: Sequence[OutputFile]) -> tuple[LossSource, Curve] | None:
     """Return the training loss in the files copied to `folder`/NODE/, and its source. `None`: no file has one."""
     for name in NAMES.values():
-        for path in _largest(folder, [file for file in outputs if file.brought and name.search(file.path)]):
-            reader = reader_of(str(path))
+        files = [file for file in outputs if file.brought and name.search(file.path)]
+        of_first_node = [file for file in files if file.node == files[0].node]
+        for file in sorted(of_first_node, key=lambda file: (-file.bytes, file.path))[:FILES]:
+            path = folder / file.node / file.path
+            reader = reader_of(str(path)) if path.is_file() else None
             if reader is not None and (losses := _losses_in(path, reader)):
                 return reader.source, losses
     return None
-
-
-def _largest(folder: Path, files: Sequence[OutputFile]) -> list[Path]:
-    """The largest files of the first node that wrote any, the largest first."""
-    first = [file for file in files if file.node == files[0].node]
-    largest = sorted(first, key=lambda file: (-file.bytes, file.path))[:FILES]
-    paths = [folder / file.node / file.path for file in largest]
-    return [path for path in paths if path.is_file()]
 
 
 def _losses_in(path: Path, reader: WrittenFile) -> Curve:

@@ -181,7 +181,9 @@ def _communication(judged: Measured, first: Measured) -> Bottleneck | None:
     share, job, layout = judged.share.communication or 0.0, judged.job, judged.layout
     if share < COMMUNICATION_SHARE:
         return None
-    waiting = f"{_exposed(judged)} of a step"
+    waiting_ms = _part_ms(judged, share)
+    waiting = percent(share) if waiting_ms is None else f"{milliseconds(waiting_ms)} ({percent(share)})"
+    waiting += " of a step"
     if job.gradient_bytes:
         waiting += f", for {job.gradient_bytes / 1e6:,.1f} MB of gradients"
     larger_batch = _larger_batch(judged, first)
@@ -230,13 +232,6 @@ def _on_gpus(judged: Measured) -> bool:
 def _larger_batch(judged: Measured, first: Measured) -> str:
     """Return the option for a larger batch: of a rank, or of all ranks if layouts differ in the batch of a rank."""
     return "a larger --batch-size" if same_batch((judged, first)) else "a larger --global-batch-size"
-
-
-def _exposed(judged: Measured) -> str:
-    """Return `17.1 ms (44.7 %)`: a step's wait for other ranks."""
-    share = judged.share.communication
-    spent = _part_ms(judged, share)
-    return percent(share) if spent is None else f"{milliseconds(spent)} ({percent(share)})"
 
 
 def _part_ms(judged: Measured, share: float | None) -> float | None:

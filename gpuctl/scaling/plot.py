@@ -86,7 +86,16 @@ def _plot_epoch(axes: "Axes", measured: Sequence[Measured]) -> None:
     axes.set(title="an epoch", ylabel="seconds", xlim=(-0.8, max(len(measured), 2) - 0.2))
     places = range(len(measured))
     below = [0.0] * len(measured)
-    parts = [{"epoch": 1.0} if point.share.compute is None else _shares(point) for point in measured]
+    parts = [
+        {"epoch": 1.0}
+        if point.share.compute is None
+        else {
+            "compute": point.share.compute,
+            "communication": point.share.communication or 0.0,
+            "data": point.share.data or 0.0,
+        }
+        for point in measured
+    ]
     for name, color in COLORS.items():
         heights = [point.epoch_s * part.get(name, 0.0) for point, part in zip(measured, parts, strict=True)]
         if any(heights):
@@ -101,12 +110,3 @@ def _plot_epoch(axes: "Axes", measured: Sequence[Measured]) -> None:
     axes.set_xticks(places, [point.layout.name for point in measured])
     axes.margins(y=0.25)
     axes.legend(loc="upper right")
-
-
-def _shares(point: Measured) -> dict[str, float]:
-    share = point.share
-    return {
-        "compute": share.compute or 0.0,
-        "communication": share.communication or 0.0,
-        "data": share.data or 0.0,
-    }

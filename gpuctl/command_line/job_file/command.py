@@ -88,8 +88,11 @@ def _completed(app: App, typed: dict[str, Any], sections: Collection[str]) -> di
 
     job = read_job(app.job_path)
     named = typed.get("module") is not None or bool(typed["words"] and not typed["words"][0].startswith("-"))
-    says_what_runs = RUN in sections and not named and not _continues_another(typed, job)
-    built_in = not named and not (says_what_runs and (job.script or job.module))
+    has_script = bool(job.script or job.module)
+    # An earlier run names the script: a given run, or the latest if the file names no script.
+    continues = typed.get("resume_from") or (typed.get("resume") and not has_script)
+    says_what_runs = RUN in sections and not named and not continues
+    built_in = not named and not (says_what_runs and has_script)
     left_out = _left_out(typed, built_in=built_in)
     if not says_what_runs:
         left_out |= {"module"}
@@ -108,17 +111,16 @@ def _completed(app: App, typed: dict[str, Any], sections: Collection[str]) -> di
     nothing = "nothing"
     if built_in and says_what_runs and not unused:
         nothing += ", and the built-in job runs: a script is named under run, as in 'script: train.py'"
-    app.output.say(
-        f"from {job.path}: {', '.join(sorted(used)) or nothing}{_taken_from_here(values)}{_without_effect(unused)}"
-    )
+    line = f"from {job.path}: {', '.join(sorted(used)) or nothing}"
+    env = next((value for key, value in values.items() if key.keyword == "env"), ())
+    if from_here := [word for word in env if "=" not in word]:  # some may be secrets
+        line += f"; {', '.join(from_here)} with the value here"
+    if unused:
+        line += f"; {' and '.join(sorted(unused))} not, as it names no script and the built-in job runs"
+    app.output.say(line)
     return (
         typed | {key.keyword: _merged(key, typed[key.keyword], value) for key, value in values.items()} | more
     )
-
-
-def _continues_another(typed: Mapping[str, Any], job: "Job") -> bool:
-    """Return whether an earlier run names the script: a given run, or the latest if the file names no script."""
-    return bool(typed.get("resume_from") or (typed.get("resume") and not (job.script or job.module)))
 
 
 def _left_out(typed: Mapping[str, Any], *, built_in: bool) -> set[str]:
@@ -139,23 +141,6 @@ def _typed(names: Collection[str]) -> set[str]:
     """Return the names of the options that were typed."""
     source = click.get_current_context().get_parameter_source
     return {name for name in names if source(name) not in (None, ParameterSource.DEFAULT)}
-
-
-def _taken_from_here(values: Mapping[Option, Any]) -> str:
-    """Return the end of the line on the file, which names variables of this computer: some may be secrets."""
-    names = [
-        word for key, value in values.items() if key.keyword == "env" for word in value if "=" not in word
-    ]
-    return f"; {', '.join(names)} with the value here" if names else ""
-
-
-def _without_effect(names: Collection[str]) -> str:
-    """Return the end of the line on the file, if its `include` and `root` have no effect without a script."""
-    return (
-        f"; {' and '.join(sorted(names))} not, as it names no script and the built-in job runs"
-        if names
-        else ""
-    )
 
 
 def _merged(option: Option, typed: Any, value: Any) -> Any:  # noqa: ANN401 - an option's value is its own

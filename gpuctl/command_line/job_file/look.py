@@ -3,7 +3,7 @@
 import ast
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -72,8 +72,15 @@ def find_entry(folder: Path, tree: Tree, named: str | None) -> Entry | None:
         if not path.is_relative_to(folder):
             raise Usage(f"{named} is outside {folder}. Type this in the folder that holds it.")
         return _entry(folder, path.relative_to(folder).as_posix(), _text(path) or "", "you named it")
+    inner = folder.relative_to(tree.root).as_posix()
+    prefix = "" if inner == "." else f"{inner}/"
+    names = [
+        name.removeprefix(prefix) for name in tree.entries if name.endswith(".py") and name.startswith(prefix)
+    ]
+    scripts = [name for name in names if not _NO_SCRIPT.search(name)]
+    scripts.sort(key=lambda name: name.count("/"))  # the nearest to the folder first
     scored = []
-    for name in _scripts(folder, tree):
+    for name in scripts[:MOST_SCRIPTS]:
         text = _text(folder / name)
         score, reason = _score(name, text) if text else (0, "")
         if text and score > 0:
@@ -117,19 +124,6 @@ def find_requirements(folder: Path, root: Path) -> tuple[str | None, bool]:
     found = sorted(path for path in folder.glob("requirements*/*.txt") if path.is_file())
     found = sorted(path for path in folder.glob("*requirements*.txt") if path.is_file()) or found
     return (found[0].relative_to(folder).as_posix() if len(found) == 1 else None), False
-
-
-def _scripts(folder: Path, tree: Tree) -> Iterator[str]:
-    """Yield the Python files in the folder that are sent and may be scripts, those nearest to the folder first."""
-    inner = folder.relative_to(tree.root).as_posix()
-    prefix = "" if inner == "." else f"{inner}/"
-    names = [
-        name.removeprefix(prefix) for name in tree.entries if name.endswith(".py") and name.startswith(prefix)
-    ]
-    scripts = sorted(
-        (name for name in names if not _NO_SCRIPT.search(name)), key=lambda name: name.count("/")
-    )
-    yield from scripts[:MOST_SCRIPTS]
 
 
 def _score(name: str, text: str) -> tuple[int, str]:

@@ -3,7 +3,7 @@
 import json
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,19 +76,21 @@ class Proposal:
 
     def text(self) -> str:
         """Return the text of the file."""
-        parts = (
-            self._head(),
+        parts: tuple[Iterable[str], ...] = (
+            (
+                "# The job of this project. `gpuctl train` does what is said here; what you type wins over it.",
+                "# Every key may be left out. Paths begin at this file's folder. Keep secrets out: it is sent, too.",
+            ),
             self._cluster(),
             self._environment(),
             self._include(),
             self._run(),
-            self._outputs(),
+            (
+                *_remarked("outputs:", "what comes back in any size; else up to 64 MB a node", comment=True),
+                *_remarked('  - "*.pt"', "", comment=True),
+            ),
         )
         return "\n".join("".join(f"{line}\n" for line in part) for part in parts)
-
-    def _head(self) -> Iterator[str]:
-        yield "# The job of this project. `gpuctl train` does what is said here; what you type wins over it."
-        yield "# Every key may be left out. Paths begin at this file's folder. Keep secrets out: it is sent, too."
 
     def _cluster(self) -> Iterator[str]:
         yield from _remarked(
@@ -146,10 +148,6 @@ class Proposal:
         yield from _remarked("  mode: ray", "torchrun without this line", not (entry and entry.ray))
         yield from _remarked("  nnodes: 2", "all without this line", comment=True)
         yield from _remarked("  nproc_per_node: 2", "one for each GPU without this line", comment=True)
-
-    def _outputs(self) -> Iterator[str]:
-        yield from _remarked("outputs:", "what comes back in any size; else up to 64 MB a node", comment=True)
-        yield from _remarked('  - "*.pt"', "", comment=True)
 
 
 def propose(folder: Path, store: Store, *, script: str | None = None) -> Proposal:

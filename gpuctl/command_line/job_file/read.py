@@ -82,13 +82,25 @@ class _Reader:
         for path in self._paths():
             try:
                 if path == (CLUSTER,):
-                    spec = self._spec()
+                    value = self._source.value(CLUSTER)
+                    if isinstance(value, dict):
+                        spec = spec_at(self._source, (CLUSTER,), self._problems)
+                    elif value is not None:
+                        spec = Spec(cluster=check_cluster_name(value))
                 elif path == (RUN, SCRIPT):
-                    script = self._file(path)
+                    file = self._path(path)
+                    if not os.path.isfile(file):  # noqa: PTH113 - never raises
+                        raise InvalidInput(f"there is no file {file}.")
+                    self._check_inside(file)
+                    script = file
                 elif path == (RUN, ARGUMENTS):
                     arguments = tuple(self._texts(path))
+                elif (option := self._keys[path]).mapping:
+                    options[option] = tuple(self._pairs(option))
+                elif option.multiple:
+                    options[option] = tuple(self._each(option))
                 else:
-                    options[self._keys[path]] = self._value(self._keys[path])
+                    options[option] = self._single(option, path)
             except InvalidInput as error:
                 self._problem(path, f"key '{'.'.join(path)}': {error}")
         if script is not None and (RUN, "module") in [option.path for option in options]:
@@ -139,21 +151,6 @@ class _Reader:
             hint = did_you_mean(name, siblings) or "."
         self._problem(path, f"key '{'.'.join(path)}' is not known{hint} Allowed: {', '.join(siblings)}.")
 
-    def _spec(self) -> Spec | None:
-        value = self._source.value(CLUSTER)
-        if value is None:
-            return None
-        if isinstance(value, dict):
-            return spec_at(self._source, (CLUSTER,), self._problems)
-        return Spec(cluster=check_cluster_name(value))
-
-    def _value(self, option: Option) -> object:
-        if option.mapping:
-            return tuple(self._pairs(option))
-        if option.multiple:
-            return tuple(self._each(option))
-        return self._single(option, option.path)
-
     def _each(self, option: Option) -> Iterator[object]:
         """Yield the values of a list. A mistake in one is a problem at its own line."""
         for at in self._items(option.path):
@@ -197,13 +194,6 @@ class _Reader:
 
     def _path(self, at: Keys) -> Path:
         return self._folder / os.path.expanduser(self._text(at))  # noqa: PTH111 - never raises
-
-    def _file(self, at: Keys) -> Path:
-        path = self._path(at)
-        if not os.path.isfile(path):  # noqa: PTH113 - never raises
-            raise InvalidInput(f"there is no file {path}.")
-        self._check_inside(path)
-        return path
 
     def _check_inside(self, path: Path) -> None:
         """Raise InvalidInput for a path outside the project, so that a file of others sends nothing else of yours."""

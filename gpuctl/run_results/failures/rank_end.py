@@ -8,7 +8,7 @@ from gpuctl.run_results.failures import log_errors
 from gpuctl.run_results.failures.stacks import crashed_at
 from gpuctl.run_results.rank_metrics import RankMetrics
 from gpuctl.text import clean
-from inventories.runs.end_reasons import Cause, Ended, EndFacts, Reason
+from inventories.runs.end_reasons import Cause, Ended, Reason
 from inventories.runs.records import RankRecord
 
 ECHOES = frozenset({Reason.LOST_PEER, Reason.TIMED_OUT})
@@ -31,7 +31,14 @@ def rank_end(record: RankRecord, log_tail: str, metrics: RankMetrics) -> tuple[E
     log = log_errors.read(text, code=code)
     reason, ranks = metrics.end_reason or (log.reason, log.ranks)
     is_own = log.traceback and reason not in ECHOES
-    facts = None if record.facts is None else _cleaned(record.facts)
+    facts = record.facts
+    if facts is not None:  # a node sent them: nothing in them may steer a terminal
+        facts = replace(
+            facts,
+            killed_process=clean(facts.killed_process, 100),
+            nccl_interfaces=tuple(clean(name, 100) for name in facts.nccl_interfaces),
+            nccl_warning=clean(facts.nccl_warning, log_errors.MOST_SAID),
+        )
     if bare.signal in CRASHES:
         place = crashed_at(crash)
         bare = replace(bare, place=clean(place, 500))
@@ -82,13 +89,3 @@ def _by_node(ended: Ended, record: RankRecord) -> Ended:
     if no_room and free is not None and free < (facts.shm_bytes or 0) * FULL_SHARE:
         return replace(ended, reason=Reason.SHARED_MEMORY_FULL, cause=None)
     return ended
-
-
-def _cleaned(facts: EndFacts) -> EndFacts:
-    """The facts without what could steer a terminal: a node sent them."""
-    return replace(
-        facts,
-        killed_process=clean(facts.killed_process, 100),
-        nccl_interfaces=tuple(clean(name, 100) for name in facts.nccl_interfaces),
-        nccl_warning=clean(facts.nccl_warning, log_errors.MOST_SAID),
-    )

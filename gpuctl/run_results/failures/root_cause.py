@@ -52,21 +52,16 @@ class RootCause:
     @property
     def words(self) -> str:
         """The telling lines of both messages: `RuntimeError: no data, because of KeyError: 'x'`."""
-        words = self._members() or message(self.thrown.lines)
+        words = message(self.thrown.lines)
+        if members := list(dict.fromkeys(message(member.lines) for member in self.thrown.members)):
+            more = f"; and {len(members) - 3} more" if len(members) > 3 else ""
+            words = f"{'; '.join(members[:3])}{more} (of {message(self.thrown.lines[:1])})"
         if self.thrown.thread:
             words = f"{words}, in {clean(self.thrown.thread, 60)}" if self.outer is not None else words
         if self.outer is None or not self.outer.lines or self.outer.lines == self.thrown.lines:
             return words
         link = self.link or Link.CONTEXT
         return f"{message(self.outer.lines).rstrip('.')}, {link} {words}"
-
-    def _members(self) -> str:
-        """The exceptions of a group, each once, and the group's own message."""
-        texts = list(dict.fromkeys(message(member.lines) for member in self.thrown.members))
-        if not texts:
-            return ""
-        more = f"; and {len(texts) - 3} more" if len(texts) > 3 else ""
-        return f"{'; '.join(texts[:3])}{more} (of {message(self.thrown.lines[:1])})"
 
 
 def root_cause(raised: Sequence[Chain], follows: Callable[[str], bool]) -> RootCause | None:
@@ -92,18 +87,14 @@ def root_cause(raised: Sequence[Chain], follows: Callable[[str], bool]) -> RootC
             return last
         inner = _of_chain(raised[number - 1], follows)
         return RootCause(thrown=inner.thrown, outer=last.thrown, link=Link.CONTEXT)
-    return _carried(raised[: number + 1], follows) or last
-
-
-def _carried(raised: Sequence[Chain], follows: Callable[[str], bool]) -> RootCause | None:
-    """The first exception above the last one that explains it: of a program, or a thread, that the script started."""
-    begin = len(raised) - 1
+    # The first exception above this one that explains it: of a program, or a thread, that the script started.
+    begin = number
     while begin and _near(raised[begin - 1], raised[begin]):
         begin -= 1
-    causes = [_of_chain(chain, follows) for chain in raised[begin:-1]]
-    inner = [cause for cause in causes if not carries(cause.thrown)]
-    first = next((cause for cause in inner if not follows(cause.thrown.head)), None)
-    return first or next(iter(inner or causes), None)
+    causes = [_of_chain(chain, follows) for chain in raised[begin:number]]
+    inner_causes = [cause for cause in causes if not carries(cause.thrown)]
+    first = next((cause for cause in inner_causes if not follows(cause.thrown.head)), None)
+    return first or next(iter(inner_causes or causes), last)
 
 
 def _near(before: Chain, after: Chain) -> bool:
@@ -136,16 +127,13 @@ def _of_chain(chain: Chain, follows: Callable[[str], bool]) -> RootCause:
         return RootCause(thrown=replace(first, frames=first.frames + last.frames))
     if carries(first):
         return RootCause(thrown=last)
-    return RootCause(thrown=first, outer=last, link=link, deliberate=_translates(first, last))
-
-
-def _translates(first: Thrown, last: Thrown) -> bool:
-    """Return whether the function that caught the first exception raised the last one itself."""
     caught, raised = first.frames[-1:], last.frames[:1]
-    return bool(caught and raised) and (caught[0].file, caught[0].function) == (
+    # The function that caught the first exception raised the last one itself.
+    deliberate = bool(caught and raised) and (caught[0].file, caught[0].function) == (
         raised[0].file,
         raised[0].function,
     )
+    return RootCause(thrown=first, outer=last, link=link, deliberate=deliberate)
 
 
 def message(lines: Sequence[str]) -> str:

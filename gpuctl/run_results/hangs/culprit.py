@@ -147,9 +147,10 @@ def _who_waits(ranks: Sequence[Rank]) -> Finding:
     shared: dict[str, Any] = {"ranks": everyone, "collective": stuck.collective if stuck else None}
     if stuck is not None:
         shared |= {"since_s": stuck.since_s, "usual_s": stuck.usual_s}
+    exited = tuple(rank for rank in everyone if rank.exited)
     for kind, culprits in (
         (Kind.STOPPED, tuple(rank for rank in everyone if rank.stopped)),
-        (Kind.EXITED, _exited(everyone) if waiting else ()),
+        (Kind.EXITED, exited if waiting and len(exited) < len(everyone) else ()),
         (Kind.DEAD_WORKER, tuple(rank for rank in everyone if rank.dead_child is not None)),
     ):
         if culprits:
@@ -175,12 +176,6 @@ def _works(ranks: tuple[Rank, ...]) -> Finding:
     rank, last = min(entered, key=lambda pair: _age(*pair))
     usual_s = usual_interval_s([rank], last.group)
     return Finding(kind=Kind.WORKS, ranks=ranks, since_s=_age(rank, last), usual_s=usual_s)
-
-
-def _exited(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
-    """Return the ranks that have ended, if others have not."""
-    exited = tuple(rank for rank in ranks if rank.exited)
-    return exited if len(exited) < len(ranks) else ()
 
 
 def _in_collectives(ranks: tuple[Rank, ...]) -> Finding | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuctl.run_results.failures.stacks import Frame, collective, fetches_data, in_project, main_thread
-from gpuctl.run_results.hangs.culprit import Finding, Kind, Late
+from gpuctl.run_results.hangs.culprit import Finding, Kind
 from gpuctl.run_results.hangs.rank import BUSY_BYTES_PER_S, Rank
 from gpuctl.text import clean, duration, percent
 from inventories.runs.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank, alike
@@ -45,17 +45,14 @@ def verdict_of(finding: Finding) -> HangVerdict:
 
 def sentence_of(finding: Finding) -> str:
     """Return who waits for whom, without a capital letter and a full stop."""
-    if finding.late is not None and not finding.waits_longer:
-        return _late(finding.late)
+    late = finding.late
+    if late is not None and not finding.waits_longer:
+        return (
+            f"{named([late.rank])} comes last to {late.last} of {late.counted} collectives ({late.collective}), "
+            f"{duration(late.late_s)} after the first rank; between two of them are {duration(late.interval_s)}. At "
+            f"this moment {_doing(late.rank)}"
+        )
     return _SENTENCES[finding.kind](finding)
-
-
-def _late(late: Late) -> str:
-    return (
-        f"{named([late.rank])} comes last to {late.last} of {late.counted} collectives ({late.collective}), "
-        f"{duration(late.late_s)} after the first rank; between two of them are {duration(late.interval_s)}. At this "
-        f"moment {_doing(late.rank)}"
-    )
 
 
 def hang_of(
@@ -187,7 +184,10 @@ def _doing(rank: Rank, *, load: bool = True) -> str:
     if inside is not None:
         return f"it waits in {inside.name} #{inside.sequence}{_line([rank])}"
     if rank.waits_for_data:
-        return f"it waits for its DataLoader's workers in {_at(rank.at)}{_busy_worker(rank)}"
+        code, stacks = rank.activity.code, [main_thread(child.stacks) for child in rank.activity.children]
+        at = next((in_project(frames, code) for frames in stacks if fetches_data(frames)), None)
+        busy = "" if at is None else f"; a worker is in {_at(at)}"
+        return f"it waits for its DataLoader's workers in {_at(rank.at)}{busy}"
     if not rank.frames and rank.activity.state is None:
         return "where it was is not known"
     if not rank.frames:
@@ -205,15 +205,6 @@ def _work(rank: Rank) -> str:
     moved = activity.io_bytes_per_s or 0
     does += [f"{moved / 1e6:.0f} MB/s"] if moved >= BUSY_BYTES_PER_S else []
     return f", at work ({', '.join(does)})" if does else ", at work"
-
-
-def _busy_worker(rank: Rank) -> str:
-    """Return the place of the first worker that fetches data. Empty: no worker reports."""
-    activity = rank.activity
-    assert activity is not None
-    stacks = (main_thread(child.stacks) for child in activity.children)
-    at = next((in_project(frames, activity.code) for frames in stacks if fetches_data(frames)), None)
-    return "" if at is None else f"; a worker is in {_at(at)}"
 
 
 def _all_doing(ranks: Sequence[Rank]) -> str:

@@ -59,7 +59,9 @@ def how_to_send(words: str, options: RunOptions, *, mode: str = "torchrun") -> s
             f"script make it: os.makedirs({name.rstrip('/')!r}, exist_ok=True). Or send it with all that it holds: "
             f"--include {shlex.quote(os.path.relpath(path, folder))}"
         )
-    return ignored(name, root / _largest_unsent(inner, tree), folder)
+    # A script often reads all of a folder: the highest one of which nothing is sent.
+    unsent = next((above for above in reversed(inner.parents[:-1]) if not is_sent(above, tree)), inner)
+    return ignored(name, root / unsent, folder)
 
 
 def not_here(words: str, options: RunOptions) -> str:
@@ -119,11 +121,3 @@ def is_sent(path: Path, tree: Tree) -> bool:
     name = path.as_posix()
     sent = (*tree.entries, *tree.folders)
     return name in sent or any(entry.startswith(f"{name}/") for entry in sent)
-
-
-def _largest_unsent(path: Path, tree: Tree) -> Path:
-    """The path, or the highest folder above it of which nothing is sent: a script often reads all of that."""
-    for above in reversed(path.parents[:-1]):
-        if not is_sent(above, tree):
-            return above
-    return path

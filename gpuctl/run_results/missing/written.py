@@ -132,11 +132,8 @@ def _looked_for(result: Result, error: FirstError, run: Run) -> str:
         lines = tail(RunFolder(Path(result.dir)), error.rank).splitlines()
         if name := next(filter(None, map(path_not_found, reversed(lines))), ""):
             return name
-    return _mentioned(result, error, run) if _MISSING.search(error.detail) else ""
-
-
-def _mentioned(result: Result, error: FirstError, run: Run) -> str:
-    """Return the file that another node wrote, or the folder above it, that an error mentions. Empty: none."""
+    if not _MISSING.search(error.detail):
+        return ""
     folder = path_in_project(".", run.options) if run.options else None
     files = {os.path.relpath(file.path, folder) for file in result.outputs if file.node != error.node}
     names = files | {str(above) for name in files for above in PurePosixPath(name).parents if above.name}
