@@ -82,11 +82,11 @@ def command(
         profile=profile,
         compartment=compartment,
     )
-    which = Selection(names=names, one_each=app.cluster_named, expired=expired, idle=idle)
+    selection = Selection(names=names, one_each=app.cluster_named, expired=expired, idle=idle)
     if "local" in providers:
-        document = reap_local(app, which, dry_run=dry_run)
+        document = reap_local(app, selection, dry_run=dry_run)
     else:
-        document = reap_all(app, scope, which, dry_run=dry_run)
+        document = reap_all(app, scope, selection, dry_run=dry_run)
     if app.options.json:
         app.output.json(document)
     problems = (document.leftovers, document.failed, document.not_looked_at, document.not_asked)

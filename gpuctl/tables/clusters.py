@@ -38,7 +38,19 @@ def clusters_table(
         folded=("cluster", "machines"),
         optional=("region", "runs", "age", "provider", "ends", "so far", "an hour", "machines"),
     )
-    return Group(table, "", Text(totals), *_notes(clusters))
+    notes = [
+        Text(
+            f"{cluster.cluster}: nothing ends it: it is billed until gpuctl down --cluster {cluster.cluster}",
+            "yellow",
+        )
+        for cluster in clusters
+        if str(_ends(cluster, now)) == "never"
+    ]
+    for cluster in clusters:
+        for run in cluster.runs:
+            note = unfinished_note(run, cluster.unheard.get(run) or ())
+            notes.append(Text.assemble(f"{cluster.cluster}: ", note))
+    return Group(table, "", Text(totals), *notes)
 
 
 def _machines(cluster: ClusterSummary) -> str:
@@ -74,19 +86,3 @@ def _ends(cluster: ClusterSummary, now: datetime) -> str | Text:
         return Text("never", "yellow")
     left_s = (datetime.fromisoformat(cluster.expires_at) - now).total_seconds()
     return f"in {text.duration(left_s)}" if left_s > 0 else Text("over", "red")
-
-
-def _notes(clusters: Sequence[ClusterSummary]) -> list[Text]:
-    notes = [
-        Text(
-            f"{cluster.cluster}: nothing ends it: it is billed until gpuctl down --cluster {cluster.cluster}",
-            "yellow",
-        )
-        for cluster in clusters
-        if str(_ends(cluster, datetime.now(UTC))) == "never"
-    ]
-    for cluster in clusters:
-        for run in cluster.runs:
-            note = unfinished_note(run, cluster.unheard.get(run) or ())
-            notes.append(Text.assemble(f"{cluster.cluster}: ", note))
-    return notes

@@ -42,8 +42,11 @@ class FittedTable:
         steady: bool = False,
     ) -> None:
         self.titles, self.rows = tuple(titles), [tuple(row) for row in rows]
-        if not steady:
-            self.titles, self.rows = _known(self.titles, self.rows)
+        if not steady:  # without the columns that have nothing but what stands for unknown
+            cells = [[str(row[at]) for row in self.rows] for at in range(len(self.titles))]
+            known = [at for at, column in enumerate(cells) if not column or {*column} != {UNKNOWN}]
+            self.titles = tuple(self.titles[at] for at in known)
+            self.rows = [tuple(row[at] for at in known) for row in self.rows]
         self.right, self.folded, self.optional = right, folded, optional
         self.folded_width, self.gap = folded_width, gap
 
@@ -63,14 +66,6 @@ class FittedTable:
         yield table
         if left_out:
             yield Text(f"no room for {', '.join(left_out)}", "dim")
-
-
-def _known(
-    titles: Sequence[str], rows: Sequence[Sequence[str | Text]]
-) -> tuple[tuple[str, ...], list[tuple[str | Text, ...]]]:
-    """Without the columns that have nothing but what stands for unknown."""
-    known = [at for at in range(len(titles)) if not rows or any(str(row[at]) != UNKNOWN for row in rows)]
-    return tuple(titles[at] for at in known), [tuple(row[at] for at in known) for row in rows]
 
 
 def no_room_for(

@@ -204,7 +204,10 @@ def found_table(clusters: Sequence[ReapRow]) -> RenderableType:
         ),
         "age": lambda row: text.duration(row.age_s),
         "an hour": lambda row: text.dollars(row.hourly_usd) if row.machines else text.UNKNOWN,
-        "so far": lambda row: _so_far(row.cost_usd),
+        # As `text.spent`, for a narrow column.
+        "so far": lambda row: (
+            "< $0.01" if row.cost_usd is not None and row.cost_usd < 0.01 else text.dollars(row.cost_usd)
+        ),
         "ends in": lambda row: Text("over", "red") if row.expired else text.duration(row.left_s),
         "id": lambda row: row.id,
     }
@@ -215,11 +218,6 @@ def found_table(clusters: Sequence[ReapRow]) -> RenderableType:
         folded=("cluster", "owner", "where", "id"),
         optional=("so far", "age", "ends in", "what", "an hour", "owner"),
     )
-
-
-def _so_far(usd: float | None) -> str:
-    """Return the cost so far, as `text.spent` for a narrow column."""
-    return "< $0.01" if usd is not None and usd < 0.01 else text.dollars(usd)
 
 
 def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -108,7 +108,15 @@ def _pull_outside(result: Result, node: str | None, path: str) -> str:
 def _of_node(result: Result, total: OutputTotal, in_parts: Collection[str]) -> Iterator[str]:
     files = [file for file in result.outputs if file.node == total.node]
     groups = groups_of(files, in_parts)
-    yield _head(result, total, sum(file.brought for file in files))
+    head = f"{total.node}: {plural(total.files, 'file')}, {human_bytes(total.bytes)}"
+    if not total.whole:
+        head = (
+            f"{total.node}: at least {plural(total.files, 'file')}; there was too much to look at all of it"
+        )
+    if brought := sum(file.brought for file in files):
+        share = "all" if brought == total.files and total.whole else str(brought)
+        head += f"; {share} brought to {text.with_tilde(str(in_folder(result, total.node)))}"
+    yield head
     away = [group for group in groups if group.brought < group.files]
     one_by_one = len(away) <= COMMANDS_SHOWN and total.files == len(files)
     for group in groups[:GROUPS_SHOWN]:
@@ -127,38 +135,18 @@ def _bring_group(result: Result, total: OutputTotal, group: OutputGroup) -> str:
     parts = group.kind == IN_PARTS
     is_folder = parts or group.files > 1
     path = group.path if is_folder else str(PurePosixPath(group.path).parent)
-    where = (
-        "on the nodes, all parts"
-        if parts
-        else "on the nodes"
-        if (shared := _on_all_nodes(result, group.path))
-        else "on the node"
-    )
-    node = None if parts or shared else total.node
-    return f"{where}: {pull_outputs_command(result, node, path_on_node(result.run, total, group.path), path)}"
-
-
-def _on_all_nodes(result: Result, path: str) -> bool:
-    """Return whether each of the run's nodes, several, has this path in the same place, and not on this computer."""
     nodes = {
         file.node
         for file in result.outputs
-        if not file.brought and (file.path == path or file.path.startswith(f"{path}/"))
+        if not file.brought and (file.path == group.path or file.path.startswith(f"{group.path}/"))
     }
-    places = {path_on_node(result.run, total, path) for total in result.output_totals if total.node in nodes}
-    return len(nodes) == result.nnodes > 1 == len(places)
-
-
-def _head(result: Result, total: OutputTotal, brought: int) -> str:
-    line = f"{total.node}: {plural(total.files, 'file')}, {human_bytes(total.bytes)}"
-    if not total.whole:
-        line = (
-            f"{total.node}: at least {plural(total.files, 'file')}; there was too much to look at all of it"
-        )
-    if not brought:
-        return line
-    share = "all" if brought == total.files and total.whole else str(brought)
-    return f"{line}; {share} brought to {text.with_tilde(str(in_folder(result, total.node)))}"
+    totals = (each for each in result.output_totals if each.node in nodes)
+    places = {path_on_node(result.run, each, group.path) for each in totals}
+    # Each of several nodes has this path in the same place, and not on this computer.
+    shared = len(nodes) == result.nnodes > 1 == len(places)
+    where = "on the nodes, all parts" if parts else "on the nodes" if shared else "on the node"
+    node = None if parts or shared else total.node
+    return f"{where}: {pull_outputs_command(result, node, path_on_node(result.run, total, group.path), path)}"
 
 
 def _named(group: OutputGroup) -> str:

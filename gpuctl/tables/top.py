@@ -66,8 +66,10 @@ def _nodes(readings: "Sequence[Reading]", silent: dict[str, float]) -> Renderabl
     for reading in readings:
         usage = reading.usage
         cells = [cell(usage) if usage else text.UNKNOWN for cell in columns.values()]
-        state = [] if all_well else [_state(reading, silent.get(reading.node))]
-        rows.append([str(reading.rank), reading.node, *cells, *state])
+        state = Text(reading.state, {"ok": "green", "lost": "red"}.get(reading.state, "cyan"))
+        if reading.node in silent:
+            state = Text(f"silent for {silent[reading.node]:.0f} s", "yellow")
+        rows.append([str(reading.rank), reading.node, *cells, *([] if all_well else [state])])
     return FittedTable(
         ["rank", "node", *columns, *(() if all_well else ("state",))],
         rows,
@@ -75,12 +77,6 @@ def _nodes(readings: "Sequence[Reading]", silent: dict[str, float]) -> Renderabl
         optional=("disk free", "load", "out/s", "in/s", "memory", "CPU"),
         steady=True,
     )
-
-
-def _state(reading: "Reading", silent_s: float | None) -> Text:
-    if silent_s is not None:
-        return Text(f"silent for {silent_s:.0f} s", "yellow")
-    return Text(reading.state, {"ok": "green", "lost": "red"}.get(reading.state, "cyan"))
 
 
 def _gpus(readings: "Sequence[Reading]") -> RenderableType:

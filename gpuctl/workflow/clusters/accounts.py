@@ -48,9 +48,9 @@ def scan_accounts(app: App, *more: Target) -> Accounts:
 
     `more`: the accounts of further profiles.
     """
-    profiles = {
-        (base_of(target.provider), target.profile) for target in (*_targets(app), *more) if target.profile
-    }
+    records = [cloud_record(folder) for folder in app.store.clusters()]
+    targets = (*(record.target for record in records if record is not None), *more)
+    profiles = {(base_of(target.provider), target.profile) for target in targets if target.profile}
     results = [scan_all(Scope(all_regions=True, billed=True), prices_at(app))]
     for cloud, profile in sorted(profiles, key=str):
         services = tuple(name for name in KUBERNETES if base_of(name) == cloud)
@@ -70,12 +70,6 @@ def scan_accounts(app: App, *more: Target) -> Accounts:
 
 def _place(target: Target) -> Target:
     return replace(target, profile=None)
-
-
-def _targets(app: App) -> list[Target]:
-    """Return the accounts of the clusters that this computer has files of."""
-    records = [cloud_record(folder) for folder in app.store.clusters()]
-    return [record.target for record in records if record is not None]
 
 
 def cloud_record(folder: ClusterFolder) -> CloudCluster | None:

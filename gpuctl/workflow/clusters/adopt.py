@@ -43,7 +43,8 @@ def adopt(app: App, scope: Scope, cluster_id: str | None, *, context: str | None
     """
     target, cluster = _chosen(app, scope, cluster_id, context)
     folder = app.store.cluster(cluster.name)
-    _ask(app, cluster)
+    if not app.output.confirm(f"Take over the cluster {_described(cluster)}?"):
+        raise Declined("Cancelled: nothing was changed.")
     with folder.lock("adopt", on_wait=app.output.say):
         refuse_other(folder, cluster)
         provider = load(cluster.provider, folder)
@@ -194,11 +195,6 @@ def _described(cluster: FoundCluster) -> str:
     machines = plural(len(cluster.machines), "machine")
     by = clean(cluster.owner) or "somebody"
     return f"{clean(cluster.name)}, {cluster.provider} {cluster.region}, {machines}, made by {by}"
-
-
-def _ask(app: App, cluster: FoundCluster) -> None:
-    if not app.output.confirm(f"Take over the cluster {_described(cluster)}?"):
-        raise Declined("Cancelled: nothing was changed.")
 
 
 def _inventory(folder: ClusterFolder, provider: Provider, cluster: FoundCluster) -> Inventory:

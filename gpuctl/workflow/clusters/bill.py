@@ -83,12 +83,6 @@ def price_of_all(folder: ClusterFolder, inventory: Inventory, count: int) -> flo
         return inventory.hourly_usd
     if known:
         return None if inventory.hourly_usd is None else inventory.hourly_usd / known * count
-    each_usd = _list_price(folder, inventory)
-    return None if each_usd is None else each_usd * count
-
-
-def _list_price(folder: ClusterFolder, inventory: Inventory) -> float | None:
-    """Return the on-demand price of a machine, USD an hour. `None`: not known, or a spot machine."""
     record = CloudState(folder).load() if inventory.provider in RENTED else None
     if record is None or record.spot:
         return None
@@ -96,7 +90,7 @@ def _list_price(folder: ClusterFolder, inventory: Inventory) -> float | None:
         price = price_of(CloudState(folder).home, record.shape, record.target.region)
     except InventoryError:
         return None  # a torn file of prices hides no machine
-    return price.usd_per_hour if price else None
+    return price.usd_per_hour * count if price else None
 
 
 def ending_of(folder: ClusterFolder, provider: str, guards: Sequence[EndGuard] | None = None) -> str | None:

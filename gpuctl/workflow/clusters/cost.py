@@ -92,25 +92,21 @@ def record_removal(app: App, folder: ClusterFolder, machines: Sequence[Machine])
     if known and not known[-1].ended:
         last = known[-1]
         if len(machines) > last.machines:
-            last = _with_more_machines(last, machines)
+            # Its `up` was cut off before it recorded its new machines.
+            times = [machine.launched_at for machine in machines if machine.launched_at]
+            usd = last.hourly_usd
+            last = replace(
+                last,
+                since=min((at for at in times if at > last.since), default=last.since),
+                machines=len(machines),
+                hourly_usd=usd / last.machines * len(machines) if usd is not None and last.machines else None,
+                unknown="An interrupted `up` made more machines, which count with the price of the others.",
+            )
             ledger.record(app.store.home, last)
         ends = read_time(last.ends_at)
         vanished = bool(last.machines) and not machines and (ends is None or ends > now)
         unknown = "Its machines had ended before `gpuctl down`, at an unknown time." if vanished else ""
         ledger.record(app.store.home, ledger.end_of(last, now, unknown))
-
-
-def _with_more_machines(last: Rate, machines: Sequence[Machine]) -> Rate:
-    """Return the rate of a cluster whose `up` was cut off before it recorded its new machines."""
-    launched = [machine.launched_at for machine in machines if machine.launched_at]
-    each_usd = last.hourly_usd / last.machines if last.hourly_usd is not None and last.machines else None
-    return replace(
-        last,
-        since=min((at for at in launched if at > last.since), default=last.since),
-        machines=len(machines),
-        hourly_usd=None if each_usd is None else each_usd * len(machines),
-        unknown="An interrupted `up` made more machines, which count with the price of the others.",
-    )
 
 
 def _price_here(app: App, folder: ClusterFolder, cluster: CloudCluster, count: int) -> float | None:

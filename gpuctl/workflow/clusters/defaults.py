@@ -39,7 +39,10 @@ def with_defaults(
     may_begin = record is None or (provider.name in CLOUDS and spec.shape is not None)
     if may_begin and app.config == Config() and not endless:
         return spec, ()
-    if record is not None and not (may_begin and _is_empty(folder, provider)):
+    # A cluster without any machine gets new ones as a new cluster does.
+    if record is not None and not (
+        may_begin and not CloudState(folder).open_launches() and not provider.find()
+    ):
         _refuse_to_unlimit(record, endless)
         return unlimited, ()
     config, path = app.config, app.config_path
@@ -57,9 +60,11 @@ def with_defaults(
     defaults = {name: value for name, value in open_values.items() if name in supported(provider.name)}
     targets = () if spec.notify else default_targets(app)
     notes, source = [], f"the default in {with_tilde(str(path))}"
-    if texts := [f"{OPTIONS[name]} {_text(value)}" for name, value in defaults.items()] + ["--notify"] * bool(
-        targets
-    ):
+    texts = [
+        f"{OPTIONS[name]} {ttl_text(value) if isinstance(value, float) else value}"
+        for name, value in defaults.items()
+    ]
+    if texts := texts + ["--notify"] * bool(targets):
         notes.append(f"{', '.join(texts)}: {source}")
     if unused := [OPTIONS[name] for name in open_values if name not in defaults]:
         notes.append(f"{provider.name} has no {', '.join(unused)}: {source} has no effect")
@@ -76,11 +81,6 @@ def _refuse_to_unlimit(record: CloudCluster, fields: Iterable[str]) -> None:
             )
 
 
-def _is_empty(folder: ClusterFolder, provider: Provider) -> bool:
-    """Return whether no machine of the cluster is left, so that new ones are made as for a new cluster."""
-    return not CloudState(folder).open_launches() and not provider.find()
-
-
 def _region_of(config: Config, path: Path, provider: str) -> str | None:
     """Return the configured region of a provider's cloud. Raises InvalidInput for a region of no cloud."""
     clouds = {region: cloud_of(region) for region in config.region}
@@ -90,7 +90,3 @@ def _region_of(config: Config, path: Path, provider: str) -> str | None:
             "us-east-1."
         )
     return next((region for region, cloud in clouds.items() if cloud == base_of(provider)), None)
-
-
-def _text(value: object) -> str:
-    return ttl_text(value) if isinstance(value, float) else str(value)

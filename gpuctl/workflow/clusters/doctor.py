@@ -77,7 +77,7 @@ def _check_computer(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
 
 def _check_cloud(app: App, folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
     """Check the account of the spec or of the cluster. Raises UnknownShape and UnknownProvider."""
-    from gpuctl.workflow.clusters.choose_provider import choose_provider, resolve_shape
+    from gpuctl.workflow.clusters.choose_provider import choose_provider, provider_name, resolve_shape
     from gpuctl.workflow.clusters.defaults import with_defaults
     from provision.clouds import check_name
     from provision.pricing.catalog import infer
@@ -98,7 +98,8 @@ def _check_cloud(app: App, folder: ClusterFolder, spec: Spec) -> Iterator[Findin
     if named is not None:
         check_name(named)
     try:
-        folder = _folder_for(named, folder) if named else folder
+        if named and provider_name(folder) not in (None, named):  # take the folder of no cluster
+            folder = ClusterFolder(folder.path.with_name(".none"))
         provider = load(named or choose_provider(folder, spec), folder)
         spec, defaults = with_defaults(app, spec, folder, provider)
         yield from (Finding(what="defaults", ok=None, detail=note) for note in defaults)
@@ -106,11 +107,3 @@ def _check_cloud(app: App, folder: ClusterFolder, spec: Spec) -> Iterator[Findin
     except (ProvisionError, InventoryError) as error:
         detail, _, fix = str(error).partition(". ")
         yield Finding(what="cloud", ok=False, detail=detail.rstrip("."), fix=fix)
-
-
-def _folder_for(provider: str, folder: ClusterFolder) -> ClusterFolder:
-    """Return the cluster's folder, or an unused one if the cluster has another provider."""
-    from gpuctl.workflow.clusters.choose_provider import provider_name
-
-    same = provider_name(folder) in (None, provider)
-    return folder if same else ClusterFolder(folder.path.with_name(".none"))

@@ -78,20 +78,17 @@ def import_key(app: App, file: Path, passphrase: str) -> KeyFile:
         )
     folder = app.store.cluster(name)
     with folder.lock("key import", on_wait=app.output.say):
-        if provider_name(folder) is not None and not _was_cut_off(folder, access):
-            raise Usage(
-                f"The cluster {name} is known here already. Nothing was changed. If it is another one, import the "
-                "file with another folder in GPUCTL_HOME."
-            )
+        if provider_name(folder) is not None:
+            # An import of this file that was cut off is repeated: it writes the inventory last.
+            journal = files.read_bytes(folder.journal.path) or b""
+            if folder.exists() or journal.decode() != access.files.get(JOURNAL):
+                raise Usage(
+                    f"The cluster {name} is known here already. Nothing was changed. If it is another one, import "
+                    "the file with another folder in GPUCTL_HOME."
+                )
         inventory = _write(folder, access, file)
         find_runs(app, folder, inventory.machines)
     return KeyFile(cluster=name, file=file)
-
-
-def _was_cut_off(folder: ClusterFolder, access: Access) -> bool:
-    """Return whether an import of this file ended before the inventory, which it writes last."""
-    journal = files.read_bytes(folder.journal.path) or b""
-    return not folder.exists() and journal.decode() == access.files.get(JOURNAL)
 
 
 def _refuse_own_machines(inventory: Inventory) -> None:

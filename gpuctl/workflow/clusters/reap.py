@@ -115,8 +115,7 @@ def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> 
         for cluster in region.contents.clusters
     ]
     _show(app, rows, result)
-    _refuse_unknown(selection, rows, result)
-    _refuse_ambiguous(selection, rows)
+    _check_names(selection, rows, result)
     chosen = [
         Chosen(
             cloud=region.cloud,
@@ -263,7 +262,8 @@ def _show(app: App, rows: Sequence[ReapRow], result: ScanResult) -> None:
         app.output.error(f"not looked at: {place}")
 
 
-def _refuse_unknown(selection: Selection, rows: Sequence[ReapRow], result: ScanResult) -> None:
+def _check_names(selection: Selection, rows: Sequence[ReapRow], result: ScanResult) -> None:
+    """Raise Usage for an unknown name, and for one of clusters of several people, or of several if one is meant."""
     known = {name for row in rows for name in (row.cluster, row.id)}
     for name in selection.names:
         if name in known:
@@ -275,10 +275,6 @@ def _refuse_unknown(selection: Selection, rows: Sequence[ReapRow], result: ScanR
             )
         near = did_you_mean(name, known) or "."
         raise Usage(f"There is no cluster {name!r} of ours {_looked_at(result)}{near} Nothing was removed.")
-
-
-def _refuse_ambiguous(selection: Selection, rows: Sequence[ReapRow]) -> None:
-    """Raise Usage for a name that clusters of several people have, or where it means one, several clusters."""
     for name in selection.names:
         same = {row.id: row for row in rows if row.cluster == name and row.id not in selection.names}
         owners = {row.owner for row in same.values()}

@@ -165,7 +165,10 @@ def existing_costs(
     networks = [
         region.contents.network_hourly_usd
         for region in accounts.regions
-        if not (plan.price.network_usd and _is_of(region.cloud.target, plan))
+        # The plan's network is in its own price.
+        if not plan.price.network_usd
+        or region.cloud.target.region != plan.region
+        or plan.account not in (None, region.cloud.target.account)
     ]
     silent = [f"{str(place).removesuffix('.')}." for place in accounts.problems]
     if len(silent) > MAX_NAMED:
@@ -176,11 +179,6 @@ def existing_costs(
         network_hourly_usd=sum(networks),
         unknown=tuple(dict.fromkeys((*silent, *not_asked, *priceless))),
     )
-
-
-def _is_of(target: Target, plan: Plan) -> bool:
-    """Return whether the plan's network is in this place."""
-    return target.region == plan.region and plan.account in (None, target.account)
 
 
 def most_hourly_usd(plan: Plan, *, elastic: bool) -> float | None:

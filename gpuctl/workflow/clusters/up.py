@@ -182,7 +182,14 @@ def plan(app: App, spec: Spec, *, boot_timeout_s: float | None = None) -> tuple[
     spec = resolve_shape(spec)
     folder = folder_to_plan(app, app.store.cluster(spec.cluster), spec)
     provider, spec, defaults = _provider(app, folder, replace(spec, cluster=folder.name), boot_timeout_s)
-    planned, unasked = _plan_or_outline(provider, spec, _inventory(folder))
+    current, unasked = _inventory(folder), ""
+    try:
+        planned = provider.plan(spec, current)
+    except (BadCredentials, Unclear) as error:  # the account can't be asked: plan for an empty one
+        unknown_profile = isinstance(error, UnknownProfile)
+        if not isinstance(provider, OutliningProvider) or current is not None or unknown_profile:
+            raise
+        planned, unasked = provider.outline(spec), str(error)
     limits = refuse_over_limits(app, folder, planned) if not unasked else unchecked_limits(app, planned)
     planned = replace(planned, notes=(*planned.notes, *defaults, *limits))
     return planned, _setup_of(app, folder, planned), unasked
@@ -254,17 +261,6 @@ def _ask(app: App, plan: Plan, setup: Setup, ending: Sequence[Machine]) -> Plan:
     ):  # fmt: skip
         raise Declined(f"Cancelled: nothing was {'changed' if ending else 'created'}.")
     return replace(plan, spec=replace(plan.spec, accept_terms=True)) if plan.terms is not None else plan
-
-
-def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) -> tuple[Plan, str]:
-    """Return the plan. If the account can't be asked: the plan for an empty account, and the reason."""
-    try:
-        return provider.plan(spec, current), ""
-    except (BadCredentials, Unclear) as error:
-        unknown_profile = isinstance(error, UnknownProfile)
-        if not isinstance(provider, OutliningProvider) or current is not None or unknown_profile:
-            raise
-        return provider.outline(spec), str(error)
 
 
 def _inventory(folder: ClusterFolder) -> Inventory | None:
