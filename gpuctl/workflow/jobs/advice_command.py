@@ -66,11 +66,14 @@ def _training(
     nnodes: Sequence[str] = (),
 ) -> list[list[str]]:
     """Return the commands that copy the job's files to the nodes, and the one that trains."""
-    words, files = _on_the_nodes(job_words)
-    pushes = [
-        ["gpuctl", "push", *cluster, *(["--yes"] if str(file) in large else []), _as_typed(file)]
-        for file in files
-    ]
+    words, pushes = list(job_words), []
+    for option in FILE_OPTIONS:
+        value = value_of(words, option)
+        if value is None or not (path := Path(value)).exists():
+            continue  # a path that is not on this computer is one of the nodes already
+        typed = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        pushes.append(["gpuctl", "push", *cluster, *["--yes"] * (str(path) in large), str(typed)])
+        words = _with_value(words, option, f"~/{path.name}")
     pip = [f"--pip={package}" for option, package in PACKAGES.items() if value_of(words, option) is not None]
     return [*pushes, ["gpuctl", "train", *cluster, *nnodes, *pip, "--", *words]]
 
@@ -127,26 +130,6 @@ def large_folders(words: Sequence[str]) -> frozenset[str]:
         if sum(sizes) > MAX_BYTES or len(sizes) > MAX_FILES:
             large.add(str(folder))
     return frozenset(large)
-
-
-def _as_typed(file: Path) -> str:
-    """Return a path as a person in the current folder types it."""
-    return str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
-
-
-def _on_the_nodes(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return the job's options with the paths that its files have on the nodes, and the files here to push there.
-
-    A file that is not on this computer is one of the nodes already.
-    """
-    options, files = list(words), []
-    for option in FILE_OPTIONS:
-        value = value_of(options, option)
-        if value is None or not (path := Path(value)).exists():
-            continue
-        files.append(path)
-        options = _with_value(options, option, f"~/{path.name}")
-    return options, files
 
 
 def _with_value(words: Sequence[str], option: str, value: str) -> list[str]:

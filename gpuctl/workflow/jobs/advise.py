@@ -30,7 +30,6 @@ from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory
 from inventories.text import plural
-from provision.clouds import Shape
 from provision.pricing.catalog import SHAPES
 from provision.pricing.prices import load
 
@@ -69,8 +68,19 @@ def advise(app: App, request: AdviseRequest) -> Advice:
     Raises Usage for a question without an answer.
     """
     _check_model(request)
+    named = find(request.shapes) if request.shapes else None
+    for note in named.notes if named else ():
+        app.output.say(note)
+    shapes = [
+        shape
+        for shape in SHAPES.values()
+        if request.provider in (None, shape.provider)
+        and (shape.name in named.names if named else not shape.not_launched)
+    ]
+    if not shapes:
+        raise Usage(f"{(request.provider or '').upper()} has none of these shapes: leave out --provider.")
     prices = load(app.store.home)
-    priced = [(shape, prices.of(shape.name, request.region)) for shape in _shapes(app, request)]
+    priced = [(shape, prices.of(shape.name, request.region)) for shape in shapes]
     known = [
         (shape, price.usd_per_hour if price else None) for shape, price in priced if price or request.shapes
     ]
@@ -160,22 +170,6 @@ def _answer(
     if request.check and answer.rows[0]["fits"] and answer.vocabulary is not None:
         app.output.say(compared(answer.rows[0], answer.vocabulary))
     return answer
-
-
-def _shapes(app: App, request: AdviseRequest) -> Sequence[Shape]:
-    """Return the shapes of the request. Raises Usage for an unknown name."""
-    named = find(request.shapes) if request.shapes else None
-    for note in named.notes if named else ():
-        app.output.say(note)
-    shapes = [
-        shape
-        for shape in SHAPES.values()
-        if request.provider in (None, shape.provider)
-        and (shape.name in named.names if named else not shape.not_launched)
-    ]
-    if not shapes:
-        raise Usage(f"{(request.provider or '').upper()} has none of these shapes: leave out --provider.")
-    return shapes
 
 
 def _row(

@@ -168,71 +168,70 @@ class _Runs:
         return self._run(layout, title)
 
     def _run(self, layout: Layout, title: str, more: tuple[str, ...] = ()) -> Timed:
+        """Run a layout to its end. `more`: words after the job's.
+
+        Raises KeyboardInterrupt on Ctrl-C, and Failed if the run failed.
+        """
+        from gpuctl.run_results.read_run import rank_metrics
+        from remote import facts
+
+        ready = self.ready
         if self._anew:
-            put_aside(self.ready)
-        return _one_run(self.ready, layout, title, more)
+            put_aside(ready)
+        began, started_at = passed_s(), datetime.now(UTC)
+        machines = ready.machines[: layout.nodes]
+        master = machines[0].name
+        launchable = ready.launchable
+        request = replace(launchable.request, nnodes=layout.nodes, nproc_per_node=layout.nproc)
+        script = replace(launchable.script, args=(*launchable.script.args, *more))
+        known = {machine.name: ready.prepared.facts[machine.name] for machine in machines}
+        # Each run meets at a port of its own, on which nobody listens now.
+        known[master] = replace(known[master], free_port=facts.gather(ready.nodes[master], ()).free_port)
+        nodes = {machine.name: ready.nodes[machine.name] for machine in machines}
+        folder = ready.app.store.new_run(started_at)
+        ready.app.started_runs.add(folder.id)
+        root = None if request.built_in else launchable.tree.root
+        run = plan_run(
+            folder.id, ready.inventory, request, script, machines, known, started_at, {}, root=root
+        )
+        with removed_unless_launched(folder), open_view(ready.app.output, logs=False) as view:
+            view.phase(layout.name, f"{title}, run {run.run}")
+            service = launcher_of(run.mode).start(nodes, known, ready.folder, view.node, most=len(nodes))
+            launch = Launch(
+                run=run,
+                folder=folder,
+                cluster=ready.folder,
+                nodes=nodes,
+                commands=service.launches(run, script, known, ready.prepared.code, request.rank_env),
+                began=began,
+            )
+            quiet = Quiet(view)
+            result, interrupted = see_through(quiet, launch, launch.watch(quiet))
+            if result.status != "succeeded":
+                if interrupted:
+                    raise KeyboardInterrupt
+                if result.status == "stopped":
+                    raise Failed(
+                        f"Run {run.run} on {layout.name} was stopped by another command: gpuctl stop, or gpuctl down."
+                    )
+                raise Failed(
+                    f"Run {run.run} on {layout.name} {result.status} ({what_failed(result)}). gpuctl results "
+                    f"{run.run} shows all of it."
+                )
+        metrics = rank_metrics(folder, run)
+        first = metrics.get(0, RankMetrics())
+        return Timed(
+            run=run,
+            job=Job.of(first.start, script=None if request.built_in else script.title),
+            repetition=(repetition_of if request.built_in else repetition_of_script)(result, metrics),
+            lines=max(len(first.file.lines), len(result.train.loss_at)),
+            interrupted=interrupted,
+        )
 
 
 def resumed(lines: int, warm_up_lines: int) -> bool:
     """Return whether a run did much less work than the same run before it, by the lines that both reported."""
     return 2 * lines < warm_up_lines
-
-
-def _one_run(ready: Ready, layout: Layout, title: str, more: tuple[str, ...] = ()) -> Timed:
-    """Run a layout to its end. `more`: words after the job's.
-
-    Raises KeyboardInterrupt on Ctrl-C, and Failed if the run failed.
-    """
-    from gpuctl.run_results.read_run import rank_metrics
-    from remote import facts
-
-    began, started_at = passed_s(), datetime.now(UTC)
-    machines = ready.machines[: layout.nodes]
-    master = machines[0].name
-    launchable = ready.launchable
-    request = replace(launchable.request, nnodes=layout.nodes, nproc_per_node=layout.nproc)
-    script = replace(launchable.script, args=(*launchable.script.args, *more))
-    known = {machine.name: ready.prepared.facts[machine.name] for machine in machines}
-    # Each run meets at a port of its own, on which nobody listens now.
-    known[master] = replace(known[master], free_port=facts.gather(ready.nodes[master], ()).free_port)
-    nodes = {machine.name: ready.nodes[machine.name] for machine in machines}
-    folder = ready.app.store.new_run(started_at)
-    ready.app.started_runs.add(folder.id)
-    root = None if request.built_in else launchable.tree.root
-    run = plan_run(folder.id, ready.inventory, request, script, machines, known, started_at, {}, root=root)
-    with removed_unless_launched(folder), open_view(ready.app.output, logs=False) as view:
-        view.phase(layout.name, f"{title}, run {run.run}")
-        service = launcher_of(run.mode).start(nodes, known, ready.folder, view.node, most=len(nodes))
-        launch = Launch(
-            run=run,
-            folder=folder,
-            cluster=ready.folder,
-            nodes=nodes,
-            commands=service.launches(run, script, known, ready.prepared.code, request.rank_env),
-            began=began,
-        )
-        quiet = Quiet(view)
-        result, interrupted = see_through(quiet, launch, launch.watch(quiet))
-        if result.status != "succeeded":
-            if interrupted:
-                raise KeyboardInterrupt
-            if result.status == "stopped":
-                raise Failed(
-                    f"Run {run.run} on {layout.name} was stopped by another command: gpuctl stop, or gpuctl down."
-                )
-            raise Failed(
-                f"Run {run.run} on {layout.name} {result.status} ({what_failed(result)}). gpuctl results {run.run} "
-                "shows all of it."
-            )
-    metrics = rank_metrics(folder, run)
-    first = metrics.get(0, RankMetrics())
-    return Timed(
-        run=run,
-        job=Job.of(first.start, script=None if request.built_in else script.title),
-        repetition=(repetition_of if request.built_in else repetition_of_script)(result, metrics),
-        lines=max(len(first.file.lines), len(result.train.loss_at)),
-        interrupted=interrupted,
-    )
 
 
 def put_aside(ready: Ready) -> bool:

@@ -242,18 +242,15 @@ def _step_by_end(job: Job) -> Step:
             "another would be given the same. Put them right, then start it again."
         )
         return GiveUp(reason=refused if request.continues else "")
-    if request.elastic and last.machine_failed and not _may_fail_again(last):
+    took_part = {part.name for part in last.run.nodes}
+    # The failed machine still exists: its failure may repeat without end.
+    may_repeat = last.left is not None and not last.machine_lost and last.left.answering.issuperset(took_part)
+    if request.elastic and last.machine_failed and not may_repeat:
         return Restart(why=f"{last.failure}; ", number=None)
     if job.restarts >= request.max_restarts:
         return GiveUp()
     number = job.restarts + 1
     return Restart(why=f"restart {number} of {request.max_restarts}: {last.failure}; ", number=number)
-
-
-def _may_fail_again(last: Attempt) -> bool:
-    """Return whether the failed machine still exists: its failure may repeat without end."""
-    took_part = {part.name for part in last.run.nodes}
-    return last.left is not None and not last.machine_lost and last.left.answering.issuperset(took_part)
 
 
 def _same_failure(job: Job) -> Result | None:

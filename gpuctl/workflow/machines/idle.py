@@ -65,12 +65,22 @@ def keep_for_start(folder: ClusterFolder, inventory: Inventory, nodes: "Mapping[
 
 def idle_status(after_s: float, answers: "Answers", now: datetime) -> IdleStatus:
     """Return the cluster's state: in use where a machine is, and its end as that of the last machine."""
+    from remote.checks.idle import SIGNALS
+
     states = [outcome.value for outcome in answers if outcome.value is not None and outcome.value.running]
     known = bool(states) and len(states) == len(answers)
     keep_times = [state.keep_s for state in states if state.keep_s]
+    signals = {  # `None`: no machine shows it, and one does not know
+        name: True
+        if any(state.signals[name] for state in states)
+        else None
+        if not known or any(state.signals[name] is None for state in states)
+        else False
+        for name in SIGNALS
+    }
     return IdleStatus(
         after_s=after_s,
-        signals=_signals([state.signals for state in states], complete=known),
+        signals=signals,
         ends_at=_time(now, max(state.ends_in_s for state in states)) if known else None,
         kept_until=_time(now, max(keep_times)) if keep_times else None,
     )
@@ -118,20 +128,6 @@ def idle_state(
 
 def _peers_of(machine: Machine, machines: Sequence[Machine]) -> list[str]:
     return [other.private_ip for other in machines if other.private_ip != machine.private_ip]
-
-
-def _signals(all_signals: Sequence[Mapping[str, bool | None]], *, complete: bool) -> dict[str, bool | None]:
-    """Return each signal of the cluster. `None`: no machine shows it, and one does not know."""
-    from remote.checks.idle import SIGNALS
-
-    return {
-        name: True
-        if any(each[name] for each in all_signals)
-        else None
-        if not complete or any(each[name] is None for each in all_signals)
-        else False
-        for name in SIGNALS
-    }
 
 
 def _time(now: datetime, in_s: float) -> str:

@@ -224,22 +224,20 @@ class _Work:
                 set_up = readiness.wait_for_cloud_init(node, deadline_s=left_s(), say=say)
                 for complaint in set_up.complaints:
                     say(f"note: {node.name}: cloud-init complains: {complaint}")
-                return _with_end_timer(node, _facts(node, self.peers, boot.end_timer), boot.end_timer)
+                facts, unit = _facts(node, self.peers, boot.end_timer), boot.end_timer
+                if (
+                    unit is not None
+                    and facts.end_timer == "inactive"
+                    and readiness.start_end_timer(node, unit)
+                ):
+                    return replace(facts, end_timer="active")
+                return facts
             except ConnectionLost:
                 # Some images reboot after their own setup.
                 if awake_s() > limit:
                     raise
             finally:
                 node.close()
-
-
-def _with_end_timer(node: "Node", facts: "Facts", unit: str | None) -> "Facts":
-    """Start the timer that powers the machine off where it does not run. Returns the facts with its state."""
-    from remote.checks import readiness
-
-    if unit is None or facts.end_timer != "inactive":
-        return facts
-    return replace(facts, end_timer="active" if readiness.start_end_timer(node, unit) else "inactive")
 
 
 def _facts(node: "Node", peers: tuple[str, ...], end_timer: str | None = None) -> "Facts":
@@ -298,9 +296,13 @@ def _failure(
     name; `failed`: the machines with a known error; `problems`: driver problems of others.
     """
     from inventories.threads import run_all
-    from remote.errors import SomeNodesFailed
+    from remote.errors import AuthenticationFailed, NotReady, SomeNodesFailed, Unreachable
 
-    unreached = [name for name, error in failed.items() if _may_show_on_console(error)]
+    unreached = [
+        name
+        for name, error in failed.items()
+        if isinstance(error, AuthenticationFailed | NotReady | Unreachable)
+    ]
     if unreached:
         app.output.say(f"fetching the console of {', '.join(unreached)} …")
     read = run_all(lambda name: _read_console(folder, machines[name], boot.console), unreached)
@@ -308,8 +310,12 @@ def _failure(
     parts = []
     for name, error in failed.items():
         parts.append(str(error))
-        if name in consoles:
-            parts += _console_lines(consoles[name], lines=unreached.index(name) < MAX_SHOWN)
+        console = consoles.get(name)
+        if isinstance(console, Exception):
+            parts.append(f"  Its console could not be read: {console}")
+        elif console is not None:
+            lines = console.lines if unreached.index(name) < MAX_SHOWN else ()
+            parts += [f"  {console.note}", *(f"    {line}" for line in lines)]
     parts += problems.values()
     ready = [name for name in machines if name not in {**failed, **problems}]
     end = _staying(folder.name, len(machines), ready, boot.hourly_usd)
@@ -322,13 +328,6 @@ def _failure(
     return SomeNodesFailed("\n".join([head, *(f"  {part}" for part in parts), end]))
 
 
-def _console_lines(console: _Console | Exception, *, lines: bool) -> list[str]:
-    """Return the lines of an error about a console."""
-    if isinstance(console, Exception):
-        return [f"  Its console could not be read: {console}"]
-    return [f"  {console.note}", *(f"    {line}" for line in console.lines if lines)]
-
-
 def _staying(cluster: str, count: int, ready: Sequence[str], hourly_usd: float | None) -> str:
     """Return the state and price of the machines, and the commands to type next."""
     price = "at an unknown price" if hourly_usd is None else f"for {dollars(hourly_usd)} an hour"
@@ -338,12 +337,6 @@ def _staying(cluster: str, count: int, ready: Sequence[str], hourly_usd: float |
         f"{subject} billed, {price}.{fine} `gpuctl up --cluster {cluster}` waits again (--boot-timeout 30m: longer), "
         f"`gpuctl down --cluster {cluster}` removes {'it' if count == 1 else 'them'}."
     )
-
-
-def _may_show_on_console(error: "RemoteError") -> bool:
-    from remote.errors import AuthenticationFailed, NotReady, Unreachable
-
-    return isinstance(error, AuthenticationFailed | NotReady | Unreachable)
 
 
 def _read_console(

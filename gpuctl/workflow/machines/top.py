@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from gpuctl.app import App
 from gpuctl.workflow.machines.access import machine_of
@@ -12,9 +11,6 @@ from gpuctl.workflow.machines.connect import load_inventory
 from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-
-if TYPE_CHECKING:
-    from gpuctl.output import Output
 
 REFRESH_S = 0.5
 """Time between two drawings of the table, whatever the samples' times."""
@@ -26,23 +22,13 @@ def top(app: App, *, rank: str | None, every_s: float) -> int:
     inventory = load_inventory(folder)
     machines = inventory.machines if rank is None else (machine_of(inventory, rank),)
     machines = tuple(sorted(machines, key=lambda machine: machine.rank))
-    if not app.options.json and _can_be_live(app.output):
+    stdout = app.output.stdout
+    unicode = (stdout.encoding or "utf-8").lower().startswith("utf")
+    if not app.options.json and stdout.isatty() and os.environ.get("TERM") != "dumb" and unicode:
         return _live(app, machines, inventory.machines, folder, every_s=every_s)
-    return _once(app, machines, inventory.machines, folder)
-
-
-def _can_be_live(output: "Output") -> bool:
-    """Return whether stdout is a terminal that can show a live table."""
-    unicode = (output.stdout.encoding or "utf-8").lower().startswith("utf")
-    return output.stdout.isatty() and os.environ.get("TERM") != "dumb" and unicode
-
-
-def _once(
-    app: App, machines: Sequence[Machine], all_machines: Sequence[Machine], cluster: ClusterFolder
-) -> int:
     from remote.runs.usage import read_once
 
-    readings = read_once(machines, all_machines, cluster)
+    readings = read_once(machines, inventory.machines, folder)
     if app.options.json:
         for reading in readings:
             if reading.error:

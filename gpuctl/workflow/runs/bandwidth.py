@@ -122,8 +122,9 @@ def _run(
 
 def rows_of(lines: Sequence[Line], run: Run) -> list[DoctorFinding]:
     """Return the rows of a measurement: the largest size of each scope, and nodes below the floor of their GPUs."""
+    largest = {(line["scope"], line["rank"]): line for line in sorted(lines, key=lambda line: line["bytes"])}
     rows = []
-    for line in _largest(lines):
+    for line in (largest[key] for key in sorted(largest)):
         node = next(
             part.name for part in run.nodes if part.first_rank <= line["rank"] < part.first_rank + part.nproc
         )
@@ -145,14 +146,6 @@ def rows_of(lines: Sequence[Line], run: Run) -> list[DoctorFinding]:
                 )
             )
     return rows
-
-
-def _largest(lines: Sequence[Line]) -> list[Line]:
-    """Return the line of the most bytes for each scope and each rank that measured it."""
-    largest: dict[tuple[str, int], Line] = {}
-    for line in sorted(lines, key=lambda line: line["bytes"]):
-        largest[line["scope"], line["rank"]] = line
-    return [largest[key] for key in sorted(largest)]
 
 
 def floor_of(line: Line, *, alone: bool) -> float | None:

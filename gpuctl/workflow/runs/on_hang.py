@@ -75,21 +75,18 @@ class HangWatch:
             ):  # ranks that are being ended tell nothing of the hang, and what they write is no progress
                 return
             if report is None:
-                self._withdraw(node)
+                if self._reports.pop(node, None) is None:
+                    return  # it had nothing to report before either
+                self._withdrawn += 1
+                self._folder.hang_path.unlink(missing_ok=True)
+                if self._printed:
+                    self._printed = ""
+                    self._observer.note("the run goes on")
                 return
             self._reports[node] = report
             if not self._asking:
                 self._asking = True
                 Thread(target=self._ask, daemon=True, name="ask of a hang").start()
-
-    def _withdraw(self, node: str) -> None:
-        if self._reports.pop(node, None) is None:
-            return  # it had nothing to report before either
-        self._withdrawn += 1
-        self._folder.hang_path.unlink(missing_ok=True)
-        if self._printed:
-            self._printed = ""
-            self._observer.note("the run goes on")
 
     def _ask(self) -> None:
         """Ask until an answer is valid, or no report is left."""

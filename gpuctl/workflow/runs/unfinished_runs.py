@@ -158,35 +158,34 @@ def overview(app: "App", cluster: str | None) -> list[RunInfo]:
     """Return the runs of a cluster, or of all clusters. Results of runs that have ended are downloaded first."""
     open_runs(app, cluster)
     last_of_script: dict[str, Run] = {}
-    return [_row(folder, last_of_script) for folder in app.store.runs(cluster)]
-
-
-def _row(folder: RunFolder, last_of_script: "dict[str, Run]") -> RunInfo:
-    """Return a run as the list shows it, and add its record to the last ones of each script."""
-    run = result = None
-    status: RunStatus | Literal["unreadable"] = "unreadable"
-    with suppress(InventoryError):
-        run = folder.load_run()
-        result = folder.load_result()
-        status = result.status if result else "running"
-    before = last_of_script.get(run.script) if run else None
-    if run:
-        last_of_script[run.script] = run
-    return RunInfo(
-        run=folder.id,
-        cluster=run.cluster if run else None,
-        mode=run.mode if run else None,
-        script=run.script if run else None,
-        args=run.args if run else (),
-        status=status,
-        world_size=run.world_size if run else None,
-        started_at=run.started_at if run else None,
-        seconds=result.seconds.total if result else None,
-        accuracy=result.train.accuracy if result else None,
-        cost_usd=result.cost_usd if result else None,
-        name=run.name if run else None,
-        note=run.options.note if run and run.options else None,
-        tags=run.options.tags if run and run.options else {},
-        loss=result.train.loss[-1] if result and result.train.loss else None,
-        changed=changes(before, run) if before and run else None,
-    )
+    rows = []
+    for folder in app.store.runs(cluster):
+        run = result = None
+        status: RunStatus | Literal["unreadable"] = "unreadable"
+        with suppress(InventoryError):
+            run = folder.load_run()
+            result = folder.load_result()
+            status = result.status if result else "running"
+        before = last_of_script.get(run.script) if run else None
+        if run:
+            last_of_script[run.script] = run
+        row = RunInfo(
+            run=folder.id,
+            cluster=run.cluster if run else None,
+            mode=run.mode if run else None,
+            script=run.script if run else None,
+            args=run.args if run else (),
+            status=status,
+            world_size=run.world_size if run else None,
+            started_at=run.started_at if run else None,
+            seconds=result.seconds.total if result else None,
+            accuracy=result.train.accuracy if result else None,
+            cost_usd=result.cost_usd if result else None,
+            name=run.name if run else None,
+            note=run.options.note if run and run.options else None,
+            tags=run.options.tags if run and run.options else {},
+            loss=result.train.loss[-1] if result and result.train.loss else None,
+            changed=changes(before, run) if before and run else None,
+        )
+        rows.append(row)
+    return rows

@@ -9,7 +9,6 @@ from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.on_hang import ask, keep_stacks, save_hang
 from gpuctl.workflow.runs.runs import final_result, latest, machines_of
 from inventories.runs.hang import Hang
-from inventories.runs.run import Result
 
 _UNSERVED = re.compile(
     r"No available node types can fulfill resource requests? (?:defaultdict\(<class 'float'>, )?"
@@ -28,7 +27,13 @@ def why(app: App, named: str | None) -> Hang:
         hang = last_hang(read_records(folder, run))
         if hang is not None:
             keep_stacks(folder, hang)
-        return hang or _of_the_past(over)
+            return hang
+        why_ended = f": {over.first_error.message.removesuffix('.')}" if over.first_error else ""
+        return Hang(
+            run=over.run,
+            verdict="unknown",
+            sentence=f"The run is over, it {over.status}{why_ended}. Its ranks can no longer be asked.",
+        )
     from remote.launchers import drives_itself
     from remote.runs.run_files import tail
 
@@ -38,19 +43,15 @@ def why(app: App, named: str | None) -> Hang:
     if drives_itself(run.mode, built_in=run.built_in) and hang.ranks:
         driver = hang.ranks[0]
         if request := unserved_request(tail(folder, driver.rank)):
-            hang = replace(hang, verdict="hung", sentence=f"{_sentence_on(request, driver.node, driver.at)}.")
+            place = f", at {driver.at}" if driver.at else ""
+            sentence = (
+                f"The run hangs: no machine of the cluster has what the script asks Ray for, {request}. The script "
+                f"waits on {driver.node}{place}. Ask for less in @ray.remote or ScalingConfig, or add machines that "
+                "have it."
+            )
+            hang = replace(hang, verdict="hung", sentence=sentence)
     save_hang(folder, hang)
     return hang
-
-
-def _of_the_past(result: Result) -> Hang:
-    error = result.first_error
-    why_ended = f": {error.message.removesuffix('.')}" if error else ""
-    return Hang(
-        run=result.run,
-        verdict="unknown",
-        sentence=f"The run is over, it {result.status}{why_ended}. Its ranks can no longer be asked.",
-    )
 
 
 def unserved_request(log: str) -> str:
@@ -58,12 +59,3 @@ def unserved_request(log: str) -> str:
     lines = log.rstrip().splitlines()
     match = _UNSERVED.search(lines[-1]) if lines else None
     return match["request"] if match else ""
-
-
-def _sentence_on(request: str, node: str, at: str | None) -> str:
-    """Return the sentence on a driver that waits for such a request. `at`: where it is in the script."""
-    place = f", at {at}" if at else ""
-    return (
-        f"The run hangs: no machine of the cluster has what the script asks Ray for, {request}. The script waits on "
-        f"{node}{place}. Ask for less in @ray.remote or ScalingConfig, or add machines that have it"
-    )

@@ -29,8 +29,10 @@ def notes_on_paths(words: Sequence[str], folder: Path, root: Path, *, local: boo
     """
     notes = []
     for option, value in named_values(words):
-        if value is None or not _may_be_path(option, value):
+        if not value or len(value) >= 1000 or value.startswith("~") or _NO_PATH.search(value):
             continue
+        if not ("/" in value or _SUFFIX.search(value) or _PATH_OPTION.search(option.lower())):
+            continue  # neither the value nor its option looks like a path
         path, absolute = folder / value, value.startswith("/")
         if _OUTPUT_OPTION.search(option.lower()) or (
             absolute and not local and not path.is_relative_to(root)
@@ -51,14 +53,6 @@ def notes_on_paths(words: Sequence[str], folder: Path, root: Path, *, local: boo
             shown = near if absolute else Path(os.path.relpath(near, folder))
             notes.append(f"note: {clean(value, 200)} does not exist: did you mean {clean(str(shown), 200)}?")
     return list(dict.fromkeys(notes))
-
-
-def _may_be_path(option: str, value: str) -> bool:
-    """Return whether the value of an option, or a word alone, may be a path."""
-    is_path = "/" in value or _SUFFIX.search(value) or _PATH_OPTION.search(option.lower())
-    return bool(
-        value and is_path and len(value) < 1000 and not value.startswith("~") and not _NO_PATH.search(value)
-    )
 
 
 def _near(path: Path, folder: Path) -> Path | None:

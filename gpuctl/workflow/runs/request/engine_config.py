@@ -26,23 +26,10 @@ def with_config(request: TrainRequest) -> TrainRequest:
     name = value_of(request.words, DEEPSPEED_CONFIG) if request.built_in else None
     if name is None:
         return request
-    config = _config(name, request.folder)
-    words = [
-        config if before == DEEPSPEED_CONFIG else word
-        for before, word in zip(("", *request.words), request.words, strict=False)
-        if not word.startswith(f"{DEEPSPEED_CONFIG}=")
-    ]
-    if DEEPSPEED_CONFIG not in words:
-        words.append(f"{DEEPSPEED_CONFIG}={config}")
-    return replace(request, words=tuple(words))
-
-
-def _config(name: str, folder: Path) -> str:
-    """Return the configuration in one line, once the job knows all of its keys. Raises Usage."""
     inline = name.lstrip().startswith("{")
     shown = DEEPSPEED_CONFIG if inline else f"{DEEPSPEED_CONFIG} {name}"
     try:
-        config_keys = json.loads(name if inline else _text(folder / name, shown))
+        config_keys = json.loads(name if inline else _text(request.folder / name, shown))
     except OSError as error:
         raise Usage(f"{shown} can't be read: {error.strerror}.") from None
     except RecursionError:
@@ -57,7 +44,14 @@ def _config(name: str, folder: Path) -> str:
     done = ask_built_in("keys", (), config_keys)
     if done.returncode:
         raise Usage(f"{shown} can't be checked: the job's code ended with status {done.returncode}.")
-    return config
+    words = [
+        config if before == DEEPSPEED_CONFIG else word
+        for before, word in zip(("", *request.words), request.words, strict=False)
+        if not word.startswith(f"{DEEPSPEED_CONFIG}=")
+    ]
+    if DEEPSPEED_CONFIG not in words:
+        words.append(f"{DEEPSPEED_CONFIG}={config}")
+    return replace(request, words=tuple(words))
 
 
 def _text(path: Path, shown: str) -> str:

@@ -57,7 +57,9 @@ def lines(division: Division) -> Iterator[str]:
         whole = f", whole on each of {division['replicate']} groups" if division["replicate"] > 1 else ""
         yield f"  sharded over {division['shard']} ranks{whole}"
     for pattern, parts in _alike(division["parts"]):
-        yield f"  wrapped by themselves: {pattern} ({len(parts)}, of {_range(parts)} weights)"
+        smallest, largest = (end(part["weights"] for part in parts) for end in (min, max))
+        weights = f"{smallest:,}" if smallest == largest else f"{smallest:,} to {largest:,}"
+        yield f"  wrapped by themselves: {pattern} ({len(parts)}, of {weights} weights)"
     if division["whole"]:
         yield f"  wrapped with the whole network: {division['whole']:,} weights"
     for pattern, layers in _alike(division["split"]):
@@ -79,8 +81,3 @@ def _alike(named: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Mappi
         groups.setdefault(re.sub(r"\d+", "*", part["name"]), []).append(part)
     for pattern, group in groups.items():
         yield group[0]["name"] if len(group) == 1 else pattern, group
-
-
-def _range(parts: Sequence[Mapping[str, Any]]) -> str:
-    smallest, largest = (end(part["weights"] for part in parts) for end in (min, max))
-    return f"{smallest:,}" if smallest == largest else f"{smallest:,} to {largest:,}"
