@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuctl.run_results.metric_names import Line, epoch_of, flat, kind_of, losses_of, number, step_of
+from gpuctl.run_results.metric_names import epoch_of, flat, kind_of, losses_of, number, step_of
 from gpuctl.run_results.rank_metrics import METRICS_KEPT, is_name
 from gpuctl.run_results.read_run import rank_metrics
 from gpuctl.run_results.repeats import Series
@@ -141,7 +141,11 @@ def points_of(result: Result) -> Iterator[dict[str, float]]:
 
     The lowest rank with lines counts. Without metrics, the losses found elsewhere are yielded.
     """
-    lines = () if result.train.loss_from else _lines(result)
+    run = None if result.train.loss_from else launch_of(result)
+    metrics = rank_metrics(RunFolder(Path(result.dir)), run) if run else {}
+    # The lines on epochs of the built-in job, or all lines of a script.
+    of_ranks = (metrics[rank].epochs or metrics[rank].measured for rank in sorted(metrics))
+    lines = next(filter(None, of_ranks), ())
     name = result.train.loss_name or "loss"
     if lines:
         for line in lines:
@@ -160,12 +164,3 @@ def points_of(result: Result) -> Iterator[dict[str, float]]:
         by = "step" if result.train.loss_by in ("step", "line") else "epoch"
         for place, loss in zip(result.train.loss_at or itertools.count(1), losses, strict=False):
             yield {by: place, "loss": loss}
-
-
-def _lines(result: Result) -> Sequence[Line]:
-    """Return the lines on epochs of the built-in job, or all lines of a script."""
-    run = launch_of(result)
-    metrics = rank_metrics(RunFolder(Path(result.dir)), run) if run else {}
-    return next(
-        (lines for rank in sorted(metrics) if (lines := metrics[rank].epochs or metrics[rank].measured)), ()
-    )

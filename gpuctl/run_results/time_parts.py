@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from gpuctl import text
-from gpuctl.run_results.metric_names import Line, inner, number, step_of
+from gpuctl.run_results.metric_names import inner, number, step_of
 from gpuctl.run_results.rank_metrics import RankMetrics
 from inventories.runs.run import FirstStepParts, TrainParts, TrainSummary
 
@@ -24,12 +24,13 @@ def first_step_of(
     `launched`: rank → unix time of its node. `None`: not known. A script whose first line is on a later step than 1,
     such as one with a line every 10 steps, does not report its first step.
     """
-    first = {rank: _first_step_line(metrics[rank]) for rank in launched if rank in metrics}
-    seconds = {
-        rank: at - launched[rank]
-        for rank, line in first.items()
-        if (at := number(line.get("time"))) is not None
-    }
+    seconds = {}
+    for rank in filter(metrics.__contains__, launched):
+        line = metrics[rank].steps[0] if metrics[rank].steps else {}
+        # The built-in job always reports its first step, whose number is higher after a resumption.
+        is_first = bool(metrics[rank].start) or (step_of(line) or 0) <= 1
+        if is_first and (at := number(line.get("time"))) is not None:
+            seconds[rank] = at - launched[rank]
     if not seconds or min(seconds.values()) < 0:
         return None, None
     last = max(seconds, key=lambda rank: seconds[rank])
@@ -44,13 +45,6 @@ def first_step_of(
         step=round(seconds[last] - before, 3),
     )
     return round(seconds[last], 3), parts
-
-
-def _first_step_line(metrics: RankMetrics) -> Line:
-    """Return the line on the first step. Empty: the rank did not report this step."""
-    line = metrics.steps[0] if metrics.steps else {}
-    # The built-in job always reports its first step, whose number is higher after a resumption.
-    return line if metrics.start or (step_of(line) or 0) <= 1 else {}
 
 
 def train_parts_of(first: RankMetrics, launched: float | None, ended: float | None) -> TrainParts | None:

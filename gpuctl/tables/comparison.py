@@ -88,11 +88,22 @@ def compared(results: Sequence[Result]) -> Compared:
     for name, figure in _figures(results):
         title = f"last {name}" if name in columns else name
         columns[title] = [figure(result, results[0]) for result in results]
+    failed = [
+        (run, result.first_error)
+        for run, result in zip(descriptions_of(results), results, strict=True)
+        if result.first_error
+    ]
+    failures = [
+        f"{name}: {text.shorten(text.clean(''.join(headline(error))), FAILURE_WIDTH)}"
+        for name, error in failed[:FAILURES_SHOWN]
+    ]
+    if len(failed) > FAILURES_SHOWN:
+        failures.append(f"{plural(len(failed) - FAILURES_SHOWN, 'more run')} failed")
     return Compared(
         columns={title: cells for title, cells in columns.items() if set(cells) != {text.UNKNOWN}},
         common=_common(settings, facts),
         repeats=_repeats(results, best),
-        failures=[*_failures(results)],
+        failures=failures,
         best=best,
     )
 
@@ -243,19 +254,6 @@ def _repeats(results: Sequence[Result], best: Best | None) -> dict[str, list[str
             for title, value in values.items()
         },
     }
-
-
-def _failures(results: Sequence[Result]) -> Iterator[str]:
-    """Yield a line on each run that failed, with its settings; of many on the first."""
-    failures = [
-        (run, result.first_error)
-        for run, result in zip(descriptions_of(results), results, strict=True)
-        if result.first_error
-    ]
-    for name, error in failures[:FAILURES_SHOWN]:
-        yield f"{name}: {text.shorten(text.clean(''.join(headline(error))), FAILURE_WIDTH)}"
-    if len(failures) > FAILURES_SHOWN:
-        yield f"{plural(len(failures) - FAILURES_SHOWN, 'more run')} failed"
 
 
 FACTS: Mapping[str, Callable[[Result], str]] = {

@@ -228,7 +228,8 @@ def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:
         "GPUs": lambda shape: f"{shape['gpus']} x {shape['gpu']}",
         "GB": lambda shape: str(shape["gpu_memory_gb"]),
         "Gbps": lambda shape: shape["network"] or text.UNKNOWN,
-        "RDMA/EFA": _fast_network,
+        # `16 x 200`: Gbps of the RDMA network; `4 EFA`: interfaces.
+        "RDMA/EFA": lambda shape: shape["rdma"] or (f"{shape['efa']} EFA" if shape["efa"] else text.UNKNOWN),
         "$/h": lambda shape: text.known(shape["usd_per_hour"], "{:,.3f}"),
         "$/GPU-h": lambda shape: text.known(shape["usd_per_gpu_hour"], "{:,.3f}"),
     }
@@ -249,8 +250,3 @@ def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:
         for (date, source), place in priced.items()
     ]
     return Group(table, "", *notes) if notes else table
-
-
-def _fast_network(shape: Mapping[str, Any]) -> str:
-    """`16 x 200`: Gbps of the RDMA network; `4 EFA`: interfaces."""
-    return shape["rdma"] or (f"{shape['efa']} EFA" if shape["efa"] else text.UNKNOWN)

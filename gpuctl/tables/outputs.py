@@ -120,7 +120,10 @@ def _of_node(result: Result, total: OutputTotal, in_parts: Collection[str]) -> I
     away = [group for group in groups if group.brought < group.files]
     one_by_one = len(away) <= COMMANDS_SHOWN and total.files == len(files)
     for group in groups[:GROUPS_SHOWN]:
-        yield f"  {_named(group)}"
+        path = text.shorten(text.clean(group.path, 10_000), PATH_WIDTH)
+        facts = [group.kind] if group.kind else []
+        facts += [plural(group.files, "file")] if group.files > 1 else []
+        yield f"  {path} {human_bytes(group.bytes)}" + (f" ({', '.join(facts)})" if facts else "")
         if one_by_one and group in away:
             yield f"    {_bring_group(result, total, group)}"
     rest = total.files - sum(group.files for group in groups[:GROUPS_SHOWN])
@@ -147,11 +150,3 @@ def _bring_group(result: Result, total: OutputTotal, group: OutputGroup) -> str:
     where = "on the nodes, all parts" if parts else "on the nodes" if shared else "on the node"
     node = None if parts or shared else total.node
     return f"{where}: {pull_outputs_command(result, node, path_on_node(result.run, total, group.path), path)}"
-
-
-def _named(group: OutputGroup) -> str:
-    path = text.shorten(text.clean(group.path, 10_000), PATH_WIDTH)
-    names = [group.kind] if group.kind else []
-    if group.files > 1:
-        names.append(plural(group.files, "file"))
-    return f"{path} {human_bytes(group.bytes)}" + (f" ({', '.join(names)})" if names else "")

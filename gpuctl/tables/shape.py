@@ -33,18 +33,14 @@ def _facts(shape: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "EFA", f"{plural(shape['efa'], 'interface')}, which share the network's bandwidth"
     if shape["placement_group"]:
         yield "placement", "a cluster placement group takes it"
-    yield "price", _price(shape)
+    price = "not known"
+    if (usd := shape["usd_per_hour"]) is not None:
+        each = f", ${shape['usd_per_gpu_hour']:,.3f} a GPU" if gpus > 1 else ""
+        where = f" in {shape['price_region']}" if shape["price_region"] else ""
+        source = f"list price on demand{where} of {shape['priced_at']} ({shape['price_source']})"
+        price = f"${usd:,.3f} an hour{each}: {source}"
+    yield "price", price
     if shape["not_launched"]:
         yield "launch", f"not by gpuctl, as {shape['not_launched']}"
         return
     yield "see the plan", f"gpuctl up --shape {shape['name']} --count 2 --dry-run"
-
-
-def _price(shape: Mapping[str, Any]) -> str:
-    usd = shape["usd_per_hour"]
-    if usd is None:
-        return "not known"
-    each = f", ${shape['usd_per_gpu_hour']:,.3f} a GPU" if shape["gpus"] > 1 else ""
-    where = f" in {shape['price_region']}" if shape["price_region"] else ""
-    listed = f"list price on demand{where} of {shape['priced_at']} ({shape['price_source']})"
-    return f"${usd:,.3f} an hour{each}: {listed}"

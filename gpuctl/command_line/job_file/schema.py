@@ -41,10 +41,15 @@ def schema() -> Schema:
         SCRIPT: {"type": "string", "description": SCRIPT_HELP},
         ARGUMENTS: {"type": "array", "items": _scalar(), "description": ARGUMENTS_HELP},
     }
+    properties: Schema = {}
+    for path, option in spec_keys().items():  # also the keys under `network`
+        above, _, name = path.rpartition(".")
+        within = properties.setdefault(above, _mapping({}, "object"))["properties"] if above else properties
+        within[name] = _field(option) | {"description": option.meaning}
     sections = {
         ENVIRONMENT: _mapping(_of_options(keys, ENVIRONMENT)),
         RUN: _mapping(run | _of_options(keys, RUN)),
-        CLUSTER: _cluster(),
+        CLUSTER: _mapping(properties, "object", "string", "null"),
     }
     described = {
         name: sections[name] | {"description": described} for name, described in SECTIONS.items()
@@ -102,16 +107,6 @@ def _value(option: Option) -> Schema:
         limits = {"minimum": option.min, "maximum": option.max}
         return {"type": "integer"} | {name: limit for name, limit in limits.items() if limit is not None}
     return {"type": ["string", "integer"] if words_for(option) else TYPES[option.kind]}
-
-
-def _cluster() -> Schema:
-    """Return the schema of a spec, with the keys under `network`."""
-    properties: Schema = {}
-    for path, option in spec_keys().items():
-        above, _, name = path.rpartition(".")
-        within = properties.setdefault(above, _mapping({}, "object"))["properties"] if above else properties
-        within[name] = _field(option) | {"description": option.meaning}
-    return _mapping(properties, "object", "string", "null")
 
 
 def _field(option: Option) -> Schema:

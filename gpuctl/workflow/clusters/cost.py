@@ -163,7 +163,17 @@ def cost_of_clusters(app: App, since: datetime) -> CostResult:
     rates = ledger.rates(app.store.home)  # before the scan: a cluster made during it is no missing one
     accounts = scan_accounts(app)
     costs = spans_of_clusters(rates, accounts, since, datetime.now(UTC))
-    runs = _runs(app, since)
+    runs = []
+    for folder in app.store.runs():
+        try:
+            run, result = folder.load_run(), folder.load_result()
+        except InventoryError as error:
+            app.output.say(f"note: {error}")
+            continue
+        began = read_time(run.started_at)
+        if began is not None and began >= since:
+            usd = None if result is None else result.cost_usd
+            runs.append((RunCost(run=run.run, cluster=run.cluster, usd=usd), began))
     clusters = tuple(_document(cost, runs) for cost in costs)
     days = ledger.by_day(span for cost in costs for span in cost.spans)
     known = [cluster.usd for cluster in clusters if cluster.usd is not None]
@@ -265,22 +275,6 @@ def _with_tags(known: Sequence[Rate], cluster: FoundCluster, now: datetime) -> l
     if ends is not None and ends <= now:  # it outlived its end
         rates[-1] = replace(rates[-1], ends_at=None)
     return rates
-
-
-def _runs(app: App, since: datetime) -> list[tuple[RunCost, datetime]]:
-    """Return the runs that began since a time, with that of their start."""
-    runs = []
-    for folder in app.store.runs():
-        try:
-            run, result = folder.load_run(), folder.load_result()
-        except InventoryError as error:
-            app.output.say(f"note: {error}")
-            continue
-        began = read_time(run.started_at)
-        if began is not None and began >= since:
-            usd = None if result is None else result.cost_usd
-            runs.append((RunCost(run=run.run, cluster=run.cluster, usd=usd), began))
-    return runs
 
 
 def since_of(text: str | None, now: datetime) -> datetime:

@@ -17,7 +17,6 @@ from inventories.machine import Machine
 from inventories.text import plural
 
 if TYPE_CHECKING:
-    from remote.checks.gpu_use import Expected
     from remote.checks.probe import ProbeAnswer
     from remote.facts import Facts
     from remote.fanout import Outcome
@@ -29,6 +28,9 @@ NO_TORCH = "gpuctl train brings it once; or name an interpreter that has it: gpu
 
 def doctor_cluster(app: App) -> ClusterDoctorResult:
     """Return the document of `doctor --cluster --json`."""
+    from remote.checks import preflight
+    from remote.checks.probe import probe
+
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     machines = sorted(inventory.machines, key=lambda machine: machine.rank)
@@ -47,7 +49,14 @@ def doctor_cluster(app: App) -> ClusterDoctorResult:
         if answering:
             facts, torchless = _with_environment(answering, facts)
             prepared = not torchless
-            rows += [*torchless, *_preflight(answering, facts, expected_gpus(inventory), installed=prepared)]
+            began = time.monotonic()
+            master = next(iter(answering.values())).machine  # the first node that answers stands for node 0
+            probes = probe(answering, master=master.name, rendezvous_port=facts[master.name].free_port)
+            took_s = time.monotonic() - began
+            findings = preflight.findings(
+                facts, probes, master=master, installed=prepared, expected=expected_gpus(inventory)
+            )
+            rows += [*torchless, of_network(probes, took_s), *map(of_finding, findings)]
         healthy = prepared and len(answering) == len(machines) and all(row.ok is not False for row in rows)
         if healthy:
             view.phase("all-reduce", "measuring the bandwidth")
@@ -136,21 +145,6 @@ def _with_environment(
         for name, environment in chosen.items()
     }
     return {**facts, **brought}, []
-
-
-def _preflight(
-    nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", expected: "Expected", *, installed: bool
-) -> list[DoctorFinding]:
-    """Return what `train` would refuse or note. The first node that answers stands for node 0."""
-    from remote.checks import preflight
-    from remote.checks.probe import probe
-
-    master = next(iter(nodes.values())).machine
-    began = time.monotonic()
-    probes = probe(nodes, master=master.name, rendezvous_port=facts[master.name].free_port)
-    rows = [of_network(probes, time.monotonic() - began)]
-    findings = preflight.findings(facts, probes, master=master, installed=installed, expected=expected)
-    return rows + [of_finding(finding) for finding in findings]
 
 
 def of_network(probes: "Mapping[str, ProbeAnswer]", took_s: float) -> DoctorFinding:

@@ -130,7 +130,18 @@ class ExistingCosts:
     def listing(self) -> str:
         """Return a line a cluster, the most expensive first. Empty: no cluster."""
         ordered = sorted(self.clusters, key=lambda cluster: -(cluster.most_hourly_usd or float("inf")))
-        lines = [f"\n  {_line(cluster)}" for cluster in ordered]
+        lines = []
+        for cluster in ordered:
+            usd = cluster.most_hourly_usd
+            facts = [
+                f"{cluster.provider} {cluster.region}",
+                plural(len(cluster.machines), "machine"),
+                "price not known" if usd is None else f"{dollars(usd)} an hour",
+                f"until {cluster.expires_at}" if cluster.expires_at else "without a time limit",
+                f"of {clean(cluster.owner)}" if cluster.owner else "",
+                f"id {cluster.id}",
+            ]
+            lines.append(f"\n  {clean(cluster.name)}: {', '.join(filter(None, facts))}")
         if self.network_hourly_usd:
             lines.append(f"\n  shared networks: {dollars(self.network_hourly_usd)} an hour")
         return f" In the accounts now:{''.join(lines)}" if lines else ""
@@ -284,20 +295,6 @@ def _advice(key: str, needed_usd: float) -> str:
         "Ask for fewer machines or a cheaper shape, end a cluster (`gpuctl down --cluster NAME`, or `gpuctl reap ID` "
         f"for one of another computer), or raise the limit: `gpuctl config set {key} {needed}`."
     )
-
-
-def _line(cluster: FoundCluster) -> str:
-    """Return `one: aws us-east-1, 2 machines, $11.34 an hour, until …, of ada@desk, id 0a1b`."""
-    usd = cluster.most_hourly_usd
-    facts = [
-        f"{cluster.provider} {cluster.region}",
-        plural(len(cluster.machines), "machine"),
-        "price not known" if usd is None else f"{dollars(usd)} an hour",
-        f"until {cluster.expires_at}" if cluster.expires_at else "without a time limit",
-        f"of {clean(cluster.owner)}" if cluster.owner else "",
-        f"id {cluster.id}",
-    ]
-    return f"{clean(cluster.name)}: {', '.join(filter(None, facts))}"
 
 
 def _price_unknown(cluster: FoundCluster) -> str:

@@ -61,8 +61,12 @@ def drawn(plan: Plan, setup: Setup = NO_SETUP) -> "RenderableType":
     facts = Table.grid(padding=(0, 2))
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
+    steps = []
+    if setup.steps and setup.machines:
+        steps = [("setup", f"once on {setup.where}:", "")]
+        steps += [("", f"{number}. {step}", "") for number, step in enumerate(setup.steps, 1)]
     notes = [("note", note, "") for note in plan.notes]
-    for label, text, style in (*_facts(plan), *_setup(setup), *notes, *_price_rows(plan)):
+    for label, text, style in (*_facts(plan), *steps, *notes, *_price_rows(plan)):
         facts.add_row(Text(label, "dim"), Text(clean(text), style))
     parts += [facts]
     if not plan.changes and not plan.requests:
@@ -111,13 +115,6 @@ def _nothing_ends(plan: Plan) -> str:
     limited = plan.provider in RENTED and plan.ttl_ends_bill and not plan.keep
     advice = "add --ttl 4h" if limited else f"`gpuctl down --cluster {plan.spec.cluster}` ends them"
     return nothing_ends(plan.total_usd, f" ({advice})")
-
-
-def _setup(setup: Setup) -> Iterator[tuple[str, str, str]]:
-    """Yield rows, as `_facts`, of the setup that machines run once."""
-    if setup.steps and setup.machines:
-        yield "setup", f"once on {setup.where}:", ""
-        yield from (("", f"{number}. {step}", "") for number, step in enumerate(setup.steps, 1))
 
 
 def _boots_from(plan: Plan) -> Iterator[tuple[str, str, str]]:

@@ -132,7 +132,15 @@ class _Runs:
         Raises KeyboardInterrupt on Ctrl-C, and Failed if a run failed.
         """
         for number in range(1, repeats + 1):
-            timed = self._timed(layout, f"repetition {number} of {repeats}")
+            title = f"repetition {number} of {repeats}"
+            timed = self._run(layout, title)
+            if not self._anew and not timed.interrupted and resumed(timed.lines, self._warm_up_lines[layout]):
+                self._anew = True
+                self.ready.app.output.say(
+                    f"run {timed.run.run} did less than the warm-up, as a script that resumes its own checkpoint: it "
+                    "is run again, and each run from now on begins with what was sent alone"
+                )
+                timed = self._run(layout, title)
             if timed.repetition is None:
                 raise Failed(
                     f"Run {timed.run.run} on {layout.name} told of no epochs, samples or steps, so there is nothing "
@@ -155,17 +163,6 @@ class _Runs:
                 )
             if timed.interrupted:
                 raise KeyboardInterrupt
-
-    def _timed(self, layout: Layout, title: str) -> Timed:
-        timed = self._run(layout, title)
-        if self._anew or timed.interrupted or not resumed(timed.lines, self._warm_up_lines[layout]):
-            return timed
-        self._anew = True
-        self.ready.app.output.say(
-            f"run {timed.run.run} did less than the warm-up, as a script that resumes its own checkpoint: it is run "
-            "again, and each run from now on begins with what was sent alone"
-        )
-        return self._run(layout, title)
 
     def _run(self, layout: Layout, title: str, more: tuple[str, ...] = ()) -> Timed:
         """Run a layout to its end. `more`: words after the job's.

@@ -305,15 +305,11 @@ def blames_a_machine(result: Result) -> bool:
 def repeats_failure(before: Result, left_before: ResumePoint, now: Result, left: ResumePoint) -> bool:
     """Return whether a run failed as the one before it did, and is known to have left no newer checkpoint."""
     known = left.unknown is None or left.unknown.run != now.run
-    return known and left.checkpoints == left_before.checkpoints and _failed_alike(before, now)
-
-
-def _failed_alike(before: Result, now: Result) -> bool:
-    """Return whether the same rank or node failed for the same reason.
-
-    Of ranks that fail together any may be the first. Of ranks that waited for a hung rank, chance decides which
-    times out first, and with what message and status. So the awaited ranks are compared.
-    """
+    if not known or left.checkpoints != left_before.checkpoints:
+        return False
+    # The same rank or node failed for the same reason. Of ranks that fail together any may be the first. Of ranks
+    # that waited for a hung rank, chance decides which times out first, and with what message and status. So the
+    # awaited ranks are compared.
     then, error = before.first_error, now.first_error
     if then is None or error is None or then.waited_for != error.waited_for:
         return False

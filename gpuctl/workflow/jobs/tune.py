@@ -105,22 +105,17 @@ def _check_function(request: TrainRequest, params: Sequence[Param]) -> None:
         return
     values = [param.values if param.kind in LISTS else param.values[:1] for param in params]
     combinations = list(itertools.islice(itertools.product(*values), MAX_LINES + 1))
-    lines = [
-        shlex.join(["gpuctl", "train", script, *args, *_options(params, combination)])
-        for combination in combinations[:MAX_LINES]
-    ]
+    lines = []
+    for combination in combinations[:MAX_LINES]:
+        pairs = zip(params, combination, strict=True)
+        options = [word for param, value in pairs for word in (f"--{param.name}", str(value))]
+        lines.append(shlex.join(["gpuctl", "train", script, *args, *options]))
     more = ["…"] * (len(combinations) > MAX_LINES)
     raise Usage(
         f"{script!r} names no function, and a search calls one for each trial: gpuctl tune … {shlex.quote(script)}:"
         "FUNCTION. To compare settings of a script as it is, start a run for each, and then show them side by side:\n"
         + "\n".join([*lines, *more, "gpuctl results RUN1 RUN2"])
     )
-
-
-def _options(params: Sequence[Param], values: Sequence[float | int | str]) -> list[str]:
-    """Return the params as options of a script."""
-    pairs = zip(params, values, strict=True)
-    return [word for param, value in pairs for word in (f"--{param.name}", str(value))]
 
 
 def check(request: TrainRequest, tuning: TuneRequest) -> str:

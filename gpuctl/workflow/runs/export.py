@@ -41,8 +41,27 @@ def export(app: App, named: str | None, target: Path) -> ExportedModel:
             f"Run {run.run} is of {run.script}, and only the built-in job's checkpoints are known. Export in the "
             "script itself, into $GPUCTL_RUN_DIR/artifacts: what is there comes back."
         )
+    from remote.launchers.rank_command import built_in_tree
+
     with _checkpoints(app, folder, run) as checkpoints:
-        return _written(run, checkpoints, target)
+        # A child process writes the file: nothing of gpuctl itself imports torch.
+        done = subprocess.run(
+            [sys.executable, "-m", "train.checkpoints.export", checkpoints.resolve(), target.resolve()],
+            cwd=built_in_tree().root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        raise Failed(
+            lines[-1] if lines else f"The weights could not be written: exit status {done.returncode}."
+        )
+    try:
+        document = answer_in(done.stdout, dict)
+    except ValueError as error:
+        raise Failed(f"It is not known whether {target} was written: {error}.") from error
+    return ExportedModel(run=run.run, file=str(target), left_out=tuple(document.pop("left_out")), **document)
 
 
 @contextmanager
@@ -78,26 +97,3 @@ def _checkpoints(app: App, folder: RunFolder, run: Run) -> Iterator[Path]:
         )
     with brought_here(folder, point, bring=bool(point.locations)) as checkpoints:
         yield checkpoints
-
-
-def _written(run: Run, checkpoints: Path, target: Path) -> ExportedModel:
-    """Have a child process write the file: nothing of gpuctl itself imports torch."""
-    from remote.launchers.rank_command import built_in_tree
-
-    done = subprocess.run(
-        [sys.executable, "-m", "train.checkpoints.export", str(checkpoints.resolve()), str(target.resolve())],
-        cwd=built_in_tree().root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        raise Failed(
-            lines[-1] if lines else f"The weights could not be written: exit status {done.returncode}."
-        )
-    try:
-        document = answer_in(done.stdout, dict)
-    except ValueError as error:
-        raise Failed(f"It is not known whether {target} was written: {error}.") from error
-    return ExportedModel(run=run.run, file=str(target), left_out=tuple(document.pop("left_out")), **document)

@@ -96,22 +96,19 @@ class Reader(Observer):
         """
         try:
             for number in self._ranks:
-                self._give(number, folder.path / RANK_LOG.format(number))
+                path = folder.path / RANK_LOG.format(number)
+                data = path.read_bytes() if path.exists() else b""
+                *lines, rest = data.split(b"\n")
+                for line in lines:
+                    self.log(number, "", line.decode(errors="replace"))
+                if rest:  # a line without its end
+                    self._begun[number] = _Begun(path=path, offset=len(data) - len(rest))
                 if over:
                     self._give_begun(number)
             yield
         finally:
             for number in sorted(self._begun):
                 self._give_begun(number)
-
-    def _give(self, rank: int, path: Path) -> None:
-        """Give a log's lines that have an end, and keep in mind where another begins."""
-        data = path.read_bytes() if path.exists() else b""
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            self.log(rank, "", line.decode(errors="replace"))
-        if rest:
-            self._begun[rank] = _Begun(path=path, offset=len(data) - len(rest))
 
     def _give_begun(self, rank: int) -> None:
         if begun := self._begun.pop(rank, None):

@@ -90,8 +90,12 @@ class HangWatch:
 
     def _ask(self) -> None:
         """Ask until an answer is valid, or no report is left."""
-        while (question := self._question()) is not None:
-            report, withdrawn = question
+        while True:
+            with self._changing:
+                report, withdrawn = next(reversed(self._reports.values()), None), self._withdrawn
+                self._asking = report is not None
+            if report is None:
+                return
             try:
                 answer = self._ask_nodes(report)
             except PROBLEMS as error:
@@ -105,13 +109,6 @@ class HangWatch:
                     if answer.blocked:
                         self._tell(answer)
                     return
-
-    def _question(self) -> tuple[HangReport, int] | None:
-        """Return the report to ask about, and the number of withdrawals so far."""
-        with self._changing:
-            report = next(reversed(self._reports.values()), None)
-            self._asking = report is not None
-            return None if report is None else (report, self._withdrawn)
 
     def _tell(self, answer: Answer) -> None:
         hang, first = answer.hang, not self._printed

@@ -91,7 +91,16 @@ def _named(app: App, run: Run) -> ResumePoint:
 
 def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
     """Return the latest run with checkpoints of the named script. No script is named: of the latest run's script."""
-    runs = _newest_first(app)
+    runs = []
+    for folder in reversed(app.store.runs(app.options.cluster)):
+        try:
+            run = folder.load_run()
+            if not run.searched:
+                runs.append(run)
+        except InventoryError as error:
+            app.output.say(f"run {folder.id} is skipped: {error}")
+    if not runs:
+        raise no_runs(app)
     same = [run.run for run in runs if same_script(request, run, runs[0])]
     every = survey_checkpoints(app.store, app.store.cluster(app.options.cluster), runs)
     candidates = every.only(same)
@@ -254,7 +263,11 @@ def last_of_each(words: Sequence[str]) -> tuple[str, ...]:
 
     An option is `--name` with what follows until the next one, `--name=value`, `--flag` or `--no-flag`.
     """
-    options = {_setting(group[0]): group for group in option_groups(words)}
+    options = {}
+    for group in option_groups(words):
+        name = group[0].split("=")[0].removeprefix("--").removeprefix("no-")
+        # The two options for a batch size exclude each other.
+        options["batch-size" if name == "global-batch-size" else name] = group
     return tuple(word for group in options.values() for word in group)
 
 
@@ -272,12 +285,6 @@ def _form(group: Sequence[str]) -> tuple[str, int]:
     """Return an option's name and the number of its values, of which one may stand behind a `=`."""
     name, equals, _ = group[0].partition("=")
     return name, len(group) - 1 + len(equals)
-
-
-def _setting(word: str) -> str:
-    """Return the name of the setting that an option has: the two options for a batch size exclude each other."""
-    name = word.split("=")[0].removeprefix("--").removeprefix("no-")
-    return "batch-size" if name == "global-batch-size" else name
 
 
 def same_script(request: TrainRequest, run: Run, newest: Run) -> bool:
@@ -309,21 +316,6 @@ def _chain(store: Store, run: Run) -> Iterator[Run]:
             run = store.run(run.resumed_from).load_run()
         except InventoryError:
             return
-
-
-def _newest_first(app: App) -> list[Run]:
-    """Return the cluster's runs whose records can be read. Raises NotFound if the cluster has no such run."""
-    runs = []
-    for folder in reversed(app.store.runs(app.options.cluster)):
-        try:
-            run = folder.load_run()
-            if not run.searched:
-                runs.append(run)
-        except InventoryError as error:
-            app.output.say(f"run {folder.id} is skipped: {error}")
-    if not runs:
-        raise no_runs(app)
-    return runs
 
 
 def _nothing(

@@ -1,6 +1,6 @@
 """The latest version of each file that earlier runs left on the nodes, and the checkpoints that it makes. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from remote.files.earlier import EarlierFiles
@@ -88,19 +88,16 @@ def parted_checkpoints(
     checkpoints = []
     for folder, files in sets_in(source).items():
         nodes = [node for node in earlier if any(source[path] == node for path in files)]
-        lacks = _lacks(earlier, source, files)
+        # The parts that the latest `.metadata` files name, and that no node has of the run that wrote these.
+        lacks: set[str] = set()
+        for path in files:
+            run = _run(earlier, source[path], path)
+            parts = earlier[source[path]].parts.get(path, ())
+            lacks |= {part for part in parts if part not in source or _run(earlier, source[part], part) < run}
         if lacks or behind.intersection(files):
             checkpoints.append(
-                PartedCheckpoint(folder=folder, files=tuple(files), nodes=tuple(nodes), lacks=tuple(lacks))
+                PartedCheckpoint(
+                    folder=folder, files=tuple(files), nodes=tuple(nodes), lacks=tuple(sorted(lacks))
+                )
             )
     return checkpoints
-
-
-def _lacks(earlier: Mapping[str, EarlierFiles], source: Mapping[str, str], files: Sequence[str]) -> list[str]:
-    """Return the parts that the latest `.metadata` files name, and that no node has of the run that wrote these."""
-    lacking: set[str] = set()
-    for path in files:
-        run = _run(earlier, source[path], path)
-        parts = earlier[source[path]].parts.get(path, ())
-        lacking |= {part for part in parts if part not in source or _run(earlier, source[part], part) < run}
-    return sorted(lacking)
