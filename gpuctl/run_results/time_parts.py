@@ -25,12 +25,13 @@ def first_step_of(
     such as one with a line every 10 steps, does not report its first step.
     """
     seconds = {}
-    for rank in filter(metrics.__contains__, launched):
-        line = metrics[rank].steps[0] if metrics[rank].steps else {}
+    for rank, launched_at in launched.items():
+        lines = metrics.get(rank, RankMetrics())
+        first = lines.steps[0] if lines.steps else {}
         # The built-in job always reports its first step, whose number is higher after a resumption.
-        is_first = bool(metrics[rank].start) or (step_of(line) or 0) <= 1
-        if is_first and (at := number(line.get("time"))) is not None:
-            seconds[rank] = at - launched[rank]
+        is_first = bool(lines.start) or (step_of(first) or 0) <= 1
+        if is_first and (at := number(first.get("time"))) is not None:
+            seconds[rank] = at - launched_at
     if not seconds or min(seconds.values()) < 0:
         return None, None
     last = max(seconds, key=lambda rank: seconds[rank])

@@ -34,15 +34,14 @@ def with_defaults(
     endless = [name for name in ("ttl_s", "idle_s") if getattr(spec, name) == NO_LIMIT_S]
     without_end: dict[str, Any] = dict.fromkeys(endless)
     unlimited = replace(spec, **without_end)
-    record = CloudState(folder).load()
+    state = CloudState(folder)
+    record = state.load()
     # A mistake in the file keeps nobody from ending machines of an existing cluster.
     may_begin = record is None or (provider.name in CLOUDS and spec.shape is not None)
     if may_begin and app.config == Config() and not endless:
         return spec, ()
     # A cluster without any machine gets new ones as a new cluster does.
-    if record is not None and not (
-        may_begin and not CloudState(folder).open_launches() and not provider.find()
-    ):
+    if record is not None and (not may_begin or state.open_launches() or provider.find()):
         _refuse_to_unlimit(record, endless)
         return unlimited, ()
     config, path = app.config, app.config_path
