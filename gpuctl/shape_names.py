@@ -127,15 +127,13 @@ def by_gpu(gpu: str) -> Found:
         )
     # A letter makes a variant, a digit another GPU: A10 and A10G, but not A100.
     relatives = [gpu for gpu in begin if gpu[len(folded) :][:1].isalpha()]
-    return Found(
-        names=with_gpus([*exact, *relatives]),
-        notes=tuple(_note(relative, exact[0]) for relative in relatives),
-    )
-
-
-def _note(relative: str, gpu: str) -> str:
-    providers = sorted({shape.provider.upper() for shape in SHAPES.values() if shape.gpu == relative})
-    return f"{relative} is another GPU than {gpu}, {' and '.join(providers)}'s; its shapes are listed, too."
+    notes = []
+    for relative in relatives:
+        providers = sorted({shape.provider.upper() for shape in SHAPES.values() if shape.gpu == relative})
+        notes.append(
+            f"{relative} is another GPU than {exact[0]}, {' and '.join(providers)}'s; its shapes are listed, too."
+        )
+    return Found(names=with_gpus([*exact, *relatives]), notes=tuple(notes))
 
 
 def with_gpus(gpus: Sequence[str]) -> frozenset[str]:

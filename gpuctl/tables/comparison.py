@@ -88,6 +88,11 @@ def compared(results: Sequence[Result]) -> Compared:
     for name, figure in _figures(results):
         title = f"last {name}" if name in columns else name
         columns[title] = [figure(result, results[0]) for result in results]
+    common = [
+        f"{text.clean(name)} {value}".rstrip() if kind == "option" else value
+        for (kind, name), (value, *more) in settings.items()
+        if value is not None and set(more) <= {value}
+    ]
     failed = [
         (run, result.first_error)
         for run, result in zip(descriptions_of(results), results, strict=True)
@@ -101,7 +106,7 @@ def compared(results: Sequence[Result]) -> Compared:
         failures.append(f"{plural(len(failed) - FAILURES_SHOWN, 'more run')} failed")
     return Compared(
         columns={title: cells for title, cells in columns.items() if set(cells) != {text.UNKNOWN}},
-        common=_common(settings, facts),
+        common=text.shorten(text.clean(" · ".join([*common, *facts])), COMMON_WIDTH),
         repeats=_repeats(results, best),
         failures=failures,
         best=best,
@@ -183,16 +188,6 @@ def _titles(names: Iterable[str]) -> dict[str, str]:
     short = {name: text.shorten(text.clean(name), METRIC_NAME_WIDTH) for name in names}
     times = Counter(short.values())
     return {name: text.clean(name) if times[title] > 1 else title for name, title in short.items()}
-
-
-def _common(settings: Mapping[Setting, Sequence[str | None]], facts: Sequence[str]) -> str:
-    """Return what all runs have: `fit.py · steps 40 · torchrun · 2 ranks · 2 nodes · cnn on digits`."""
-    texts = [
-        f"{text.clean(name)} {value}".rstrip() if kind == "option" else value
-        for (kind, name), (value, *more) in settings.items()
-        if value is not None and set(more) <= {value}
-    ]
-    return text.shorten(text.clean(" · ".join([*texts, *facts])), COMMON_WIDTH)
 
 
 def _figures(results: Sequence[Result]) -> Iterator[tuple[str, Column]]:
