@@ -33,7 +33,8 @@ OWN_FILES = (
 MOST_FILES = 500
 """The maximum number of a run's files in the list."""
 ELSEWHERE_S = 24 * 3600.0
-"""The time after its last sign of life in which a run of another machine with this home counts as active."""
+"""The time after its last sign of life in which a run of another machine with this home counts as active, and a run
+that has only placed checkpoints as one to be launched."""
 
 
 class Leftover(NamedTuple):
@@ -83,7 +84,8 @@ def leftovers() -> Iterator[Leftover]:
     places = [("removed", path) for path in folders_in(NODE_HOME) if path.name.startswith(REMOVED)]
     places += [("wheels", path) for path in folders_in(NODE_HOME) if path.name == constants.WHEELS]
     for kind, folder in FOLDERS.items():
-        places += [(kind, path) for path in folders_in(NODE_HOME / folder) if path != program]
+        paths = [path for path in folders_in(NODE_HOME / folder) if path != program]
+        places += [("removed" if kind == "run" and launch_cut_off(path) else kind, path) for path in paths]
     for kind, path in places:
         keep = ""
         if (FOLDERS.get(kind), path.name) in used:
@@ -211,6 +213,11 @@ def parts_of(run: Path) -> List[Path]:
     """Return the folders of a run's nodes that have this home."""
     waiting = constants.PLACED_CHECKPOINTS.format("")
     return [part for part in folders_in(run) if not part.name.endswith(waiting)]
+
+
+def launch_cut_off(run: Path) -> bool:
+    """Return whether a run, a day after checkpoints were placed for it, has no folder of a node."""
+    return not parts_of(run) and time.time() - modified(run) > ELSEWHERE_S
 
 
 def is_over(part: Path) -> bool:

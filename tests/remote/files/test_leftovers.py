@@ -213,6 +213,19 @@ def test_clean_does_not_follow_links_or_hostile_names(node: NodeHere, tmp_path: 
     assert (ours / "envs" / "linked").is_symlink()
 
 
+@pytest.mark.parametrize(("placed_h", "kind"), [(1, "run"), (48, "removed")])
+def test_clean_removes_checkpoints_of_a_launch_that_was_cut_off(
+    node: NodeHere, placed_h: float, kind: str
+) -> None:
+    path = f"runs/{RUN}/gpu-0.checkpoints/step-1"
+    write(node, path)
+    placed = time.time() - placed_h * 3600
+    os.utime(node.home / ".gpuctl-node" / "runs" / RUN, (placed, placed))
+    assert [item.kind for item in find_leftovers(node).items] == [kind]
+    clean(node, [("removed", RUN)])
+    assert there(node, path) is (kind == "run")
+
+
 def test_clean_refuses_while_a_run_is_active(node: NodeHere) -> None:
     write(node, "envs/a/ready.json")
     part = write_run(node, RUN, ended=False)
