@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Event
 
+from remote.transport import light_invoke  # noqa: F401 - before paramiko
+
+# isort: split
 import paramiko
 
 from inventories import clocks
