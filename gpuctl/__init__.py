@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from inventories.errors import NotFound as NotFound
     from inventories.machine import MachineInfo as MachineInfo
     from inventories.runs.hang import Hang as Hang
-    from inventories.runs.run import Result as Result
+    from inventories.runs.result import Result as Result
     from provision.errors import BadCredentials as BadCredentials
     from provision.errors import LeftBehind as LeftBehind
     from provision.errors import NoCapacity as NoCapacity
@@ -65,7 +65,7 @@ LIBRARY = {
     "inventories.runs.hang": ("Hang",),
     "inventories.machine": ("MachineInfo",),
     "gpuctl.workflow.jobs.bench": ("BenchResult",),
-    "inventories.runs.run": ("Result",),
+    "inventories.runs.result": ("Result",),
     "provision.provider": ("Leftover",),
     "gpuctl.errors": ("Attention", "Declined", "Failed", "GpuctlError", "Interrupted", "Usage"),
     "inventories.errors": ("InvalidInput", "InventoryError", "Locked", "NotFound"),

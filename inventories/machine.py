@@ -4,6 +4,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+from inventories.errors import NotFound
+from inventories.text import did_you_mean
+
 MachineState = Literal["pending", "running", "stopped", "gone", "unknown"]
 """`gone`: it existed and does not any more. `unknown`: the provider could not be asked."""
 
@@ -101,3 +104,15 @@ class Inventory:
     created_at: str
     """ISO 8601, UTC."""
     machines: tuple[Machine, ...]
+
+    def machine(self, node: str) -> Machine:
+        """Return the machine with this rank or name. Raises NotFound, with the known ones."""
+        for machine in (*(each for each in self.machines if str(each.rank) == node), *self.machines):
+            if node in (str(machine.rank), machine.name):
+                return machine
+        known = ", ".join(f"{machine.rank} ({machine.name})" for machine in self.machines)
+        near = did_you_mean(node, (machine.name for machine in self.machines))
+        raise NotFound(
+            f"The cluster {self.cluster} has no machine of rank or name {node!r}"
+            + (near or f"; it has {known or 'none'}.")
+        )

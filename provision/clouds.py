@@ -10,13 +10,16 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from inventories.errors import InvalidInput
 from inventories.specs.gpu_driver import DriverPlan
 from inventories.text import did_you_mean
 from provision.errors import UnknownProvider
-from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
-from provision.waiting import Say
+
+if TYPE_CHECKING:
+    from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
+    from provision.waiting import Say
 
 PROVIDERS: dict[str, tuple[str, str]] = {
     "local": ("provision.local.provider", "hosts on this machine, free, for trying things out"),
@@ -136,7 +139,7 @@ class CloudDescription:
 
     price_region: str | None
     """The region of the list prices. `None`: the same in all."""
-    read_prices: Callable[[str, Say], PublicPrices]
+    read_prices: "Callable[[str, Say], PublicPrices]"
     """Read the public price list of a region (empty where prices are the same everywhere). Raises CloudError."""
     disk_usd_per_gb_month: float
     """List price of boot volumes."""
@@ -153,7 +156,7 @@ class CloudDescription:
     default_user: str = "ubuntu"
     """Login on machines without a record of their launch."""
 
-    end_guards: Callable[[CloudCluster], tuple[PlannedEnd, ...]]
+    end_guards: "Callable[[CloudCluster], tuple[PlannedEnd, ...]]"
     """Mechanisms that act at the end of the cluster's time. Empty: the cluster has no time limit."""
     least_billed_s: Callable[[str], float]
     """Shortest time that a machine of a shape is billed for."""
@@ -161,11 +164,11 @@ class CloudDescription:
     """Whether the bill of a machine ends if its own system powers it off."""
     bills_stopped: Callable[[str], bool] = lambda shape: False  # noqa: ARG005 - whatever the shape
     """Whether a stopped machine of a shape is billed as a running one."""
-    ending_requests: Callable[[Sequence[str]], tuple[PlannedRequest, ...]]
+    ending_requests: "Callable[[Sequence[str]], tuple[PlannedRequest, ...]]"
     """The requests that end machines, with their boot volumes; at least one machine."""
-    ending_sentence: Callable[[CloudCluster, Offer], str]
+    ending_sentence: "Callable[[CloudCluster, Offer], str]"
     """Sentences on the end of the cluster's time without gpuctl: the mechanism, and the bill after it."""
-    ending_clause: Callable[[CloudCluster, Offer], str]
+    ending_clause: "Callable[[CloudCluster, Offer], str]"
     """The same in short, for a plan."""
 
 

@@ -45,7 +45,7 @@ _CLOUD = (
     "tests/fakes/aws_proxy",
     "tests/fakes/oci",
 )
-_RUN = ("gpuctl/workflow/", "remote/", "inventories/runs/run.py")
+_RUN = ("gpuctl/workflow/", "remote/", "inventories/runs/run.py", "inventories/runs/result.py")
 _HOSTS = ("remote/", "gpuctl/workflow/", "tests/fakes/vms")
 _EKS = ("provision/eks/", "provision/rented/managed_kubernetes/", "provision/aws/", "tests/fakes/aws_proxy")
 _OKE = ("provision/oke/", "provision/rented/managed_kubernetes/", "provision/oci/", "tests/fakes/oci")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from support import a_result
 
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import FirstError, RankResult, Share, StepMs, TrainSummary
+from inventories.runs.result import FirstError, RankResult, Share, StepMs, TrainSummary
 
 RESULT = a_result(
     script="built-in",

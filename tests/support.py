@@ -21,7 +21,8 @@ from gpuctl.global_options import Options
 from gpuctl.output import Output
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
-from inventories.runs.run import Result, Run, RunNode, Seconds, TrainSummary
+from inventories.runs.result import Result, Seconds, TrainSummary
+from inventories.runs.run import Run, RunNode
 
 BIN = Path(sys.executable).parent
 STARTED: "list[subprocess.Popen[str]]" = []

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from inventories.runs.run import RunStatus
+    from inventories.runs.result import RunStatus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from gpuctl.text import clean
 
 if TYPE_CHECKING:
     from gpuctl.command_results.runs import LogLine
-    from inventories.runs.run import Result
+    from inventories.runs.result import Result
 
 
 @click.command()

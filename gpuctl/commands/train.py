@@ -28,7 +28,7 @@ from inventories.option import Option
 if TYPE_CHECKING:
     from gpuctl.command_line.job_file.read import Job
     from gpuctl.workflow.jobs.job import Job as TrainedJob
-    from inventories.runs.run import Result
+    from inventories.runs.result import Result
 
 DRY_RUN = Option(
     flags=("--dry-run/--no-dry-run",),

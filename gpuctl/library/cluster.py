@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from inventories.disk.store import ClusterFolder
     from inventories.machine import MachineInfo
     from inventories.runs.hang import Hang
-    from inventories.runs.run import Result
+    from inventories.runs.result import Result
     from remote.transport.fabric_connection import PinnedConnection, PinnedGroup
 
 

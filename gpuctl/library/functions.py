@@ -16,7 +16,7 @@ from gpuctl.library.options import advise_request, create, up_request
 from gpuctl.library.silent_output import Confirm, Progress, silent_app
 from gpuctl.option_table.values import several
 from inventories.errors import InventoryError
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 
 
 def up(

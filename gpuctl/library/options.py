@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl.errors import Usage
 from gpuctl.library.keywords import AdviseOptions, BenchOptions, TrainOptions, UpOptions
-from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.option_table.up_options import UpSettings
 from gpuctl.option_table.values import min_nodes, notify_targets, read_options, refuse_unknown
-from gpuctl.workflow.jobs.bench_request import BenchRequest
 from gpuctl.workflow.runs.request.engine_config import with_config
 from gpuctl.workflow.runs.request.request import TrainRequest, check_request
 from inventories.specs.spec import DEFAULT_CLUSTER, Spec
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from gpuctl.app import App
     from gpuctl.command_results.clusters import UpResult
     from gpuctl.workflow.jobs.advise import AdviseRequest
+    from gpuctl.workflow.jobs.bench_request import BenchRequest
     from gpuctl.workflow.machines.inventory_files import HostKeys
 
 
@@ -85,11 +84,14 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
     return request
 
 
-def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
+def bench_request(words: Sequence[str], options: BenchOptions) -> "BenchRequest":
     """Return the request of these options. `words`: the script and its arguments, or the built-in job's options.
 
     Raises Usage for options that are not possible.
     """
+    from gpuctl.option_table.bench_options import BenchSettings
+    from gpuctl.workflow.jobs.bench_request import BenchRequest
+
     refuse_unknown("bench", options, BenchOptions)
     known = TrainOptions.__annotations__
     job: Any = {name: value for name, value in options.items() if name in known}

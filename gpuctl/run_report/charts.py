@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpuctl import text
 from gpuctl.run_results.curves import drawable, jobs_of, legends_of, loss_axis, loss_curve, round_step
 from gpuctl.run_results.repeats import series_of
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 
 WIDTH, HEIGHT = 760, 340
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 10, 40

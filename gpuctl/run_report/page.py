@@ -25,7 +25,8 @@ from gpuctl.tables.comparison import FACTS, FIGURES, best_first, compared, count
 from gpuctl.tables.run import LOG_LINES, PHASES, RANKS_SHOWN, end_of
 from gpuctl.tables.run_facts import commit_text, metric_names, metric_text, tags_text
 from inventories.option import Option, options_of
-from inventories.runs.run import Result, Run, RunOptions
+from inventories.runs.result import Result
+from inventories.runs.run import Run, RunOptions
 from inventories.specs.spec import DEFAULT_CLUSTER
 from inventories.text import plural
 from remote.launchers import DEFAULT

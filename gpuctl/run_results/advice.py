@@ -15,7 +15,8 @@ from gpuctl.text import clean
 from inventories.disk.store import Store
 from inventories.errors import InventoryError
 from inventories.runs.end_reasons import Cause, Reason
-from inventories.runs.run import FirstError, Result, Run
+from inventories.runs.result import FirstError, Result
+from inventories.runs.run import Run
 from remote.errors import RemoteError
 
 SHARDED = ("fsdp", "zero3")

@@ -8,7 +8,7 @@ from gpuctl import text
 from gpuctl.run_results.measures import Measure, measures_of
 from gpuctl.run_results.repeats import Repeats, is_seed, repeats_of
 from gpuctl.run_results.saved_results import descriptions_of, phrase, settings_of
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 from inventories.text import plural
 
 RUN_WIDTH = 160

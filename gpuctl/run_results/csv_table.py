@@ -13,7 +13,7 @@ from gpuctl.output_files import check_file, write_file
 from gpuctl.run_results.curves import points_of
 from gpuctl.run_results.saved_results import args_of, options_of
 from inventories.codec import to_json
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 from inventories.text import plural
 from remote.shared.secret_arguments import without_secrets
 

@@ -13,7 +13,7 @@ from gpuctl.run_results.read_run import rank_metrics
 from gpuctl.run_results.repeats import Series
 from gpuctl.run_results.saved_results import earlier_of, launch_of
 from inventories.disk.store import RunFolder
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 from inventories.text import plural
 
 LOG_SCALE_FROM = 10.0

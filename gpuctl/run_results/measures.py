@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuctl import text
 from gpuctl.run_results.metric_names import is_held_out, kind_of
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from gpuctl.run_results.rank_metrics import (
     mean_share,
 )
 from gpuctl.text import clean
-from inventories.runs.run import LossSource, TrainSummary, UnusedMetrics
+from inventories.runs.result import LossSource, TrainSummary, UnusedMetrics
 
 EXAMPLE_LENGTH = 120
 """Characters of a line that was not used, and of the reason."""

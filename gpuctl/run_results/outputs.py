@@ -10,7 +10,8 @@ from typing import TypeVar
 from gpuctl.text import clean, with_tilde
 from inventories.disk.store import RunFolder
 from inventories.runs.outputs import NodeOutputs, OutputFile, OutputTotal, OutsidePath
-from inventories.runs.run import Result, Run
+from inventories.runs.result import Result
+from inventories.runs.run import Run
 from remote.shared.checkpoint_sets import sets_in
 from remote.shared.constants import HOME_OUTPUTS, NODE_FOLDER, RUN_DIR_VARIABLE, RUNS
 

@@ -18,7 +18,7 @@ from gpuctl.run_results.curves import LOG_SCALE_FROM, drawable, jobs_of, legends
 from gpuctl.run_results.metric_names import is_held_out
 from gpuctl.run_results.repeats import series_of
 from gpuctl.run_results.saved_results import differences, job_of, labels_of
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 from inventories.runs.search import Search, Trial
 from inventories.text import plural
 

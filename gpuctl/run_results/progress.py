@@ -9,7 +9,7 @@ from gpuctl import text
 from gpuctl.run_results.metric_names import EVENTS, epoch_of, loss_of, number, step_of, whole
 from gpuctl.run_results.script_progress import ScriptProgress
 from gpuctl.run_results.speed import WINDOW, Mark, add_mark, pace, steady_speed
-from inventories.runs.run import LossSource
+from inventories.runs.result import LossSource
 from remote.shared.log_lines import LogLine
 
 

@@ -25,7 +25,7 @@ from gpuctl.run_results.metric_names import (
 from gpuctl.run_results.speed import steady_speed
 from gpuctl.text import clean
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import Share, StepMs
+from inventories.runs.result import Share, StepMs
 from remote.runs.metrics_lines import MetricsFile
 
 LEAST_WRITTEN_S = 0.1

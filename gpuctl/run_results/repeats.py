@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuctl.run_results.measures import Measure
 from gpuctl.run_results.saved_results import Setting, described_settings, settings_of
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 from inventories.text import plural
 
 _SEED = re.compile(r"(?:.*[-_.])?(?:seed|random[-_]state)")

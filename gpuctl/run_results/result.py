@@ -17,7 +17,7 @@ from gpuctl.run_results.time_parts import first_step_of, train_parts_of
 from gpuctl.run_results.utilisation import use_of_run
 from inventories.runs.end_reasons import Cause, Reason
 from inventories.runs.hang import Hang
-from inventories.runs.run import FirstError, RankResult, Result, RunStatus, Seconds, TrainSummary
+from inventories.runs.result import FirstError, RankResult, Result, RunStatus, Seconds, TrainSummary
 
 
 def result_of(evidence: Evidence, measured: Mapping[str, float] | None = None) -> Result:

@@ -11,7 +11,8 @@ from gpuctl.scripts.arguments import named_values
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.runs.labels import MAX_NAME
-from inventories.runs.run import Result, Run, RunOptions
+from inventories.runs.result import Result
+from inventories.runs.run import Run, RunOptions
 from inventories.text import plural
 from remote.shared.addresses import without_logins
 from remote.shared.secret_arguments import without_secrets

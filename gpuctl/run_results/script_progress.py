@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gpuctl.run_results.speed import WINDOW, Mark, add_mark, pace, steady_speed
 from gpuctl.run_results.written_files import StateFile, WrittenFile, reader_of
-from inventories.runs.run import LossSource
+from inventories.runs.result import LossSource
 from remote.shared.log_lines import LogLine
 from remote.shared.script_files import NAMES
 

@@ -2,7 +2,7 @@
 
 from gpuctl.run_results.evidence import Evidence
 from gpuctl.run_results.failures.failures import Failure
-from inventories.runs.run import RunStatus
+from inventories.runs.result import RunStatus
 
 
 def run_status(evidence: Evidence, failure: Failure | None) -> RunStatus:

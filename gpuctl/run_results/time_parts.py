@@ -6,7 +6,7 @@ from dataclasses import asdict
 from gpuctl import text
 from gpuctl.run_results.metric_names import inner, number, step_of
 from gpuctl.run_results.rank_metrics import RankMetrics
-from inventories.runs.run import FirstStepParts, TrainParts, TrainSummary
+from inventories.runs.result import FirstStepParts, TrainParts, TrainSummary
 
 JOB_PARTS = ("device", "data", "model")
 """Of the job's start, in its first line."""

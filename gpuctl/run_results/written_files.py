@@ -10,7 +10,7 @@ import math
 import struct
 from typing import Any, TypeGuard
 
-from inventories.runs.run import LossSource
+from inventories.runs.result import LossSource
 from remote.shared.log_lines import HELD_OUT
 from remote.shared.script_files import MAX_STATE_BYTES, NAMES, RECORD_HEAD, RECORD_TAIL
 

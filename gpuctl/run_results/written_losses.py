@@ -13,7 +13,7 @@ from typing import Literal
 from gpuctl.run_results.metrics import LossCurve, thinned
 from gpuctl.run_results.written_files import Curve, WrittenFile, reader_of
 from inventories.runs.outputs import OutputFile
-from inventories.runs.run import LossSource
+from inventories.runs.result import LossSource
 from remote.shared.log_lines import LogLine
 from remote.shared.script_files import FILES, NAMES
 

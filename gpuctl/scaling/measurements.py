@@ -14,7 +14,7 @@ from gpuctl import text
 from gpuctl.errors import Usage
 from gpuctl.run_results.metric_names import Line, number, whole, words
 from gpuctl.run_results.rank_metrics import RankMetrics, mean_share
-from inventories.runs.run import Result, Share, StepMs
+from inventories.runs.result import Result, Share, StepMs
 
 MAX_LAYOUTS = 32
 Unit: TypeAlias = Literal["samples", "steps", "epochs"]

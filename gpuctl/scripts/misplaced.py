@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpuctl.text import clean, dashed
-from inventories.runs.end_reasons import Cause
 from remote.shared.addresses import without_logins
 
 if TYPE_CHECKING:
-    from inventories.runs.run import FirstError, Run
+    from inventories.runs.result import FirstError
+    from inventories.runs.run import Run
 
 
 def how_to_move(run: "Run", error: "FirstError") -> str:
@@ -36,6 +36,8 @@ def option_name(option: Sequence[str]) -> str:
 
 def is_named(error: "FirstError", option: str) -> bool:
     """Return whether an error names an option as it was typed, or a refusal of arguments without its dashes."""
+    from inventories.runs.end_reasons import Cause
+
     words = error.detail or error.message
     bare = (
         "-{0,2}" + either_spelling(option.lstrip("-"))

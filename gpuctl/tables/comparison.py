@@ -36,7 +36,7 @@ from gpuctl.tables.run_facts import (
     metric_text,
 )
 from inventories.runs.labels import MAX_NAME
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 from inventories.text import plural
 
 Column: TypeAlias = Callable[[Result, Result], str]

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl.text import UNKNOWN
-from inventories.runs.run import Share
+from inventories.runs.result import Share
 
 FOLDED_WIDTH = 10
 """Usual minimum width of a folded column; with less room, optional columns are left out."""

@@ -21,7 +21,7 @@ from gpuctl.run_results.outputs import (
 )
 from gpuctl.tables.run_facts import LABEL_WIDTH
 from inventories.runs.outputs import OutputTotal, OutsidePath
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 from inventories.text import human_bytes, plural
 
 NODES_SHOWN = 4

@@ -26,7 +26,7 @@ from gpuctl.tables.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts
 from gpuctl.tables.tune import search_table
 from gpuctl.tables.view import log_line
 from inventories.runs.labels import MAX_NAME
-from inventories.runs.run import RankResult, Result, Seconds, Share, UnusedMetrics
+from inventories.runs.result import RankResult, Result, Seconds, Share, UnusedMetrics
 from inventories.text import plural
 from remote.end_sentences import signal_name
 from remote.launchers import drives_itself

@@ -14,7 +14,7 @@ from rich.table import Table
 from gpuctl import text
 from gpuctl.run_results.saved_results import nothing_was_left
 from gpuctl.tables.layout import GAP
-from inventories.runs.run import LossSource, Result, TrainSummary
+from inventories.runs.result import LossSource, Result, TrainSummary
 from remote.shared.bars import sparkline
 
 LABEL_WIDTH = 10

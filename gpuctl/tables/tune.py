@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gpuctl.tables.layout import FittedTable
 from gpuctl.text import clean, duration, metric, shorten
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 from inventories.runs.search import Search
 from inventories.text import plural
 

@@ -7,10 +7,10 @@ stderr, take calls from any thread, and are silent once they are closed.
 import threading
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gpuctl.run_results.progress import Progress
 from gpuctl.text import bar, clean, clean_lines, duration
 from remote.runs.observer import Observer, Outcome
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from gpuctl.output import Output
+    from gpuctl.run_results.progress import Progress
 
 PROGRESS_EVERY_S = 5.0
 """A plain view's lines about progress are at least this far apart."""
@@ -34,7 +35,6 @@ class View(Observer):
         self._output = output
         self._logs = logs
         self._closed = False
-        self._progress = Progress()
 
     def __enter__(self) -> Self:
         """Begin to show."""
@@ -45,6 +45,13 @@ class View(Observer):
     ) -> None:
         """End the last phase, and be silent from now on."""
         raise NotImplementedError
+
+    @cached_property
+    def _progress(self) -> "Progress":
+        """The job's progress; many commands show none."""
+        from gpuctl.run_results.progress import Progress
+
+        return Progress()
 
     def log(self, rank: int | None, node: str, line: str) -> None:
         """Show a line of a rank's log, and the progress in it; a line of a launcher with --verbose only."""

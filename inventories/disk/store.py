@@ -30,7 +30,8 @@ from inventories.specs.checks import check_cluster_name
 from inventories.text import nearest
 
 if TYPE_CHECKING:
-    from inventories.runs.run import Result, Run
+    from inventories.runs.result import Result
+    from inventories.runs.run import Run
 
 __all__ = ["ClusterFolder", "Journal", "RunFolder", "Store"]
 
@@ -180,7 +181,7 @@ class RunFolder:
 
     def load_result(self) -> "Result | None":
         """Return the result, or `None` if it does not exist yet. Raises CorruptFile or NewerFormat."""
-        from inventories.runs.run import Result
+        from inventories.runs.result import Result
 
         rebuild = f"Remove the file and run `gpuctl results {self.id}`, which collects the run again."
         return self._load(Result, self.result_path, rebuild)

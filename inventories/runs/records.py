@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from inventories.runs.end_reasons import STOPS, Ended, EndFacts, Reason
-
-STOP_GRACE_S = 30.0
-"""For the ranks of a run that is stopped, where nobody says otherwise."""
+from inventories.specs.checks import STOP_GRACE_S
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,8 +57,10 @@ def list_files(root: Path) -> Listing | None:
     Raises SyncRefused for a repository that git can't read: its ignored files are not known.
     """
     staged = _git(root, "ls-files", "-z", "--stage")
+    if staged is None:
+        return None
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
-    if staged is None or untracked is None:
+    if untracked is None:
         return None
     # A file in conflict is listed several times.
     tracked = {name: line.startswith(_GITLINK) for line in _lines(staged) for name in line.split("\t", 1)[1:]}

@@ -8,7 +8,6 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from xml.etree import ElementTree as ET
 
 from remote.firewall.rules import Address, Filter, Match, Network, Networks, Rule, Verdict, networks_of
 from remote.firewall.steps import Run
@@ -37,6 +36,8 @@ def read_permanent(files: Mapping[str, str]) -> Permanent:
     """Our rules in the zones' files. Raises ValueError on a file that is no XML."""
     by_zone: dict[str, dict[int, Networks]] = {}
     for path, text in files.items():
+        from xml.etree import ElementTree as ET
+
         zone = path.removeprefix(FOLDER).removesuffix(".xml")
         try:
             # The host's own configuration, written by root there; expat expands nothing from outside it.

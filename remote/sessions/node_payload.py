@@ -4,7 +4,6 @@ import base64
 import hashlib
 import io
 import shlex
-import zipfile
 import zlib
 from functools import cache
 from pathlib import Path
@@ -79,6 +78,8 @@ def packed() -> bytes:
 
     It is compressed as a whole, as its modules are much alike: a quarter less than each alone.
     """
+    import zipfile
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, data in _files():

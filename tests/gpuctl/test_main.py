@@ -176,3 +176,22 @@ def test_help_works_in_deleted_current_folder(tmp_path: Path) -> None:
         [sys.executable, "-c", code, "--help"], env=env, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, root_help.text() + "\n")
+
+
+def test_queue_add_imports_neither_results_nor_clouds_nor_asyncio() -> None:
+    names = ("gpuctl.commands.queue", "gpuctl.library.options", "gpuctl.workflow.jobs.queue_add")
+    code = f"import {', '.join(names)}, remote.transport.ssh, sys; print(*sys.modules)\n"
+    code += "from invoke import MockContext, Result; print(MockContext(run=Result('made')).run('ls').stdout)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    modules, mocked = done.stdout.splitlines()
+    unused = {
+        "asyncio",
+        "rich",
+        "provision.records",
+        "inventories.runs.result",
+        "gpuctl.scaling.measurements",
+    }
+    assert not unused & set(modules.split())
+    assert mocked == "made"

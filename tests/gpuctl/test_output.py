@@ -14,7 +14,7 @@ from terminal import ROOT, Terminal, python
 from gpuctl.errors import Usage
 from gpuctl.global_options import Options
 from gpuctl.output import Output
-from inventories.runs.run import StepMs
+from inventories.runs.result import StepMs
 
 SAY = """
 import sys

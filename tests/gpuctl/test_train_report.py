@@ -12,7 +12,8 @@ from gpuctl.commands.train import report
 from inventories.disk.store import RunFolder, Store
 from inventories.runs.end_reasons import Ended, Reason
 from inventories.runs.records import NodeRecord
-from inventories.runs.run import Result, RunNode, Seconds, TrainSummary
+from inventories.runs.result import Result, Seconds, TrainSummary
+from inventories.runs.run import RunNode
 from remote.runs.run_files import save_node_record
 
 

@@ -9,17 +9,8 @@ from hypothesis import strategies as st
 
 from inventories import codec
 from inventories.errors import CorruptFile, NewerFormat
-from inventories.runs.run import (
-    FirstError,
-    RankResult,
-    Result,
-    Run,
-    RunNode,
-    Seconds,
-    Share,
-    StepMs,
-    TrainSummary,
-)
+from inventories.runs.result import FirstError, RankResult, Result, Seconds, Share, StepMs, TrainSummary
+from inventories.runs.run import Run, RunNode
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 known_or_not = st.none() | numbers

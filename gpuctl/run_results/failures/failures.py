@@ -16,7 +16,7 @@ from gpuctl.run_results.rank_metrics import RankMetrics
 from gpuctl.text import clean, for_cluster
 from inventories.runs.end_reasons import Ended, Reason
 from inventories.runs.records import NodeRecord, RankRecord
-from inventories.runs.run import FirstError, Result
+from inventories.runs.result import FirstError, Result
 from remote.end_sentences import sentence
 
 SUSPICION = {

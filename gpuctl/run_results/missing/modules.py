@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuctl.run_results.missing.files import ignored, is_sent
-from inventories.runs.run import FirstError, Run, RunOptions
+from inventories.runs.result import FirstError
+from inventories.runs.run import Run, RunOptions
 from remote.files.tree import Tree, read_tree
 from remote.python_env.groups import listed_in, project_file
 from remote.python_env.project import project_above

@@ -4,7 +4,7 @@ import os
 import re
 
 from inventories.runs.commit import Commit
-from inventories.runs.run import FirstError
+from inventories.runs.result import FirstError
 from remote.shared.constants import COMMIT_VARIABLE, DIRTY_VARIABLE
 
 _LOGINS = (

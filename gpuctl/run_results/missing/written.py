@@ -15,7 +15,8 @@ from gpuctl.text import clean
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import FirstError, Result, Run
+from inventories.runs.result import FirstError, Result
+from inventories.runs.run import Run
 from remote.runs.run_files import tail
 from remote.shared.constants import NODE_FOLDER, RUNS
 from remote.shared.secret_arguments import without_secrets

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpuctl.workflow.clusters.ends import is_relied_on
+from gpuctl.workflow.machines.cloud_record import cloud_record
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
@@ -83,7 +84,7 @@ def price_of_all(folder: ClusterFolder, inventory: Inventory, count: int) -> flo
         return inventory.hourly_usd
     if known:
         return None if inventory.hourly_usd is None else inventory.hourly_usd / known * count
-    record = CloudState(folder).load() if inventory.provider in RENTED else None
+    record = cloud_record(folder, inventory.provider)
     if record is None or record.spot:
         return None
     try:
@@ -99,7 +100,7 @@ def ending_of(folder: ClusterFolder, provider: str, guards: Sequence[EndGuard] |
     `None`: nothing ends it, or not for sure. `guards`: the mechanisms as the cloud describes them. Empty or
     `None`: nobody asked, so it is the planned time.
     """
-    record = CloudState(folder).load() if provider in RENTED else None
+    record = cloud_record(folder, provider)
     if record is None:
         return None
     timed = [guard for guard in guards or () if guard.guard != ends.IDLE]

@@ -37,7 +37,7 @@ from gpuctl.workflow.runs.prepare import check_nodes, gather_facts, prepare
 from gpuctl.workflow.runs.request.launchable import read
 from gpuctl.workflow.runs.request.request import candidates_of, check_together
 from inventories.clocks import passed_s
-from inventories.runs.run import RunStatus
+from inventories.runs.result import RunStatus
 from inventories.text import dollars, plural
 from remote.errors import RemoteError
 from remote.shared.notify.message import Notice

@@ -29,7 +29,8 @@ from gpuctl.workflow.runs.request.launchable import Launchable
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
-from inventories.runs.run import Run, RunStatus
+from inventories.runs.result import RunStatus
+from inventories.runs.run import Run
 from remote.launchers import launcher_of
 from remote.runs.observer import Observer
 from remote.shared.constants import OF_BENCH

@@ -16,7 +16,8 @@ from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.runs.end_reasons import Reason
 from inventories.runs.records import NodeRecord
-from inventories.runs.run import Result, Run, RunNode
+from inventories.runs.result import Result
+from inventories.runs.run import Run, RunNode
 from inventories.text import plural
 
 WRONG_OPTIONS = 2

@@ -14,9 +14,9 @@ from gpuctl.errors import Usage
 from gpuctl.option_table.queue_options import SWEEP_TAG, QueueSettings, grid, point_name, point_text
 from gpuctl.tables.view import View, open_view
 from gpuctl.text import nothing_ends
-from gpuctl.workflow.clusters.bill import ending_of
+from gpuctl.workflow.machines.cloud_record import cloud_record
 from gpuctl.workflow.machines.connect import connected, load_inventory
-from gpuctl.workflow.machines.idle import idle_s_of, keep_for_start
+from gpuctl.workflow.machines.idle import keep_for_start
 from gpuctl.workflow.machines.notify import default_targets
 from gpuctl.workflow.machines.setup_state import check_set_up
 from gpuctl.workflow.runs.gpus import check_gpus
@@ -31,7 +31,6 @@ from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from inventories.runs.queue import Queue
 from inventories.text import listed, plural
-from provision.clouds import RENTED
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ class _Adding:
                 f"no cron on {listed([*added.without_cron])}: after a restart, gpuctl queue ls continues the queue"
             )
         known = {entry.entry: entry for entry in (*before.entries, *added.entries)}
-        take_in(self._app, self._folder, nodes[0], replace(added, entries=tuple(known.values())))
+        take_in(self._app, self._folder, nodes[0], replace(added, entries=tuple(known.values())), before)
         return added
 
     def _prepare(self) -> Prepared:
@@ -207,8 +206,12 @@ def neighbours(machines: Sequence[Machine], count: int) -> list[list[Machine]]:
 
 def _is_endless(folder: ClusterFolder, inventory: Inventory) -> bool:
     """Return whether the machines are rented, without a time limit and without an end for want of use."""
-    provider = inventory.provider
-    return provider in RENTED and ending_of(folder, provider) is None and idle_s_of(folder, provider) is None
+    record = cloud_record(folder, inventory.provider)
+    if record is None or record.idle_s is not None:
+        return False
+    from gpuctl.workflow.clusters.bill import ending_of
+
+    return ending_of(folder, inventory.provider) is None
 
 
 def _refuse(request: TrainRequest) -> None:

@@ -25,7 +25,8 @@ from gpuctl.workflow.runs.outputs.checkpoints import survey_checkpoints
 from gpuctl.workflow.runs.unfinished_runs import ClusterRuns, OpenRun, runs_of_cluster, state_sentence
 from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError, Locked
-from inventories.runs.run import Result, Run
+from inventories.runs.result import Result
+from inventories.runs.run import Run
 from inventories.specs.spec import Spec
 from inventories.text import plural
 from provision.errors import NoCapacity, ProvisionError

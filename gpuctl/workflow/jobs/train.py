@@ -62,7 +62,8 @@ from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import Result, Run
+from inventories.runs.result import Result
+from inventories.runs.run import Run
 from inventories.text import plural
 from remote.launchers import launcher_of
 

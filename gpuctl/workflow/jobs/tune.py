@@ -16,7 +16,7 @@ from gpuctl.workflow.jobs.train import train
 from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in, check_together
 from inventories.codec import to_json
 from inventories.disk.store import RunFolder
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 from inventories.runs.search import Search
 from remote.files.tree import read_tree, root_of
 from remote.launchers.rank_command import name_of_function, user_function

@@ -14,9 +14,8 @@ from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.run_results.outputs import pull_command
 from gpuctl.text import clean, with_tilde
 from gpuctl.workflow.machines.connect import connected, load_inventory
-from inventories.errors import NotFound
-from inventories.machine import Inventory, Machine
-from inventories.text import did_you_mean, plural
+from inventories.machine import Machine
+from inventories.text import plural
 
 if TYPE_CHECKING:
     from remote.files.sync import Synced
@@ -35,23 +34,10 @@ class Listener(Protocol):
         """Receive the result of the command on a node."""
 
 
-def machine_of(inventory: Inventory, node: str) -> Machine:
-    """Return the machine with this rank or name. Raises NotFound, with the known ones."""
-    for machine in (*(m for m in inventory.machines if str(m.rank) == node), *inventory.machines):
-        if node in (str(machine.rank), machine.name):
-            return machine
-    known = ", ".join(f"{machine.rank} ({machine.name})" for machine in inventory.machines)
-    near = did_you_mean(node, (machine.name for machine in inventory.machines))
-    raise NotFound(
-        f"The cluster {inventory.cluster} has no machine of rank or name {node!r}"
-        + (near or f"; it has {known or 'none'}.")
-    )
-
-
 def chosen(app: App, node: str | None) -> tuple[Machine, ...]:
     """Return the machine with this rank or name; for `None` all machines of the cluster."""
     inventory = load_inventory(app.store.cluster(app.options.cluster))
-    return inventory.machines if node is None else (machine_of(inventory, node),)
+    return inventory.machines if node is None else (inventory.machine(node),)
 
 
 def with_ssh(machines: Sequence[Machine]) -> Sequence[Machine]:
@@ -124,7 +110,7 @@ def open_shell(app: App, rank: str, words: tuple[str, ...]) -> int:
     if app.options.json:
         raise Usage("gpuctl ssh has no document to print. For a command's outcome: gpuctl exec --json -- CMD")
     folder = app.store.cluster(app.options.cluster)
-    machine = machine_of(load_inventory(folder), rank)
+    machine = load_inventory(folder).machine(rank)
     from remote.sessions.session import shell_command
 
     words = words[1:] if words[:1] == ("--",) else words

@@ -14,9 +14,9 @@ from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.text import plural
-from provision.provider import Leftover
 
 if TYPE_CHECKING:
+    from provision.provider import Leftover
     from remote.facts import Facts
     from remote.sessions.session import Node
 
@@ -77,7 +77,7 @@ def open_firewall(
     view.node(node.name, f"firewall: {plural(len(peers), 'peer')} let in ({where})")
 
 
-def restore_firewalls(app: App, folder: ClusterFolder) -> list[Leftover]:
+def restore_firewalls(app: App, folder: ClusterFolder) -> "list[Leftover]":
     """Remove our rules from all machines at once; return the machines that may still have some.
 
     The machines are those of the journal, also without an entry in the inventory now.
@@ -154,7 +154,7 @@ def _restore_all(
     known: Sequence[Machine],
     *,
     spare_runs: bool,
-) -> list[Leftover]:
+) -> "list[Leftover]":
     """Close the open rules on all machines at once; return the rules that may remain.
 
     `known`: the machines' current addresses. `spare_runs`: skip a machine with an active run.
@@ -194,7 +194,9 @@ def _machine_of(entry: Mapping[str, Any]) -> Machine | None:
         return None
 
 
-def _left(entry: Mapping[str, Any], reason: str) -> Leftover:
+def _left(entry: Mapping[str, Any], reason: str) -> "Leftover":
+    from provision.provider import Leftover
+
     return Leftover(
         kind="firewall",
         id=str(entry["node"]),

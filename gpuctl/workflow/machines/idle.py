@@ -5,15 +5,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from gpuctl.command_results.clusters import IdleStatus
+from gpuctl.workflow.machines.cloud_record import cloud_record
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
-from provision.clouds import RENTED
-from provision.records import EndGuard
-from provision.rented.ends import IDLE
-from provision.rented.state import CloudState
 
 if TYPE_CHECKING:
+    from gpuctl.command_results.clusters import IdleStatus
+    from provision.records import EndGuard
     from remote.checks.idle import IdleState
     from remote.fanout import Outcome
     from remote.sessions.session import Node
@@ -27,7 +25,7 @@ START_S = 600.0
 
 def idle_s_of(folder: ClusterFolder, provider: str) -> float | None:
     """Return the time without use after which the cluster's machines end. `None`: they do not."""
-    record = CloudState(folder).load() if provider in RENTED else None
+    record = cloud_record(folder, provider)
     return record.idle_s if record else None
 
 
@@ -49,11 +47,11 @@ def keep_for_start(folder: ClusterFolder, inventory: Inventory, nodes: "Mapping[
 
     Between a look of the watch and the start of the ranks, a machine that was idle until now could end.
     """
+    if idle_s_of(folder, inventory.provider) is None:
+        return []
     from remote.checks.idle import ask
     from remote.fanout import fan_out
 
-    if idle_s_of(folder, inventory.provider) is None:
-        return []
     machines = [machine for machine in inventory.machines if machine.state != "gone"]
 
     def keep(node: "Node") -> "IdleState":
@@ -63,8 +61,9 @@ def keep_for_start(folder: ClusterFolder, inventory: Inventory, nodes: "Mapping[
     return [f"{each.node} may end for want of use: {each.error}" for each in answers if each.error]
 
 
-def idle_status(after_s: float, answers: "Answers", now: datetime) -> IdleStatus:
+def idle_status(after_s: float, answers: "Answers", now: datetime) -> "IdleStatus":
     """Return the cluster's state: in use where a machine is, and its end as that of the last machine."""
+    from gpuctl.command_results.clusters import IdleStatus
     from remote.checks.idle import SIGNALS
 
     states = [outcome.value for outcome in answers if outcome.value is not None and outcome.value.running]
@@ -86,7 +85,7 @@ def idle_status(after_s: float, answers: "Answers", now: datetime) -> IdleStatus
     )
 
 
-def with_answers(guard: EndGuard, answers: "Answers", status: IdleStatus) -> EndGuard:
+def with_answers(guard: "EndGuard", answers: "Answers", status: "IdleStatus") -> "EndGuard":
     """Return the guard `idle` with its state on the machines."""
     dead = [outcome.node for outcome in answers if outcome.value is not None and not outcome.value.running]
     silent = [f"{outcome.node} ({outcome.error})" for outcome in answers if outcome.error is not None]
@@ -112,9 +111,11 @@ def unknown_use(answer: "Outcome[IdleState]") -> list[str]:
 
 
 def idle_state(
-    folder: ClusterFolder, provider: str, machines: Sequence[Machine], guards: tuple[EndGuard, ...] | None
-) -> tuple[IdleStatus | None, tuple[EndGuard, ...] | None]:
+    folder: ClusterFolder, provider: str, machines: Sequence[Machine], guards: "tuple[EndGuard, ...] | None"
+) -> "tuple[IdleStatus | None, tuple[EndGuard, ...] | None]":
     """Return the cluster's idle state, and the guards with it. `None`: the cluster has no `--idle`."""
+    from provision.rented.ends import IDLE
+
     after_s = idle_s_of(folder, provider)
     alive = running(machines)
     if after_s is None or not alive:

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.app import App
 from gpuctl.errors import Attention, Declined, GpuctlError, Usage
 from gpuctl.option_table.values import notify_targets
+from gpuctl.workflow.machines.cloud_record import cloud_record
 from inventories.disk import files
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.runs.run import Run
-from provision.clouds import RENTED
-from provision.rented.state import CloudState
 from remote.shared.constants import RENDEZVOUS_PORTS
 from remote.shared.notify.message import Notice, notice
 from remote.shared.notify.target import Target, parse, shown
@@ -163,7 +162,7 @@ def watch_machines(app: App, folder: ClusterFolder, inventory: Inventory, target
     """
     from remote.sessions.connect import ask_each
 
-    record = CloudState(folder).load() if inventory.provider in RENTED else None
+    record = cloud_record(folder, inventory.provider)
     if record is None or not (record.expires_at or record.idle_s or record.spot):
         return
     note_targets(folder, targets)
@@ -181,7 +180,7 @@ def watch_machines(app: App, folder: ClusterFolder, inventory: Inventory, target
 
 def _end_of(folder: ClusterFolder, inventory: Inventory, machine: Machine, *, first: bool) -> dict[str, Any]:
     """Return the signs of a machine's end for the node that watches them. `first`: it announces the end of all."""
-    record = CloudState(folder).load() if inventory.provider in RENTED else None
+    record = cloud_record(folder, inventory.provider)
     ends_at = datetime.fromisoformat(record.expires_at).timestamp() if record and record.expires_at else None
     return {
         "cluster": folder.name,
@@ -194,8 +193,8 @@ def _end_of(folder: ClusterFolder, inventory: Inventory, machine: Machine, *, fi
 
 def _spot_of(folder: ClusterFolder, inventory: Inventory) -> str:
     """Return the cloud that announces the end of its spot machines on them. Empty: no cloud does."""
-    record = CloudState(folder).load() if inventory.provider == "aws" else None
-    return "aws" if record is not None and record.spot else ""
+    record = cloud_record(folder, inventory.provider)
+    return "aws" if record is not None and inventory.provider == "aws" and record.spot else ""
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuctl.app import App
-from gpuctl.workflow.machines.access import machine_of
 from gpuctl.workflow.machines.connect import load_inventory
 from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
@@ -20,7 +19,7 @@ def top(app: App, *, rank: str | None, every_s: float) -> int:
     """Show the table; return the exit status: 1 if a node of a single sample did not answer."""
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
-    machines = inventory.machines if rank is None else (machine_of(inventory, rank),)
+    machines = inventory.machines if rank is None else (inventory.machine(rank),)
     machines = tuple(sorted(machines, key=lambda machine: machine.rank))
     stdout = app.output.stdout
     unicode = (stdout.encoding or "utf-8").lower().startswith("utf")

@@ -18,7 +18,8 @@ from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.clocks import Timer, passed_s
 from inventories.disk.store import ClusterFolder, RunFolder, Store
 from inventories.machine import Inventory
-from inventories.runs.run import Result, Run
+from inventories.runs.result import Result
+from inventories.runs.run import Run
 from inventories.text import plural
 from remote.launchers import launcher_of
 from remote.shared.constants import VISIBLE

@@ -11,7 +11,8 @@ from inventories.clocks import passed_s
 from inventories.disk.store import RunFolder, Store
 from inventories.runs.end_reasons import Ended, Reason
 from inventories.runs.records import NodeRecord
-from inventories.runs.run import Result, Run
+from inventories.runs.result import Result
+from inventories.runs.run import Run
 
 if TYPE_CHECKING:
     from threading import Event

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
 from gpuctl.workflow.machines.notify import for_run
-from gpuctl.workflow.runs.collect import conclude
 from gpuctl.workflow.runs.gpus import with_gpu_watch
-from gpuctl.workflow.runs.on_hang import HangWatch, ask
 from gpuctl.workflow.runs.request.launchable import Launchable
 from gpuctl.workflow.runs.request.request import TrainRequest
 from gpuctl.workflow.runs.strategy.fitting import ranks_on
@@ -24,7 +22,7 @@ from inventories.disk.store import ClusterFolder, RunFolder, Store
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.runs.commit import Commit
-from inventories.runs.run import Result, Run, RunNode
+from inventories.runs.run import Run, RunNode
 from inventories.text import plural
 from remote.launchers import launcher_of
 from remote.runs.observer import Observer, Outcome
@@ -32,6 +30,7 @@ from remote.shared.constants import NODE_FOLDER, RUNS
 
 if TYPE_CHECKING:
     from gpuctl.workflow.runs.prepare import Prepared
+    from inventories.runs.result import Result
     from remote.facts import Facts
     from remote.launchers import Service
     from remote.launchers.rank_command import Script
@@ -58,6 +57,7 @@ class Launch:
 
         `mirror`: the newest checkpoints are brought here on the way. `end_hung`: the run is stopped if it hangs.
         """
+        from gpuctl.workflow.runs.on_hang import HangWatch, ask
         from remote.runs.monitor import RunMonitor
 
         machines = {name: node.machine for name, node in self.nodes.items()}
@@ -217,11 +217,13 @@ def see_through(
     *,
     detach: bool = False,
     on_started: Callable[[], None] = lambda: None,
-) -> tuple[Result, bool]:
+) -> "tuple[Result, bool]":
     """Start the ranks and see the run to its end, or leave it alone once they have started (`detach`).
 
     `watch`: of this launch. Returns the result, and whether a person interrupted the run.
     """
+    from gpuctl.workflow.runs.collect import conclude
+
     run, folder = launch.run, launch.folder
     ranks = plural(run.world_size, "rank")
 

@@ -14,7 +14,8 @@ from gpuctl.output import Output
 from gpuctl.workflow.runs.collect import attach
 from gpuctl.workflow.runs.runs import final_result
 from inventories.disk.store import RunFolder
-from inventories.runs.run import Result, Run
+from inventories.runs.result import Result
+from inventories.runs.run import Run
 from remote.runs.observer import Observer
 from remote.shared.constants import RANK_LOG
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from gpuctl.run_results.outputs import pull_command, pulled_folder
 from gpuctl.tables.view import View
 from gpuctl.text import clean, for_cluster, shorten
 from gpuctl.workflow.machines.host_firewalls import may_block, open_firewall
@@ -80,6 +79,8 @@ class Prepared:
         node: str | None,
     ) -> str:
         """Return the line on these nodes' backups. `node`: the one of the command; `None`: it is for all nodes."""
+        from gpuctl.run_results.outputs import pull_command, pulled_folder
+
         names = list(dict.fromkeys(path for left in moved.values() for path in left.aside_names))
         unnamed = max(left.aside - len(left.aside_names) for left in moved.values())
         files = some_files(names, unnamed)
@@ -185,14 +186,16 @@ def prepare(
 
 def expected_gpus(inventory: Inventory, *, on_cpu: bool = False) -> "Expected":
     """Return the number of GPUs that each machine should have, by its shape or by the last `up`. `on_cpu`: zero."""
-    from provision.pricing.catalog import SHAPES
     from remote.checks.gpu_use import Expected
 
-    gpus = {}
+    gpus, local = {}, inventory.provider == "local"
     for machine in () if on_cpu else inventory.machines:
-        shape = SHAPES.get(machine.shape or inventory.shape or "")
-        gpus[machine.name] = max(machine.gpus or 0, shape.gpus if shape else 0)
-    return Expected(gpus=gpus, local=inventory.provider == "local")
+        gpus[machine.name] = machine.gpus or 0
+        if (shape := machine.shape or inventory.shape) and not local:
+            from provision.pricing.catalog import gpus_of
+
+            gpus[machine.name] = max(gpus[machine.name], gpus_of(shape) or 0)
+    return Expected(gpus=gpus, local=local)
 
 
 def send_code(

@@ -65,14 +65,15 @@ def _record_path(folder: ClusterFolder, run: str) -> Path:
     return folder.queued_path / f"{run}.json"
 
 
-def take_in(app: App, folder: ClusterFolder, node: "Node", queue: Queue) -> None:
+def take_in(app: App, folder: ClusterFolder, node: "Node", queue: Queue, before: Queue | None = None) -> None:
     """Save a queue that the node reported, with the records of its runs that have started since.
 
     If the queue had stopped, or the node is another machine than the one that had its entries, it says so.
+    `before`: the queue as it is saved here. `None`: it is read.
     """
     from remote.errors import RemoteError
 
-    if lost := lost_entries(mirrored(folder), queue):
+    if lost := lost_entries(before or mirrored(folder), queue):
         app.output.say(
             f"note: {_entries_shown(lost)} of the queue will not run: {node.name} is another machine than the one "
             "that had the queue. Add again what is missing: gpuctl queue add"

@@ -15,7 +15,8 @@ from gpuctl.workflow.runs.unfinished_runs import open_runs
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError, NotFound
 from inventories.runs.labels import BEST
-from inventories.runs.run import Result, RunOptions
+from inventories.runs.result import Result
+from inventories.runs.run import RunOptions
 from inventories.specs.spec import DEFAULT_CLUSTER
 
 

@@ -19,7 +19,8 @@ from gpuctl.workflow.runs.runs import latest, no_runs
 from inventories.disk.store import Store
 from inventories.errors import InventoryError, NotFound
 from inventories.option import Option, options_of
-from inventories.runs.run import Result, Run, RunNode, RunOptions
+from inventories.runs.result import Result
+from inventories.runs.run import Run, RunNode, RunOptions
 from inventories.text import did_you_mean
 from remote.files.tree import without_links_above
 from remote.shared.constants import HANG_OFF

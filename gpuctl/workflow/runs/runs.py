@@ -10,7 +10,8 @@ from inventories.disk.store import RunFolder, Store
 from inventories.errors import InventoryError, NotFound
 from inventories.machine import Machine
 from inventories.runs.labels import LATEST
-from inventories.runs.run import Result, Run
+from inventories.runs.result import Result
+from inventories.runs.run import Run
 
 MAX_BESIDE = 20
 """Latest runs among which active ones are looked for."""

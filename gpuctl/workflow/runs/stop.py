@@ -9,7 +9,7 @@ from gpuctl.workflow.runs.collect import attach
 from gpuctl.workflow.runs.runs import active_beside, final_result, latest, machines_of, newest
 from gpuctl.workflow.runs.unfinished_runs import open_runs
 from inventories.disk.store import RunFolder
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 
 
 def stop(

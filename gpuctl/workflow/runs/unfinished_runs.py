@@ -13,7 +13,7 @@ from gpuctl.workflow.runs.queued_runs import take_in_started
 from gpuctl.workflow.runs.runs import final_result, machines_of
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
-from inventories.runs.run import RunStatus
+from inventories.runs.result import RunStatus
 from remote.runs.observer import Observer
 
 if TYPE_CHECKING:

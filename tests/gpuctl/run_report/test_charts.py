@@ -25,7 +25,7 @@ from gpuctl.run_report.charts import (
 from gpuctl.run_results.plots import LINES, MARKERS, write_plot
 from gpuctl.run_results.repeats import series_of
 from inventories.disk.store import RunFolder
-from inventories.runs.run import Result, Share, TrainSummary
+from inventories.runs.result import Result, Share, TrainSummary
 
 
 def saved(folder: Path, at: int, words: str) -> Result:

@@ -21,16 +21,8 @@ from gpuctl.errors import Usage
 from gpuctl.run_report.page import report_page, write_report
 from inventories.disk.store import RunFolder
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import (
-    FirstError,
-    RankResult,
-    Result,
-    RunOptions,
-    Seconds,
-    Share,
-    StepMs,
-    TrainSummary,
-)
+from inventories.runs.result import FirstError, RankResult, Result, Seconds, Share, StepMs, TrainSummary
+from inventories.runs.run import RunOptions
 
 NOW = datetime(2026, 11, 28, 17, 0, tzinfo=UTC)
 TRAIN = TrainSummary(

@@ -15,7 +15,8 @@ from inventories.disk.store import Store
 from inventories.runs.commit import Commit
 from inventories.runs.end_reasons import Cause, Reason
 from inventories.runs.hang import Culprit, Hang, WaitingRank
-from inventories.runs.run import FirstError, Misplaced, Result, RunOptions, TrainSummary
+from inventories.runs.result import FirstError, Result, TrainSummary
+from inventories.runs.run import Misplaced, RunOptions
 from train.models.networks import build_model
 from train.options import Options
 from train.strategies.wrapping import repeated_blocks

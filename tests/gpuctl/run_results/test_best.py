@@ -6,7 +6,7 @@ import pytest
 from support import a_result
 
 from gpuctl.run_results.best import best_of
-from inventories.runs.run import Result, RunStatus, TrainSummary
+from inventories.runs.result import Result, RunStatus, TrainSummary
 
 
 def ended(status: RunStatus = "succeeded", **train: object) -> Result:

@@ -18,7 +18,8 @@ from inventories.runs.commit import Commit
 from inventories.runs.hang import Culprit, Hang
 from inventories.runs.outputs import OutputFile, OutputTotal, RunFile
 from inventories.runs.records import NodeEnding
-from inventories.runs.run import Checkpoints, TrainSummary
+from inventories.runs.result import TrainSummary
+from inventories.runs.run import Checkpoints
 
 
 def rows_of_runs(text: str) -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ from gpuctl.run_results import metrics
 from gpuctl.run_results.progress import Progress
 from gpuctl.run_results.rank_metrics import RankMetrics, Written, percentile
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import Share, StepMs, TrainSummary
+from inventories.runs.result import Share, StepMs, TrainSummary
 from remote.runs.metrics_lines import MetricsFile, read_metrics_file
 
 START = {

@@ -10,7 +10,7 @@ from result_samples import FAILED, RESULT
 from gpuctl.errors import Failed, Usage
 from gpuctl.run_results import curves, plots
 from inventories.disk.store import RunFolder
-from inventories.runs.run import Result, TrainSummary
+from inventories.runs.result import Result, TrainSummary
 from inventories.runs.search import Search, Trial
 
 

@@ -18,7 +18,8 @@ from inventories import codec
 from inventories.runs.end_reasons import Cause, Ended, Reason
 from inventories.runs.hang import Culprit, Hang, RankStacks
 from inventories.runs.records import NodeRecord, RankRecord
-from inventories.runs.run import FirstError, Result, Run, RunNode, Seconds
+from inventories.runs.result import FirstError, Result, Seconds
+from inventories.runs.run import Run, RunNode
 from remote.runs.metrics_lines import MetricsFile
 
 NODES = (

@@ -9,7 +9,8 @@ from support import a_result, a_run
 from gpuctl.run_results.saved_results import differences, labels_of, options_of
 from inventories.disk.store import RunFolder
 from inventories.runs.commit import Commit
-from inventories.runs.run import Result, RunOptions
+from inventories.runs.result import Result
+from inventories.runs.run import RunOptions
 
 RESULT = a_result(script="fit.py", nnodes=2, world_size=2, ended_at=None, dir="/nowhere")
 

@@ -15,7 +15,7 @@ from gpuctl.run_results.csv_table import csv_text
 from gpuctl.run_results.read_run import read_search
 from gpuctl.tables.run import run_table
 from inventories.disk.store import RunFolder
-from inventories.runs.run import Result, Seconds
+from inventories.runs.result import Result, Seconds
 
 
 def row(number: int, value: float | None, **more: Any) -> dict[str, Any]:

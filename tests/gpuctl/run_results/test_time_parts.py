@@ -4,7 +4,7 @@ import pytest
 
 from gpuctl.run_results.rank_metrics import RankMetrics
 from gpuctl.run_results.time_parts import first_step_of, time_lines, train_parts_of
-from inventories.runs.run import FirstStepParts, TrainParts, TrainSummary
+from inventories.runs.result import FirstStepParts, TrainParts, TrainSummary
 from remote.runs.metrics_lines import MetricsFile
 
 Lines = list[dict[str, Any]]

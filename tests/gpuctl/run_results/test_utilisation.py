@@ -18,7 +18,8 @@ from gpuctl.run_results.result import result_of
 from gpuctl.run_results.utilisation import use_lines, use_of_node, use_of_run
 from gpuctl.tables.run import draw_run
 from inventories import codec
-from inventories.runs.run import Result, Run, RunNode
+from inventories.runs.result import Result
+from inventories.runs.run import Run, RunNode
 from inventories.runs.usage import GpuUse, NodeUse, RunUse
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpuctl.scaling.bottleneck import Bottleneck, bottleneck, comparable, contradicting, doubts
 from gpuctl.scaling.measurements import Job, Layout, Measured, RankPace, Repetition
-from inventories.runs.run import Share, StepMs
+from inventories.runs.result import Share, StepMs
 
 
 def measured(

@@ -28,7 +28,7 @@ from gpuctl.scaling.network_links import (
     rounds,
 )
 from inventories.codec import to_json
-from inventories.runs.run import Share, StepMs
+from inventories.runs.result import Share, StepMs
 
 RESNET18_BYTES = 44_726_568
 """11,181,642 weights of four bytes."""

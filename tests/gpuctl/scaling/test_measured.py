@@ -19,7 +19,7 @@ from gpuctl.scaling.measurements import (
     repetition_of_script,
     same_batch,
 )
-from inventories.runs.run import RankResult, Result, Seconds, Share, StepMs, TrainSummary
+from inventories.runs.result import RankResult, Result, Seconds, Share, StepMs, TrainSummary
 from remote.runs.metrics_lines import MetricsFile
 
 

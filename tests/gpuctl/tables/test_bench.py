@@ -15,7 +15,7 @@ from gpuctl.scaling.network_links import Bandwidth, Network
 from gpuctl.scaling.plot import write_bench_plot
 from gpuctl.tables.bench import bench_table, usd
 from gpuctl.tables.layout import bar_of
-from inventories.runs.run import Share, StepMs
+from inventories.runs.result import Share, StepMs
 
 JOB = Job(
     model="resnet18", dataset="cifar10", device="cuda:0", batch_size=64, parameters=11_181_642,

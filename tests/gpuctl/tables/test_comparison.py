@@ -11,7 +11,8 @@ from gpuctl.tables.comparison import compared, comparison
 from inventories.disk.store import RunFolder
 from inventories.runs.commit import Commit
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import FirstError, Result, RunOptions, Share, StepMs, TrainSummary
+from inventories.runs.result import FirstError, Result, Share, StepMs, TrainSummary
+from inventories.runs.run import RunOptions
 
 TRAIN = TrainSummary(
     model="cnn",

@@ -24,7 +24,7 @@ from inventories.disk.store import RunFolder
 from inventories.machine import MachineInfo
 from inventories.runs.commit import Commit
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import (
+from inventories.runs.result import (
     FirstError,
     RankResult,
     Result,

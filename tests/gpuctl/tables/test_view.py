@@ -136,7 +136,7 @@ def test_simple_terminal_gets_plain_view(environment: dict[str, str]) -> None:
 def test_plain_view_writes_to_stderr_without_terminal() -> None:
     done = python(WORK, "--logs")
     assert done.stdout == "PlainView\n"
-    assert re.sub(r"0\.\d s$", "N s", done.stderr, flags=re.MULTILINE).splitlines() == [
+    assert re.sub(r"\d\.\d s$", "N s", done.stderr, flags=re.MULTILINE).splitlines() == [
         "connect: connecting to 2 nodes",
         "node-0: asked for facts",
         "connect: done in N s",

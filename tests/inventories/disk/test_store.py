@@ -11,7 +11,8 @@ from support import a_machine, a_run, an_inventory
 from inventories.disk.store import ClusterFolder, Journal, RunFolder, Store
 from inventories.errors import CorruptFile, InvalidInput, Locked, NewerFormat, NotFound
 from inventories.machine import Inventory
-from inventories.runs.run import Result, Run, RunNode, RunOptions, Seconds, TrainSummary
+from inventories.runs.result import Result, Seconds, TrainSummary
+from inventories.runs.run import Run, RunNode, RunOptions
 
 NOW = datetime(2026, 11, 21, 5, 46, 25, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpuctl.run_results.outputs import with_local_paths_once
 from inventories.disk.store import RunFolder
 from inventories.runs.outputs import OutsidePath
-from inventories.runs.run import Result
+from inventories.runs.result import Result
 
 if TYPE_CHECKING:
     from remote.sessions.session import Node

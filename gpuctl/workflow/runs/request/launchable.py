@@ -94,7 +94,9 @@ def read(request: TrainRequest) -> Launchable:
     from remote.files.git import commit_of
 
     script, tree, folder = _what_to_run(request)
-    commit = None if request.built_in else commit_of(tree.root) or commit_of(request.folder)
+    commit = None
+    if not request.built_in:
+        commit = next(filter(None, map(commit_of, dict.fromkeys((tree.root, request.folder)))), None)
     return Launchable(
         request=request,
         script=script,

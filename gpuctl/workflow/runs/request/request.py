@@ -10,7 +10,6 @@ from typing import Any
 
 from gpuctl.errors import Usage
 from gpuctl.option_table.train_options import TrainSettings
-from gpuctl.workflow.machines.access import machine_of
 from gpuctl.workflow.runs.request.ask_built_in import ask_built_in
 from inventories.errors import NotFound
 from inventories.machine import Inventory, Machine
@@ -157,7 +156,7 @@ def candidates_of(
     fewer than `nnodes` suffice. `None`: all must. Raises Usage for too few.
     """
     try:
-        named = {machine_of(inventory, name).name for name in request.nodes}  # two names may mean one machine
+        named = {inventory.machine(name).name for name in request.nodes}  # two names may mean one machine
     except NotFound as error:
         [name, *more] = request.nodes
         if name.isdigit() and not more:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.workflow.runs.request.request import PLAIN, TrainRequest, is_auto, with_plain_strategy
-from gpuctl.workflow.runs.strategy.ask import ask, machines_of_nodes
 from inventories.machine import Machine
 from inventories.text import plural
 
@@ -33,6 +32,8 @@ def _advised(
     request: TrainRequest, machines: Sequence[Machine], facts: "Mapping[str, Facts]"
 ) -> tuple[tuple[str, ...], str]:
     """Return the job's options, and the choice in words."""
+    from gpuctl.workflow.runs.strategy.ask import ask, machines_of_nodes
+
     ranks = request.nproc_per_node if isinstance(request.nproc_per_node, int) else None
     group = "no GPUs are used" if request.on_cpu else machines_of_nodes(machines, facts, ranks=ranks)
     if isinstance(group, str):

@@ -8,7 +8,8 @@ from support import a_run
 
 from gpuctl.run_results.missing.modules import how_to_install, how_to_run_in_package
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import FirstError, RunOptions
+from inventories.runs.result import FirstError
+from inventories.runs.run import RunOptions
 
 OR_ANOTHER = " (or the package that has the module tomlkit, if that has another name)"
 MISSING = "ModuleNotFoundError: No module named '{}'"

@@ -12,7 +12,8 @@ from gpuctl.run_results.missing.written import WAYS
 from inventories.disk.store import Store
 from inventories.runs.end_reasons import Reason
 from inventories.runs.outputs import OutputFile, RunFile
-from inventories.runs.run import FirstError, Run, RunNode, RunOptions
+from inventories.runs.result import FirstError
+from inventories.runs.run import Run, RunNode, RunOptions
 
 NO_FILE = "FileNotFoundError: [Errno 2] No such file or directory: "
 CODE = "/home/me/.gpuctl-node/code/my-01"

@@ -15,7 +15,8 @@ from gpuctl.workflow.clusters.clean.this_computer import remove_here
 from inventories.disk.store import RunFolder, Store
 from inventories.machine import Inventory
 from inventories.runs.records import NodeRecord
-from inventories.runs.run import RunNode, RunOptions, Seconds
+from inventories.runs.result import Seconds
+from inventories.runs.run import RunNode, RunOptions
 from remote.runs.run_files import save_node_record
 
 NOW = datetime.now(UTC)

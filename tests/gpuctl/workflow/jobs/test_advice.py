@@ -27,7 +27,8 @@ from gpuctl.workflow.runs.strategy.auto import with_strategy
 from inventories.codec import plain
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
-from inventories.runs.run import RunNode, StepMs, TrainSummary
+from inventories.runs.result import StepMs, TrainSummary
+from inventories.runs.run import RunNode
 from tests.fakes import nvidia_smi
 
 Advise = Callable[..., tuple[int, str, str]]

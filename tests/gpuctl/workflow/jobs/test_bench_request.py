@@ -14,7 +14,7 @@ from gpuctl.workflow.jobs.bench import Bench
 from gpuctl.workflow.jobs.bench_request import BenchRequest, bucket_mb, check, check_gpus, nodes_of
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.machine import Inventory
-from inventories.runs.run import RunStatus
+from inventories.runs.result import RunStatus
 
 
 def inventory(count: int) -> Inventory:

@@ -23,15 +23,8 @@ from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.runs.end_reasons import Ended, Reason
 from inventories.runs.records import NodeRecord
-from inventories.runs.run import (
-    Checkpoints,
-    FirstError,
-    RankResult,
-    Result,
-    RunNode,
-    RunStatus,
-    Seconds,
-)
+from inventories.runs.result import FirstError, RankResult, Result, RunStatus, Seconds
+from inventories.runs.run import Checkpoints, RunNode
 
 NODES = tuple(
     RunNode(name=f"gpu-{rank}", rank=rank, nproc=1, first_rank=rank, run_dir="/home/me/run")

@@ -11,7 +11,8 @@ from gpuctl.workflow.runs.collect import failed_as_before
 from gpuctl.workflow.runs.runs import machines_of
 from inventories.disk.store import Store
 from inventories.runs.end_reasons import Reason
-from inventories.runs.run import FirstError, RunNode, Seconds
+from inventories.runs.result import FirstError, Seconds
+from inventories.runs.run import RunNode
 from remote.runs.run_files import mirrored_path
 
 LOST = a_result(

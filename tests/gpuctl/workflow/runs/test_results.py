@@ -10,7 +10,8 @@ from support import a_result, a_run
 
 from gpuctl.command_line import cli
 from inventories.disk.store import RunFolder, Store
-from inventories.runs.run import RunOptions, TrainSummary
+from inventories.runs.result import TrainSummary
+from inventories.runs.run import RunOptions
 
 BEGAN = datetime(2026, 11, 21, tzinfo=UTC)
 

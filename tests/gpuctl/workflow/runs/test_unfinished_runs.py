@@ -17,7 +17,8 @@ from gpuctl.workflow.runs.unfinished_runs import ClusterRuns, OpenRun, open_runs
 from inventories.disk.store import RunFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.runs.commit import Commit
-from inventories.runs.run import Run, RunNode, RunOptions, TrainSummary
+from inventories.runs.result import TrainSummary
+from inventories.runs.run import Run, RunNode, RunOptions
 
 
 @pytest.fixture
