@@ -104,9 +104,11 @@ class Fabfile:
         helped = initial.args["help"].value
         if isinstance(helped, str):
             return [], helped
-        return [
-            step for context in requested for step in self._steps(self._call(context), asked_for=True)
-        ], None
+        calls = [
+            Call(self._collection[context.name], kwargs=context.as_kwargs, called_as=context.name)
+            for context in requested
+        ]
+        return [step for call in calls for step in self._steps(call, asked_for=True)], None
 
     def run(
         self, step: Step, box: PinnedConnection, streams: Streams, *, timeout_s: float | None = None
@@ -129,10 +131,6 @@ class Fabfile:
             return list(self._collection.to_contexts(ignore_unknown_help=True))
         except ValueError as error:
             raise BadFabfile(f"{self.path} can't be used: {error}.") from error
-
-    def _call(self, context: ParserContext) -> Call:
-        task = self._collection[context.name]
-        return Call(task, kwargs=context.as_kwargs, called_as=context.name)
 
     def _steps(self, call: "Call | Task[Any]", *, asked_for: bool) -> Iterator[Step]:
         """A call with what its task wants done before and after it."""

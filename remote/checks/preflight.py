@@ -58,10 +58,21 @@ def findings(
     problems += _listed_twice(facts)
     problems += _different(facts)
     problems += _rendezvous(facts[master.name], master)
+    address = master.private_ip
     if len(facts) > 1:
         if not set(nccl.INTERFACE_NAMES) <= set(env_names):
-            problems += _no_interface(facts, master.private_ip)
-        problems += fast_network_findings(facts, master.private_ip, env_names)
+            # NCCL and gloo would choose an interface themselves, and may hang on another than the peers'.
+            names = " ".join(f"--env {name}=IFACE" for name in nccl.INTERFACE_NAMES)
+            problems += [
+                Finding(
+                    node=name,
+                    problem=f"the interface on its way to {address} is not known, and NCCL and gloo would guess",
+                    fix=f"see that there is a way (`ip route get {address}`), or name the interface: {names}",
+                )
+                for name, fact in facts.items()
+                if fact.interfaces.get(address) is None
+            ]
+        problems += fast_network_findings(facts, address, env_names)
     if probes is not None:
         problems += probed(facts, probes, master=master)
     return alike_together(problems)
@@ -125,20 +136,6 @@ def _listed_twice(facts: Mapping[str, Facts]) -> list[Finding]:
         )
         for names in nodes.values()
         if len(names) > 1
-    ]
-
-
-def _no_interface(facts: Mapping[str, Facts], master_addr: str) -> list[Finding]:
-    """Nodes whose interface to the others is unknown: NCCL and gloo would choose one, and may hang on another."""
-    names = " ".join(f"--env {name}=IFACE" for name in nccl.INTERFACE_NAMES)
-    return [
-        Finding(
-            node=name,
-            problem=f"the interface on its way to {master_addr} is not known, and NCCL and gloo would guess",
-            fix=f"see that there is a way (`ip route get {master_addr}`), or name the interface: {names}",
-        )
-        for name, fact in facts.items()
-        if fact.interfaces.get(master_addr) is None
     ]
 
 

@@ -140,7 +140,15 @@ def bring_together(
     """
     first, *other_nodes = nodes
     if not run.built_in:
-        _bring_parts_of_script([first, *other_nodes], run, intake, window_bytes)
+        held = as_one_set(run, {node.name: on_node(node, [run])[0] for node in (first, *other_nodes)})
+        bring(first, run, intake, window_bytes=window_bytes)
+        for node in other_nodes:
+            if parts := list(held[node.name].parts):
+                bring(node, run, intake, names=parts, window_bytes=window_bytes)
+        checkpoints = held[first.name].found
+        brought = {name for of_node in held.values() for name in of_node.parts}
+        if checkpoints is not None and (absent := sorted(set(checkpoints.lacks) - brought)):
+            raise NodeFailed(lacks_parts(run, absent))
         return
     bring(first, run, intake, newest=newest, window_bytes=window_bytes)
     for node in other_nodes:
@@ -150,21 +158,6 @@ def bring_together(
         raise NodeFailed(lacks_parts(run, list(missed)))
     for name in {missed.partition("/")[0] for missed in lacking(intake.root)}:
         (intake.root / f"{name}.json").unlink()
-
-
-def _bring_parts_of_script(
-    nodes: Sequence[Node], run: Run, intake: FileReceiver, window_bytes: int | None
-) -> None:
-    """Bring the files of the first node, and the parts that others wrote. Raises NodeFailed for an incomplete set."""
-    held = as_one_set(run, {node.name: on_node(node, [run])[0] for node in nodes})
-    bring(nodes[0], run, intake, window_bytes=window_bytes)
-    for node in nodes[1:]:
-        if names := list(held[node.name].parts):
-            bring(node, run, intake, names=names, window_bytes=window_bytes)
-    checkpoints = held[nodes[0].name].found
-    brought = {name for node in nodes for name in held[node.name].parts}
-    if checkpoints is not None and (missed := sorted(set(checkpoints.lacks) - brought)):
-        raise NodeFailed(lacks_parts(run, missed))
 
 
 def lacks_parts(run: Run, names: Sequence[str]) -> str:

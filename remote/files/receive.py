@@ -110,8 +110,9 @@ class FileReceiver:
             if file.target.is_dir():
                 self._refuse(path, "it has the name of a folder")
                 return
-            if alike := self._same_place(path, file.target):
-                self._refuse(path, f"on this disk its name is that of {alike}")
+            other = self._names.get(_folded(path), path)
+            if other != path and file.target.exists() and file.target.samefile(self.root / other):
+                self._refuse(path, f"on this disk its name is that of {other}")
                 return
             file.temporary.chmod(0o700 if mode & 0o100 else 0o600)
             file.temporary.replace(file.target)
@@ -121,11 +122,6 @@ class FileReceiver:
             del self._arriving[path]
             self.files += 1
             self.bytes += file.size
-
-    def _same_place(self, path: str, target: Path) -> str:
-        """Return the other name under which a file came that lies where this one is to be; empty: no other."""
-        other = self._names.get(_folded(path), path)
-        return other if other != path and target.exists() and target.samefile(self.root / other) else ""
 
     def begin_again(self) -> None:
         """Forget refused and interrupted files: after a lost connection all files are sent once more."""

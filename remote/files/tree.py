@@ -348,13 +348,11 @@ def up_to_secret(name: str, secret: tuple[str, ...] = SECRETS) -> str:
     parts = name.split("/")
     if set(parts).isdisjoint(secret) and f"/{DOTENV}." not in f"/{name}":
         return ""
-    at = next((depth for depth, part in enumerate(parts, start=1) if _is_secret(part, secret)), 0)
-    return "/".join(parts[:at])
-
-
-def _is_secret(part: str, secret: tuple[str, ...]) -> bool:
-    dotenv = DOTENV in secret and part.startswith(f"{DOTENV}.") and not part.endswith(_SAMPLES)
-    return part in secret or dotenv
+    for depth, part in enumerate(parts, start=1):
+        dotenv = DOTENV in secret and part.startswith(f"{DOTENV}.") and not part.endswith(_SAMPLES)
+        if part in secret or dotenv:
+            return "/".join(parts[:depth])
+    return ""
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]:

@@ -162,7 +162,9 @@ def open_steps(facts: FirewallFacts, *, owner: str, peers: Iterable[str]) -> Ste
     if steps:
         reason = f"{count} to be let in by {', '.join(places(steps))}"
         return Steps(steps=steps, reason=reason, sudo=facts.sudo)
-    if all(each.blocked_at(_STRANGERS[version]) is None for each, version in _all_filters(facts)):
+    filters = [(filter_, _version(program)) for program, filter_ in facts.filters.items()]
+    filters += [(base.filter, version) for base in facts.bases for version in nftables.VERSIONS[base.family]]
+    if all(each.blocked_at(_STRANGERS[version]) is None for each, version in filters):
         return Steps(steps=(), reason="nothing filters incoming connections")
     return Steps(steps=(), reason=f"the firewall lets {count} in already")
 
@@ -247,14 +249,6 @@ def _steps(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[St
 
 def _version(program: str) -> int:
     return 6 if program.startswith("ip6") else 4
-
-
-def _all_filters(facts: FirewallFacts) -> list[tuple[Filter, int]]:
-    """Everything that filters, with the IP version that it filters; what filters both is there twice."""
-    filters = [(filter_, _version(program)) for program, filter_ in facts.filters.items()]
-    for base in facts.bases:
-        filters += [(base.filter, version) for version in nftables.VERSIONS[base.family]]
-    return filters
 
 
 def _unread(facts: FirewallFacts, versions: set[int]) -> str:

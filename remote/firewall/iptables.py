@@ -6,14 +6,13 @@ A cluster has a chain of its own, which INPUT leads to directly before the first
 import ipaddress
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remote.firewall.rules import (
     Address,
     Filter,
     Match,
-    Network,
     Networks,
     Rule,
     Verdict,
@@ -70,24 +69,20 @@ class File:
     sha256: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Owned:
-    """The existing rules of one cluster."""
-
-    sources: Networks | None
-    """The networks that its chain lets in, in its order; `None`: the chain is missing, or holds other rules."""
-    there: bool
-
-
 def read_filter(save: str, base: str = INPUT) -> Filter | None:
     """Return the rules that begin at INPUT or OUTPUT, from `iptables-save`'s text; `None` if it has no such chain.
 
     In the rules of OUTPUT the peer is the `source`, too.
     """
     chains: dict[str, list[Rule]] = {}
-    accepts = True
-    for line in _filter_lines(save.splitlines()):
-        if line.startswith(":"):
+    accepts, in_table = True, False
+    for saved in save.splitlines():
+        line = _COUNTERS.sub("", saved).strip()
+        if saved.startswith("*"):
+            in_table = line == "*filter"
+        elif not in_table:
+            continue
+        elif line.startswith(":"):
             name, policy = line[1:].split()[:2]
             chains.setdefault(name, [])
             accepts = policy == "ACCEPT" if name == base else accepts
@@ -99,15 +94,6 @@ def read_filter(save: str, base: str = INPUT) -> Filter | None:
     if base not in chains:
         return None
     return Filter(base=base, accepts=accepts, chains={name: tuple(rules) for name, rules in chains.items()})
-
-
-def _filter_lines(lines: Iterable[str]) -> Iterable[str]:
-    inside = False
-    for line in lines:
-        if line.startswith("*"):
-            inside = line.strip() == "*filter"
-        elif inside:
-            yield _COUNTERS.sub("", line).strip()
 
 
 def _rule(words: Sequence[str]) -> Rule:
@@ -179,26 +165,18 @@ def _networks(value: str) -> Networks | None:
         return None
 
 
-def _owned(filter_: Filter, chain: str) -> Owned:
-    rules = filter_.chains.get(chain)
-    if rules is None:
-        return Owned(sources=None, there=any(rule.owner == chain for rule in filter_.chains[filter_.base]))
-    sources: list[Network] = []
-    for rule in rules:
-        accepts = rule.verdict is Verdict.ACCEPT and rule.rest is Match.YES
-        if not accepts or not rule.sources or rule.not_from:
-            return Owned(sources=None, there=True)
-        sources += rule.sources
-    return Owned(sources=tuple(sources), there=True)
-
-
 def _settled(filter_: Filter, chain: str, block: int | None, needed: Networks) -> bool:
     """Return whether our rules are as needed: absent, or the needed networks ahead of the block."""
-    owned = _owned(filter_, chain)
-    if not needed or block is None:
-        return not owned.there
     jumps = [index for index, rule in enumerate(filter_.chains[filter_.base]) if rule.owner == chain]
-    return owned.sources == needed and len(jumps) == 1 and jumps[0] < block
+    if not needed or block is None:
+        return chain not in filter_.chains and not jumps
+    rules = filter_.chains.get(chain, ())
+    only_accepts = all(
+        rule.verdict is Verdict.ACCEPT and rule.rest is Match.YES and rule.sources and not rule.not_from
+        for rule in rules
+    )
+    sources = tuple(source for rule in rules for source in rule.sources or ())
+    return only_accepts and sources == needed and len(jumps) == 1 and jumps[0] < block
 
 
 def live_step(
@@ -245,30 +223,28 @@ def file_step(path: str, file: File, chain: str, peers: Sequence[Address]) -> Wr
         return None
     lines = [line for line in file.text.splitlines(keepends=True) if not _is_ours(line, chain)]
     if needed and block is not None:
+        # Ours go ahead of the block, or to the table's end.
         foreign = [rule for rule in filter_.chains[INPUT][:block] if rule.owner != chain]
-        lines = _with_ours(lines, chain, needed, len(foreign))
+        start = next(index for index, line in enumerate(lines) if line.strip() == "*filter")
+        end = next(index for index in range(start, len(lines)) if lines[index].strip() == "COMMIT")
+        inputs = [
+            index
+            for index in range(start, end)
+            if _COUNTERS.sub("", lines[index]).split()[:2] == ["-A", INPUT]
+        ]
+        place = inputs[len(foreign)] if len(foreign) < len(inputs) else end
+        declared = max(index for index in range(start, end) if index == start or lines[index].startswith(":"))
+        rules = [*_chain_lines(chain, needed), f"-A {INPUT} -j {chain}"]
+        lines = [
+            *lines[: declared + 1],
+            f":{chain} - [0:0]\n",
+            *lines[declared + 1 : place],
+            *(f"{rule}\n" for rule in rules),
+            *lines[place:],
+        ]
     return Write(path=path, sha256=file.sha256, text="".join(lines))
 
 
 def _is_ours(line: str, chain: str) -> bool:
     words = _COUNTERS.sub("", line).split()
     return words[:1] == [f":{chain}"] or words[:2] == ["-A", chain] or words == ["-A", INPUT, "-j", chain]
-
-
-def _with_ours(lines: list[str], chain: str, needed: Networks, before: int) -> list[str]:
-    """The lines with ours ahead of INPUT's rule number `before`, or at the table's end."""
-    start = next(index for index, line in enumerate(lines) if line.strip() == "*filter")
-    end = next(index for index in range(start, len(lines)) if lines[index].strip() == "COMMIT")
-    inputs = [
-        index for index in range(start, end) if _COUNTERS.sub("", lines[index]).split()[:2] == ["-A", INPUT]
-    ]
-    place = inputs[before] if before < len(inputs) else end
-    declared = max(index for index in range(start, end) if index == start or lines[index].startswith(":"))
-    rules = [*_chain_lines(chain, needed), f"-A {INPUT} -j {chain}"]
-    return [
-        *lines[: declared + 1],
-        f":{chain} - [0:0]\n",
-        *lines[declared + 1 : place],
-        *(f"{rule}\n" for rule in rules),
-        *lines[place:],
-    ]

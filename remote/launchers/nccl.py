@@ -64,16 +64,14 @@ def variables(facts: Facts, *, master_addr: str, nodes: int) -> dict[str, str]:
         return settings | EFA | (EFA_RDMA if P4D_GPU in _gpu(facts) else {})
     if facts.cloud not in TUNES_ITSELF:
         settings |= SOCKETS
-    return {**settings, **_oci_rdma(facts, interface)} if facts.cloud == "oci" else settings
-
-
-def _oci_rdma(facts: Facts, interface: str) -> dict[str, str]:
-    """OCI's cluster network is a network of its own next to the VCN, which carries no RDMA."""
+    if facts.cloud != "oci":
+        return settings
+    # OCI's cluster network is a network of its own next to the VCN, which carries no RDMA.
     devices = cluster_network(facts, interface)
     if devices:
         tuned = next((values for part, values in OCI_RDMA if part in _gpu(facts)), OTHER_OCI_RDMA)
-        return {**tuned, "NCCL_IB_HCA": "=" + ",".join(device.name for device in devices)}
-    return {"NCCL_IB_DISABLE": "1"} if facts.rdma else {}
+        return {**settings, **tuned, "NCCL_IB_HCA": "=" + ",".join(device.name for device in devices)}
+    return {**settings, "NCCL_IB_DISABLE": "1"} if facts.rdma else settings
 
 
 def cluster_network(facts: Facts, interface: str | None) -> tuple[RdmaDevice, ...]:

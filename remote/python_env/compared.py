@@ -46,13 +46,15 @@ def _other_packages(facts: Mapping[str, Facts]) -> list[Finding]:
         for name, fact in facts.items()
         if fact.packages is not None
     }
-    first = next(iter(held), "")
+    first, reference = next(iter(held.items()), ("", {}))
     findings = []
     for name, packages in held.items():
         differing = [
-            _difference(package, packages.get(package), held[first].get(package))
-            for package in sorted(packages.keys() | held[first].keys())
-            if packages.get(package) != held[first].get(package) and not TOLD_ELSEWHERE.fullmatch(package)
+            f"{package} {packages[package]} ({reference.get(package, 'not')} there)"
+            if package in packages
+            else f"no {package}"
+            for package in sorted(packages.keys() | reference.keys())
+            if packages.get(package) != reference.get(package) and not TOLD_ELSEWHERE.fullmatch(package)
         ]
         if differing:
             findings.append(
@@ -65,9 +67,3 @@ def _other_packages(facts: Mapping[str, Facts]) -> list[Finding]:
                 )
             )
     return findings
-
-
-def _difference(package: str, first: str | None, second: str | None) -> str:
-    if first is None:
-        return f"no {package}"
-    return f"{package} {first} ({second or 'not'} there)"

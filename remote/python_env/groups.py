@@ -39,7 +39,12 @@ def listed_in(path: Path, package: str) -> tuple[Literal["group", "extra"], str]
         ("extra", extras),
         ("group", document.get("dependency-groups", {})),
     ]
-    named = ((kind, name) for kind, table in kinds for name, lines in table.items() if _has(lines, package))
+    named = (
+        (kind, name)
+        for kind, table in kinds
+        for name, lines in table.items()
+        if any(project_of(line) == normal_name(package) for line in lines if isinstance(line, str))
+    )
     return next(named, None)
 
 
@@ -54,7 +59,3 @@ def _requirements(path: Path, name: str, within: Sequence[str]) -> Iterator[str]
             yield line
         elif isinstance(line, Mapping) and "include-group" in line:
             yield from _requirements(path, str(line["include-group"]), (*within, name))
-
-
-def _has(lines: Iterable[Any], package: str) -> bool:
-    return any(project_of(line) == normal_name(package) for line in lines if isinstance(line, str))

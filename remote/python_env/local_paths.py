@@ -15,6 +15,8 @@ _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*(?P<extras>\[[^]]*\])?\s*@\
 _EXTRAS = re.compile(r"(?P<place>.*?)\s*\[(?P<extras>[^][]*)\]")
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _MARKER = re.compile(r"\s;.*$|;\s.*$")
+_PARTS = re.compile(r"[\w.-]+(/[\w.-]+)+/?")
+"""A path of several parts, unlike any requirement."""
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 _PLACES = (".", "/", "~", "file:")
 """How a place of this computer begins. A bare name is a package's, unless it is said to be editable."""
@@ -73,16 +75,13 @@ def _place_of(line: str) -> tuple[str, tuple[str, ...]] | None:
         return None
     if (within := _EXTRAS.fullmatch(text)) is not None:
         text, extras = within["place"], within["extras"]
-    if not (editable or named or text.startswith(_PLACES) or text.endswith(_ARCHIVES) or _is_path(text)):
+    if not (
+        editable or named or text.startswith(_PLACES) or text.endswith(_ARCHIVES) or _PARTS.fullmatch(text)
+    ):
         return None
     if text.startswith("file:"):
         text = unquote(urlsplit(text).path)
     return text, tuple(extra.strip() for extra in extras.split(",") if extra.strip())
-
-
-def _is_path(text: str) -> bool:
-    """Return whether the text is a path of several parts, unlike any requirement."""
-    return re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?", text) is not None
 
 
 def with_includes(path: Path, root: Path) -> tuple[Path, dict[str, str]]:

@@ -96,21 +96,20 @@ class Requirements:
     @property
     def named(self) -> list[str]:
         """The requirements themselves, one by one, without logins; of a lock all that it has from an index."""
-        return list(map(without_logins, self._listed()))
-
-    def _listed(self) -> list[str]:
         texts = dict(self.files)
         if self.kind == "requirements":
-            return [*(line for _, text in self.files for line in _requirements_in(text)), *self.always]
-        if self.kind == "project":
+            lines = [*(line for _, text in self.files for line in _requirements_in(text)), *self.always]
+        elif self.kind == "project":
             document = parse_toml(texts["pyproject.toml"])
-            return [*document.get("project", {}).get("dependencies", ()), *self.always]
-        locked = parse_toml(texts["uv.lock"]).get("package", ()) if self.kind == "lock" else ()
-        return [
-            f"{package['name']}=={package['version']}"
-            for package in locked
-            if "registry" in package.get("source", {})
-        ]
+            lines = [*document.get("project", {}).get("dependencies", ()), *self.always]
+        else:
+            locked = parse_toml(texts["uv.lock"]).get("package", ()) if self.kind == "lock" else ()
+            lines = [
+                f"{package['name']}=={package['version']}"
+                for package in locked
+                if "registry" in package.get("source", {})
+            ]
+        return list(map(without_logins, lines))
 
     @property
     def is_locked(self) -> bool:

@@ -1,6 +1,6 @@
 """Projects that belong together, as uv and Poetry have it: a workspace's members, and sources that are folders."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -29,26 +29,23 @@ def local_sources(folder: Path, root: Path) -> dict[str, Path]:
     sources: dict[str, Path] = {}
     ahead = [folder]
     while ahead:
-        for name, place in _sources(ahead.pop(), root):
+        project = ahead.pop()
+        tool = read_toml(project / "pyproject.toml").get("tool", {})
+        listed = {**tool.get("poetry", {}).get("dependencies", {}), **tool.get("uv", {}).get("sources", {})}
+        workspace = workspace_above(project, root)
+        for name, source in listed.items():
+            if not isinstance(source, Mapping):
+                continue
+            if "path" in source:
+                place = (project / source["path"]).resolve()
+            elif source.get("workspace") and workspace is not None:
+                place = _members(workspace).get(normal_name(name), workspace / name)
+            else:
+                continue
             if name not in sources and place != folder:
                 sources[name] = place
                 ahead.append(place)
     return sources
-
-
-def _sources(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
-    document = read_toml(folder / "pyproject.toml")
-    tool = document.get("tool", {})
-    sources = {**tool.get("poetry", {}).get("dependencies", {}), **tool.get("uv", {}).get("sources", {})}
-    workspace = workspace_above(folder, root)
-    for name, source in sources.items():
-        if not isinstance(source, Mapping):
-            continue
-        if "path" in source:
-            yield name, (folder / source["path"]).resolve()
-        elif source.get("workspace") and workspace is not None:
-            members = _members(workspace)
-            yield name, members.get(normal_name(name), workspace / name)
 
 
 def _members(workspace: Path) -> dict[str, Path]:
