@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 VERSION_S = 30.0
 IO_TIMEOUT_S = 60
@@ -115,12 +115,15 @@ def bring(target: Target, folder: Path, paths: Sequence[str], on_bytes: Callable
         ) as process:
             assert process.stdout is not None
             try:
-                while output := _next_output(process.stdout, SILENCE_S):
+                # ssh may wait for an agent, or for a name.
+                while heard := select.select([process.stdout], [], [], SILENCE_S)[0]:
+                    if not (output := process.stdout.read(4096)):
+                        break
                     if sent := sent_bytes(output):
                         on_bytes(sent)
-            except TimeoutError as error:
-                process.kill()
-                return str(error)
+                if not heard:
+                    process.kill()
+                    return f"nothing was heard of it for {SILENCE_S:.0f} s"
             except BaseException:
                 process.kill()
                 raise
@@ -130,13 +133,6 @@ def bring(target: Target, folder: Path, paths: Sequence[str], on_bytes: Callable
         lines = errors.read().decode(errors="replace").splitlines()
     # The reason comes first, often ssh's own, and then rsync's message about it.
     return next((line.strip() for line in lines if line.strip()), f"exit status {process.returncode}")
-
-
-def _next_output(stream: IO[bytes], silence_s: float) -> bytes:
-    """Return the next output. Raises TimeoutError: ssh may wait for an agent, or for a name."""
-    if not select.select([stream], [], [], silence_s)[0]:
-        raise TimeoutError(f"nothing was heard of it for {silence_s:.0f} s")
-    return stream.read(4096)
 
 
 def sent_bytes(output: bytes) -> int:

@@ -91,32 +91,29 @@ class Mirror:
                 self._thread = None
             return job
 
-    def _try(self, node: Node, checkpoints: Checkpoints) -> None:
+    def _try(self, node: Node, newest: Checkpoints) -> None:
+        """Bring the set and put it in place, or note why not."""
         passing = self._incoming / ".mirror"
         shutil.rmtree(passing, ignore_errors=True)
         try:
-            self._bring(node, checkpoints, passing)
+            intake = _Abandonable(passing, self._check)
+            # Of a script's, the first node does not know what ranks of others have written.
+            nodes = chain([node], self._other_nodes() if newest.lacks or not self._run.built_in else ())
+            checkpoints.bring_together(nodes, self._run, intake, newest=True, window_bytes=WINDOW_BYTES)
+            # The node reads its files before it sends them. A script's files may be written at that time.
+            torn = not self._run.built_in and checkpoints.on_node(node, [self._run])[0].found != newest
+            if torn or checkpoints.in_folder(passing, self._run) is None:
+                raise BadAnswer(f"{node.name}: they changed while they were brought.")
+            with self._lock:
+                self._check()
+                keep_checkpoints(self._folder, passing, final=False)
+            self._newest = newest
         except _Closed:
             pass
         except (RemoteError, InventoryError, OSError) as error:
             self._note("failed", not_brought(node.name, error))
         finally:
             shutil.rmtree(passing, ignore_errors=True)
-
-    def _bring(self, node: Node, newest: Checkpoints, passing: Path) -> None:
-        """Bring the set and put it in place. Raises _Closed; for a set that is not whole or has no place, others."""
-        intake = _Abandonable(passing, self._check)
-        # Of a script's, the first node does not know what ranks of others have written.
-        nodes = chain([node], self._other_nodes() if newest.lacks or not self._run.built_in else ())
-        checkpoints.bring_together(nodes, self._run, intake, newest=True, window_bytes=WINDOW_BYTES)
-        # The node reads its files before it sends them. A script's files may be written at that time.
-        torn = not self._run.built_in and checkpoints.on_node(node, [self._run])[0].found != newest
-        if torn or checkpoints.in_folder(passing, self._run) is None:
-            raise BadAnswer(f"{node.name}: they changed while they were brought.")
-        with self._lock:
-            self._check()
-            keep_checkpoints(self._folder, passing, final=False)
-        self._newest = newest
 
     def _check(self) -> None:
         if self._closed:

@@ -1,6 +1,6 @@
 """The queue on a cluster's first node: add entries, change their order, and learn how they ended."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -115,35 +115,27 @@ def change(node: Node, action: Action, entries: Sequence[str] = (), place: str =
 def _ask(node: Node, command: str, request: Mapping[str, Any]) -> Queue:
     """Send a request and return the entries of the answer."""
     entries: list[QueueEntry] = []
-    for header in _frames(node, command, request):
-        if header.get("t") == frames.ENTRY:
-            with reading(node.name, "an entry of its queue"):
-                entries.append(_entry(header["entry"]))
-        elif header.get("t") == frames.DONE:
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            return Queue(
-                entries=tuple(entries),
-                paused=header.get("paused") is True,
-                as_of=now,
-                restarts=header.get("restarts"),
-                restarted=header.get("restarted") is True,
-            )
-    raise BadAnswer(f"{node.name}: its queue was not sent to the end.")
-
-
-def _frames(node: Node, command: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     body = {"node": node.name, **request}
     with node.stream(command, body, timeout_s=ANSWER_S, bounds=Bounds(total_s=ANSWER_S, grows=True)) as talk:
         for header, _ in talk.frames():
-            yield header
+            if header.get("t") == frames.ENTRY:
+                with reading(node.name, "an entry of its queue"):
+                    entries.append(_entry(header["entry"]))
+            elif header.get("t") == frames.DONE:
+                return Queue(
+                    entries=tuple(entries),
+                    paused=header.get("paused") is True,
+                    as_of=datetime.now(UTC).isoformat(timespec="seconds"),
+                    restarts=header.get("restarts"),
+                    restarted=header.get("restarted") is True,
+                )
+    raise BadAnswer(f"{node.name}: its queue was not sent to the end.")
 
 
 def _entry(document: Mapping[str, Any]) -> QueueEntry:
     known = {each.name for each in fields(QueueEntry)}
     values = {key: value for key, value in document.items() if key in known}
-    values |= {key: _time(values[key]) for key in _TIMES if values.get(key) is not None}
+    for key in _TIMES:
+        if values.get(key) is not None:
+            values[key] = datetime.fromtimestamp(float(values[key]), UTC).isoformat(timespec="milliseconds")
     return from_json(QueueEntry, values, "an entry of the queue")
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(float(seconds), UTC).isoformat(timespec="milliseconds")

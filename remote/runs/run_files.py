@@ -266,7 +266,12 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode], incoming: Path)
     A name that two nodes brought with different content is kept from the node of lower rank; the other's is
     put under `artifacts/<node's name>/`, or `<node's name>-2` where that is taken.
     """
-    brought = {node.name: _artifacts_of(incoming, node) for node in nodes}
+    brought: dict[str, dict[Path, Path]] = {}
+    for node in nodes:
+        top = incoming / node.name / constants.ARTIFACTS
+        brought[node.name] = {
+            file.relative_to(top): file for file in sorted(top.rglob("*")) if file.is_file()
+        }
     names = {name for files in brought.values() for name in files}
     for node in sorted(nodes, key=lambda node: node.rank):
         for name, file in brought[node.name].items():
@@ -277,12 +282,6 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode], incoming: Path)
         pid = left.name.split("-")[1]
         if left == incoming or (pid.isdecimal() and not psutil.pid_exists(int(pid))):
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _artifacts_of(incoming: Path, node: RunNode) -> dict[Path, Path]:
-    """Return the path relative to the artifacts → file, of one node."""
-    folder = incoming / node.name / constants.ARTIFACTS
-    return {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def _place_of(artifacts: Path, node: str, name: Path, file: Path, occupied: Collection[Path]) -> Path:
@@ -402,22 +401,22 @@ def read_files(paths: Mapping[int, Path], *, cpu_s: float = READ_CPU_S) -> dict[
     dumps = {}
     left = {rank: path for rank, path in paths.items() if path.exists()}
     while left:
-        lines = _read(list(left.values()), cpu_s)
+        # A process reads one file after the other, until one takes it too long.
+        command = [sys.executable, "-I", flight_recorder.__file__, str(cpu_s), *map(str, left.values())]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=READ_S * len(left),
+                check=False,
+            ).stdout
+        except subprocess.TimeoutExpired as error:
+            done = error.stdout or b""
+        lines = done.split(b"\n")[:-1]
         for rank, line in zip(left, lines, strict=False):
             if (entries := json.loads(line)) is not None:
                 dumps[rank] = entries
         # The reader ended at the file after its last output.
         left = dict(list(left.items())[len(lines) + 1 :])
     return dumps
-
-
-def _read(paths: list[Path], cpu_s: float) -> list[bytes]:
-    """The lines of a process that reads files one after the other, until one takes it too long."""
-    command = [sys.executable, "-I", flight_recorder.__file__, str(cpu_s), *map(str, paths)]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=READ_S * len(paths), check=False
-        ).stdout
-    except subprocess.TimeoutExpired as error:
-        done = error.stdout or b""
-    return done.split(b"\n")[:-1]

@@ -284,24 +284,19 @@ class Conversation:
         command's own sentence, BadAnswer where something else speaks, or more than the bounds allow.
         """
         with self._named_errors():
-            self._count_lines()
+            if not self._counted:
+                login_shell.read_greeting(self._reader, self._greeting, self._node.name)
+                if self._greeting.ready:
+                    count = self._reader.readline(frames.CHUNK_BYTES).strip()
+                    self._counted = True
+                    if count.isdigit():
+                        # If all lines were left, later commands need not wait for the greeting.
+                        self._node.takes_lines &= int(count) < DECOY_COUNT
             for frame in frames.decode(self._reader.readline, self._reader.read):
                 self._node.answered = True
                 yield frame
                 self._stream.next_frame()
         self._fail_if_it_ended(wait=True)
-
-    def _count_lines(self) -> None:
-        """Read the greeting to its end."""
-        if self._counted:
-            return
-        login_shell.read_greeting(self._reader, self._greeting, self._node.name)
-        if self._greeting.ready:
-            count = self._reader.readline(frames.CHUNK_BYTES).strip()
-            self._counted = True
-            if count.isdigit():
-                # If all lines were left, later commands need not wait for the greeting.
-                self._node.takes_lines &= int(count) < DECOY_COUNT
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:

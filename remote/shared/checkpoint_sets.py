@@ -35,7 +35,10 @@ def sets_in(paths: Iterable[str]) -> Dict[str, List[str]]:
         *folders, name = path.split("/")
         divided = [at for at, folder in enumerate(folders) if _PART_FOLDER.fullmatch(folder)]
         if _PART.fullmatch(name) or divided:
-            roots.add(_root(folders[: divided[0]] if divided else folders))
+            # The folder of a whole step, else the one in which the part lies.
+            above = folders[: divided[0]] if divided else folders
+            steps = [at for at, folder in enumerate(above) if _STEP.fullmatch(folder)]
+            roots.add("/".join(above[: steps[0] + 1] if steps else above) or ".")
     sets: Dict[str, List[str]] = {}
     for path in paths:
         above = [str(folder) for folder in PurePosixPath(path).parents if str(folder) in roots]
@@ -44,12 +47,6 @@ def sets_in(paths: Iterable[str]) -> Dict[str, List[str]]:
         elif len(above) > 1:
             sets.setdefault(above[-2], []).append(path)
     return sets
-
-
-def _root(folders: List[str]) -> str:
-    """Return the folder of a whole step, else the one in which the part lies."""
-    steps = [at for at, folder in enumerate(folders) if _STEP.fullmatch(folder)]
-    return "/".join(folders[: steps[0] + 1] if steps else folders) or "."
 
 
 def named_parts(metadata: Path) -> List[str]:

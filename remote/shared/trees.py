@@ -97,7 +97,9 @@ def remove_tree(root: Path, heartbeat: Optional[Callable[[], None]] = None) -> T
         folder = pending.pop()
         try:
             os.chmod(folder, 0o700)
-            for entry in _entries(folder):
+            with os.scandir(folder) as listing:
+                entries = list(listing)
+            for entry in entries:
                 if heartbeat is not None:
                     heartbeat()
                 try:
@@ -136,11 +138,6 @@ def remove_tree(root: Path, heartbeat: Optional[Callable[[], None]] = None) -> T
 def is_mounted(path: str) -> str:
     """Say that a folder can't be removed as it is another disk's."""
     return f"{os.path.basename(path)}: something else is mounted there"
-
-
-def _entries(folder: str) -> "Iterator[os.DirEntry[str]]":
-    with os.scandir(folder) as entries:
-        yield from list(entries)
 
 
 def unlink(path: str) -> int:

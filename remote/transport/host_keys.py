@@ -44,7 +44,9 @@ def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine
         text, host, files = user_knowledge(machine, files)
     else:
         text = read(files)
-    key = machine.host_key or key_to_pin(text, host) or (_ask(machine) if accept_new else None)
+    key = machine.host_key or key_to_pin(text, host)
+    if not key and accept_new:
+        key = retry_hang_ups(lambda: _ask(machine), deadline_s=ASK_S)
     where = ", ".join(str(path) for path in files)
     if key is None:
         raise HostKeyRejected(
@@ -62,12 +64,7 @@ def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine
 
 
 def _ask(machine: Machine) -> str:
-    """Return the key that the host shows now. A server that hangs up before its banner is tried again."""
-    return retry_hang_ups(lambda: _ask_once(machine), deadline_s=ASK_S)
-
-
-def _ask_once(machine: Machine) -> str:
-    """Ask once, as `_ask` does. Raises HungUp, too."""
+    """Return the key that the host shows now. Raises HungUp, too."""
     import paramiko
 
     from remote.transport.proxy_command import failure_of

@@ -60,7 +60,21 @@ class ProxyStream(WatchedStream):
         super().__init__()
         self._where = f"{name}: ProxyCommand `{without_secrets(command)}`"
         try:
-            self._start(command)
+            # Nothing stays open after an error.
+            with ExitStack() as opened:
+                self._socket, theirs = socket.socketpair()
+                opened.callback(self._socket.close)
+                with theirs:
+                    self._stderr = opened.enter_context(tempfile.TemporaryFile())
+                    # In a session of its own: Ctrl-C here ends no connection, and its children end with it.
+                    self._process = subprocess.Popen(
+                        ["/bin/sh", "-c", f"exec {command}"],
+                        stdin=theirs.fileno(),
+                        stdout=theirs.fileno(),
+                        stderr=self._stderr,
+                        start_new_session=True,
+                    )
+                opened.pop_all()
         except OSError as error:
             raise Unreachable(
                 f"{self._where} can't be started: {error.strerror}. This computer may have too many open files or "
@@ -71,23 +85,6 @@ class ProxyStream(WatchedStream):
         self.answered = False
         """Whether anything has come."""
         self._failure: Unreachable | None = None
-
-    def _start(self, command: str) -> None:
-        """Start the program. Raises OSError, and leaves nothing open then."""
-        with ExitStack() as opened:
-            self._socket, theirs = socket.socketpair()
-            opened.callback(self._socket.close)
-            with theirs:
-                self._stderr = opened.enter_context(tempfile.TemporaryFile())
-                # In a session of its own: Ctrl-C here ends no connection, and its children end with it.
-                self._process = subprocess.Popen(
-                    ["/bin/sh", "-c", f"exec {command}"],
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=self._stderr,
-                    start_new_session=True,
-                )
-            opened.pop_all()
 
     def settimeout(self, timeout_s: float | None) -> None:
         """Set how long to wait for data."""

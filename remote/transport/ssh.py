@@ -53,8 +53,27 @@ class SshTransport:
             raise self._lost(error) from error
 
     def _exec(self, command: str, window_bytes: int | None) -> paramiko.Channel:
+        """Have the server run a command. Raises TimeoutError if it does not say that it does: paramiko would wait."""
         channel = self._transport().open_session(window_size=window_bytes, timeout=OPEN_TIMEOUT_S)
-        _exec(channel, command)
+        given_up = Event()
+
+        def give_up() -> None:
+            given_up.set()
+            with suppress(OSError, EOFError):
+                channel.close()
+
+        late = clocks.Timer(OPEN_TIMEOUT_S, give_up)
+        late.daemon = True
+        late.start()
+        try:
+            channel.exec_command(command.encode())
+        except Exception:
+            if not given_up.is_set():
+                raise
+        finally:
+            late.cancel()
+        if given_up.is_set():  # perhaps only after the server has taken the command
+            raise TimeoutError(f"the command was not taken within {OPEN_TIMEOUT_S:.0f} s")
         return channel
 
     def connect_port(self, port: int, host: str = LOOPBACK) -> "SshStream":
@@ -139,26 +158,3 @@ def _as_oserror() -> Iterator[None]:
         yield
     except (EOFError, paramiko.SSHException) as error:
         raise ConnectionResetError(f"the connection is closed: {error}") from error
-
-
-def _exec(channel: paramiko.Channel, command: str) -> None:
-    """Have the server run a command. Raises TimeoutError where it does not say that it does: paramiko would wait."""
-    given_up = Event()
-
-    def give_up() -> None:
-        given_up.set()
-        with suppress(OSError, EOFError):
-            channel.close()
-
-    late = clocks.Timer(OPEN_TIMEOUT_S, give_up)
-    late.daemon = True
-    late.start()
-    try:
-        channel.exec_command(command.encode())
-    except Exception:
-        if not given_up.is_set():
-            raise
-    finally:
-        late.cancel()
-    if given_up.is_set():  # perhaps only after the server has taken the command
-        raise TimeoutError(f"the command was not taken within {OPEN_TIMEOUT_S:.0f} s")

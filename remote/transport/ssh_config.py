@@ -25,7 +25,17 @@ def render(machines: Sequence[Machine], known_hosts: Path) -> str:
     """
     bastions = {read_bastion(machine.bastion).host for machine in machines if machine.bastion}
     blocks = [_host(machine, known_hosts) for machine in machines if machine.has_ssh]
-    return "\n".join(blocks + [_bastion(host) for host in sorted(bastions)])
+    for host in sorted(bastions):
+        # As in gpuctl's own connections, its host key has to be known.
+        files = " ".join(f'"{_escaped(path.expanduser())}"' for path in USER_FILES)
+        lines = [
+            f"Host {host}",
+            "    StrictHostKeyChecking yes",
+            f'    Include "{_escaped(CONFIG.expanduser())}"',
+            f"    UserKnownHostsFile {files}",
+        ]
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
 
 
 def _host(machine: Machine, known_hosts: Path) -> str:
@@ -50,33 +60,15 @@ def _host(machine: Machine, known_hosts: Path) -> str:
         # The cluster's own key is in its folder, without a passphrase; the user's may be in their agent alone.
         lines += ["    IdentityAgent none"] * (machine.key_file.parent == known_hosts.parent)
     else:
-        lines += _user_keys(machine)
-    return "\n".join(lines) + "\n"
-
-
-def _user_keys(machine: Machine) -> list[str]:
-    """The user's settings about keys, which ssh does not read where it is given a file with -F."""
-    settings = read_settings(machine.ssh_alias or machine.host, user=machine.user, port=machine.port)
-    lines = [f'    IdentityFile "{_escaped(path)}"' for path in settings.key_files if settings.names_keys]
-    lines += [f'    CertificateFile "{_escaped(path)}"' for path in settings.certificates]
-    lines += ["    IdentitiesOnly yes"] * settings.only_these_keys
-    if settings.agent != os.environ.get("SSH_AUTH_SOCK", ""):
-        lines.append(f'    IdentityAgent "{_escaped(Path(settings.agent or "none"))}"')
-    return lines
-
-
-def _bastion(host: str) -> str:
-    """The user's settings for a bastion, which ssh does not read where it is given a file with -F.
-
-    As in gpuctl's own connections, its host key has to be known.
-    """
-    files = " ".join(f'"{_escaped(path.expanduser())}"' for path in USER_FILES)
-    lines = [
-        f"Host {host}",
-        "    StrictHostKeyChecking yes",
-        f'    Include "{_escaped(CONFIG.expanduser())}"',
-        f"    UserKnownHostsFile {files}",
-    ]
+        # The user's settings about keys, which ssh does not read if it is given a file with -F.
+        settings = read_settings(machine.ssh_alias or machine.host, user=machine.user, port=machine.port)
+        lines += [
+            f'    IdentityFile "{_escaped(path)}"' for path in settings.key_files if settings.names_keys
+        ]
+        lines += [f'    CertificateFile "{_escaped(path)}"' for path in settings.certificates]
+        lines += ["    IdentitiesOnly yes"] * settings.only_these_keys
+        if settings.agent != os.environ.get("SSH_AUTH_SOCK", ""):
+            lines.append(f'    IdentityAgent "{_escaped(Path(settings.agent or "none"))}"')
     return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Lock
 
 import paramiko
@@ -264,14 +263,11 @@ def _trusted_keys(way: SshSettings, where: str) -> Mapping[str, paramiko.PKey]:
     port = [] if way.port == 22 else ["-p", str(way.port)]
     connect = shlex.join(["ssh", *port, f"{way.user}@{way.host}"])
     scan = shlex.join(["ssh-keyscan", *port, way.host])
+    # A shell expands a leading ~, unless it is quoted.
+    file = str(files[0])
+    quoted = "~/" + shlex.quote(file[2:]) if file.startswith("~/") else shlex.quote(file)
     raise HostKeyRejected(
         f"{where}: no host key of {name} is known ({', '.join(map(str, files))}), and gpuctl takes none on trust. "
         f"Nothing was sent. Connect once by hand and compare the fingerprint: {connect} "
-        f"(or, on a network that you trust: {scan} >> {_shell_path(files[0])})"
+        f"(or, on a network that you trust: {scan} >> {quoted})"
     )
-
-
-def _shell_path(path: Path) -> str:
-    """A path as a shell takes it, which expands a leading ~."""
-    text = str(path)
-    return "~/" + shlex.quote(text[2:]) if text.startswith("~/") else shlex.quote(text)
