@@ -181,7 +181,13 @@ def apply(steps: List[Dict[str, Any]]) -> Dict[str, Any]:
         _take(lock.fileno())
         for step in steps:
             if "path" in step:
-                _check_unchanged(step["path"], step["sha256"])
+                with open(step["path"], "rb") as file:
+                    if hashlib.sha256(file.read()).hexdigest() != step["sha256"]:
+                        sentence = (
+                            "{} was changed by something else in the meantime; nothing was done: "
+                            "run the command again"
+                        )
+                        raise ValueError(sentence.format(step["path"]))
         for step in steps:
             if "path" in step:
                 _replace(step["path"], step["text"].encode("utf-8", "surrogateescape"))
@@ -207,16 +213,6 @@ def _take(lock: int) -> None:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _check_unchanged(path: str, sha256: str) -> None:
-    with open(path, "rb") as file:
-        if hashlib.sha256(file.read()).hexdigest() != sha256:
-            raise ValueError(
-                "{} was changed by something else in the meantime; nothing was done: run the command again".format(
-                    path
-                )
-            )
 
 
 def _replace(path: str, content: bytes) -> None:

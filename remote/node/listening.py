@@ -43,16 +43,12 @@ def parse(table: str) -> List[Tuple[str, int, str]]:
         words = line.split()
         if len(words) > 9 and words[3] == LISTEN:
             address, _, port = words[1].partition(":")
-            entries.append((_address(address), int(port, 16), words[9]))
+            # The kernel prints addresses as 32-bit words in the machine's own byte order.
+            parts = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
+            packed = struct.pack("={}I".format(len(parts)), *parts)
+            family = socket.AF_INET if len(parts) == 1 else socket.AF_INET6
+            entries.append((socket.inet_ntop(family, packed), int(port, 16), words[9]))
     return entries
-
-
-def _address(text: str) -> str:
-    """The kernel prints addresses as 32-bit words in the machine's own byte order."""
-    words = struct.pack(
-        "={}I".format(len(text) // 8), *(int(text[at : at + 8], 16) for at in range(0, len(text), 8))
-    )
-    return socket.inet_ntop(socket.AF_INET if len(words) == 4 else socket.AF_INET6, words)
 
 
 def socket_holders(proc: Path = PROC) -> Dict[str, int]:

@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import AbstractSet, Any, BinaryIO, Dict, List, Optional, Sequence
+from typing import Any, BinaryIO, Dict, List, Optional, Sequence
 
 from remote.node import firewall, process, run_state
 from remote.node.gpu import gpus
@@ -206,18 +206,14 @@ def rdma_devices(infiniband: Path = INFINIBAND) -> List[Dict[str, Any]]:
     except OSError:
         return []
     addressed = {interface for interface, _ in ipv4_addresses()} if names else set()
-    return [_device(infiniband / name, addressed) for name in names]
-
-
-def _device(path: Path, addressed: AbstractSet[str]) -> Dict[str, Any]:
-    try:
-        interfaces = sorted(entry.name for entry in (path / "device" / "net").iterdir())
-    except OSError:
-        interfaces = []  # EFA has no network interface
-    driver = os.path.basename(os.path.realpath(str(path / "device" / "driver")))
-    return {
-        "name": path.name,
-        "driver": driver,
-        "interfaces": interfaces,
-        "addressed": not addressed.isdisjoint(interfaces),
-    }
+    devices = []
+    for name in names:
+        path = infiniband / name / "device"
+        try:
+            interfaces = sorted(entry.name for entry in (path / "net").iterdir())
+        except OSError:
+            interfaces = []  # EFA has no network interface
+        driver = os.path.basename(os.path.realpath(str(path / "driver")))
+        known = not addressed.isdisjoint(interfaces)
+        devices.append({"name": name, "driver": driver, "interfaces": interfaces, "addressed": known})
+    return devices

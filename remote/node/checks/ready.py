@@ -23,21 +23,18 @@ def command_ready(request: Dict[str, Any], output: BinaryIO) -> None:
     if program is None:
         frames.write(output, {"t": frames.READY, "cloud_init": "absent", "complaints": []})
         return
-    state = _wait(program, float(request["deadline_s"]), output)
-    frames.write(output, {"t": frames.READY, "cloud_init": state, "complaints": complaints(RESULT)})
-
-
-def _wait(program: str, deadline_s: float, output: BinaryIO) -> str:
-    limit = time.monotonic() + deadline_s
+    state = "running"
+    limit = time.monotonic() + float(request["deadline_s"])
     while time.monotonic() < limit:
         code = _status(program, limit, output)
         if code is None:
             break
         if code >= 0:
-            return EXITS.get(code, "unknown")
+            state = EXITS.get(code, "unknown")
+            break
         # A signal ended it, as it ends all processes when the machine goes down: cloud-init's state stays unknown.
         time.sleep(AGAIN_S)
-    return "running"
+    frames.write(output, {"t": frames.READY, "cloud_init": state, "complaints": complaints(RESULT)})
 
 
 def _status(program: str, limit: float, output: BinaryIO) -> Optional[int]:

@@ -135,6 +135,7 @@ def _name(text: str) -> str:
 def _own_commands() -> None:
     """Give the environment the commands of the packages below, which would start the interpreter below."""
     folder = os.path.join(sys.prefix, "bin")
+    python = '"' + re.sub(r'(["$`\\])', r"\\\1", sys.executable) + '"'
     for package in metadata.distributions():
         for entry in package.entry_points:
             path = os.path.join(folder, entry.name)
@@ -144,14 +145,8 @@ def _own_commands() -> None:
                 continue
             first = attr.partition(".")[0]
             with open(path, "w") as file:
-                file.write(
-                    COMMAND.format(python=_quoted(sys.executable), module=module, first=first, attr=attr)
-                )
+                file.write(COMMAND.format(python=python, module=module, first=first, attr=attr))
             os.chmod(path, 0o700)
-
-
-def _quoted(text: str) -> str:
-    return '"' + re.sub(r'(["$`\\])', r"\\\1", text) + '"'
 
 
 if __name__ == "__main__":

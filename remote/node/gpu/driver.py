@@ -10,7 +10,7 @@ import re
 import signal
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Optional
+from typing import Any, BinaryIO, Dict, List
 
 from remote.node import process
 from remote.node.gpu import apt, driver_packages, gpus
@@ -66,16 +66,6 @@ def _goes_on(status: Dict[str, Any]) -> bool:
     )
 
 
-def _result(status: Dict[str, Any], attempt: str) -> Optional[Dict[str, Any]]:
-    """Return the outcome of this `attempt`, or of another one in this boot.
-
-    A status of an earlier boot, or of a machine of the same name, does not count.
-    """
-    is_current = status.get("attempt") == attempt or status.get("boot_id") == process.boot_id()
-    result = status.get("result") if is_current else None
-    return result if isinstance(result, dict) else None
-
-
 def _follow(output: BinaryIO, attempt: str, limit_s: float) -> None:
     """Report the status file until a result is in it, at most `limit_s`."""
     limit, beat = time.monotonic() + limit_s, 0.0
@@ -84,7 +74,10 @@ def _follow(output: BinaryIO, attempt: str, limit_s: float) -> None:
         # In this order: what ends in between has written its result before.
         in_progress = _goes_on(read_json(STATUS))
         status = read_json(STATUS)
-        result = _result(status, attempt)
+        # A status of an earlier boot, or of a machine of the same name, does not count.
+        is_current = status.get("attempt") == attempt or status.get("boot_id") == process.boot_id()
+        recorded = status.get("result") if is_current else None
+        result = recorded if isinstance(recorded, dict) else None
         if result is None and not in_progress:
             result = {"state": "failed", "reason": "died", "facts": {"phase": status.get("phase", "")}}
         if result is None and time.monotonic() > limit:

@@ -6,6 +6,7 @@ may also wait for a rank that never comes. A report is no hang yet: the comparis
 script says nothing by its metrics, torch's flight recorder is asked, now and then.
 """
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -167,7 +168,9 @@ class Watch:
             pulses = [self._take_pulse(rank, now) for rank in ranks]
             steps = any(pulses)
         if logs or steps:
-            self._forget()
+            # The run makes progress: its report is withdrawn.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(str(self._run_dir / constants.HANG_REPORT))
         if self._progress.is_due(now):
             report = {
                 "silent_s": self._progress.silent_s(now),
@@ -216,10 +219,3 @@ class Watch:
                 return file.read(FIRST_BYTES).count(b"\n") > FIRST_LINES
         except FileNotFoundError:
             return False
-
-    def _forget(self) -> None:
-        """Withdraw the report: the run makes progress."""
-        try:
-            os.unlink(str(self._run_dir / constants.HANG_REPORT))
-        except FileNotFoundError:
-            return

@@ -1,7 +1,7 @@
 """The notice that a queue is empty, sent once by the first node."""
 
 import time
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, Mapping, Sequence
 
 from remote.node import process
 from remote.node.notify import spool
@@ -32,7 +32,8 @@ def empty(cluster: str, ended: Sequence[Mapping[str, Any]], now: float) -> Notic
     ]
     if len(failed) > FAILED_SHOWN:
         lines.append("and {} more".format(len(failed) - FAILED_SHOWN))
-    best = _best(ended)
+    rated = [entry for entry in ended if entry["state"] == "succeeded" and entry.get("loss") is not None]
+    best = min(rated, key=lambda entry: float(entry["loss"])) if len(rated) > 1 else None
     if best:
         lines.append("best: loss {:.4g}, {} ({})".format(best["loss"], _label(best, ended), best["run"]))
     sweeps = {entry["tags"].get("sweep") for entry in ended}
@@ -53,12 +54,6 @@ def empty(cluster: str, ended: Sequence[Mapping[str, Any]], now: float) -> Notic
             "next": command,
         },
     )
-
-
-def _best(ended: Sequence[Mapping[str, Any]]) -> Optional[Mapping[str, Any]]:
-    """Return the entry with the lowest last loss. `None`: fewer than two that succeeded have one."""
-    rated = [entry for entry in ended if entry["state"] == "succeeded" and entry.get("loss") is not None]
-    return min(rated, key=lambda entry: float(entry["loss"])) if len(rated) > 1 else None
 
 
 def _label(entry: Mapping[str, Any], ended: Sequence[Mapping[str, Any]]) -> str:

@@ -68,7 +68,9 @@ def post(
     folder = NODE_HOME / NOTICES
     with contextlib.suppress(OSError):  # a full disk
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _forget_old(folder)
+        for path in folder.glob("evt_*.json"):
+            if time.time() - path.stat().st_mtime > KEPT_S:
+                path.unlink()
     threads = [
         threading.Thread(target=_post_to, args=(folder, notice, parse(text), settings, about, pauses_s))
         for text in targets
@@ -126,8 +128,18 @@ def undelivered(about: Optional[str] = None) -> List[Dict[str, Any]]:
     records = []
     for path in (NODE_HOME / NOTICES).glob("evt_*.json"):
         record = read_json(path)
-        if not record and about is None:
-            records.append(_unwritten(path))
+        if not record and about is None:  # it could not be written, on a full disk
+            unwritten = {
+                "id": path.name.partition("-")[0],
+                "type": "of an event",
+                "about": "this node",
+                "target": "a target",
+                "at": path.stat().st_mtime,
+                "state": FAILED,
+                "detail": "its record could not be written, so it is not known whether it arrived",
+                "next_at": None,
+            }
+            records.append(unwritten)
         if not record or record["state"] == DELIVERED or about not in (None, record["about"]):
             continue
         if record["state"] != FAILED and not process.alive(record["pid"], record["birth"]):
@@ -135,20 +147,6 @@ def undelivered(about: Optional[str] = None) -> List[Dict[str, Any]]:
             record.update(state=FAILED, next_at=None, detail=detail)
         records.append(record)
     return sorted(records, key=lambda record: float(record["at"]))
-
-
-def _unwritten(path: Path) -> Dict[str, Any]:
-    """Return a record in place of one that could not be written, on a full disk."""
-    return {
-        "id": path.name.partition("-")[0],
-        "type": "of an event",
-        "about": "this node",
-        "target": "a target",
-        "at": path.stat().st_mtime,
-        "state": FAILED,
-        "detail": "its record could not be written, so it is not known whether it arrived",
-        "next_at": None,
-    }
 
 
 def wait_for_first_attempts(notice_id: str, timeout_s: float) -> None:
@@ -164,9 +162,3 @@ def wait_for_first_attempts(notice_id: str, timeout_s: float) -> None:
 def command_notices(request: Dict[str, Any], output: BinaryIO) -> None:
     """Answer `notices` with the notices that are not delivered."""
     frames.write(output, {"t": frames.STATE, "notices": undelivered(request["about"])})
-
-
-def _forget_old(folder: Path) -> None:
-    for path in folder.glob("evt_*.json"):
-        if time.time() - path.stat().st_mtime > KEPT_S:
-            path.unlink()

@@ -31,7 +31,9 @@ class ActiveRun:
         """Start the parts, or stop them. Returns the end on each node once all have ended. Never waits for long."""
         if not self._began and self.error is None and not self._begin():
             return None
-        run, own = self.entry["run"], self._own_state()
+        run = self.entry["run"]
+        run_dir = Path(self._launch["run_dir"]) if self._launch else None
+        own = run_state.state(run_dir) if run_dir else None
         ends = self._peers.ends(self._others, run)
         lost = self._peers.silent(set(self._others) - set(ends), door.LOST_S)
         if lost and self.error is None:
@@ -41,15 +43,17 @@ class ActiveRun:
             self.error = _lacking(without_files)
         here = [] if own is None or own["running"] else [own]
         if self.error or any(end.get("exit_code") != 0 for end in [*here, *ends.values()]):
-            self._stop()
+            self._peers.order(self._others, {"run": run, "place": self.entry["place"], "order": "stop"})
+            if run_dir and run_state.state(run_dir)["running"] and not (run_dir / "stop").exists():
+                supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
         if len(here) < (own is not None) or len(ends) + len(lost) < len(self._others):
             return None
         self._peers.order(self._others, None)
-        if self.nodes[0] in lost and not self._launch:  # it would have sent the notice
+        if self.nodes[0] in lost and not run_dir:  # it would have sent the notice
             part.record_failure(self.entry, self._node, str(self.error))
-        if self._launch:
-            supervisor.clean_up(Path(self._launch["run_dir"]))
-            ends[self._node] = end_in(Path(self._launch["run_dir"]))
+        if run_dir:
+            supervisor.clean_up(run_dir)
+            ends[self._node] = end_in(run_dir)
         return [ends.get(name, {}) for name in self.nodes]
 
     def _begin(self) -> bool:
@@ -71,18 +75,6 @@ class ActiveRun:
         self._peers.order(self._others, dict(order, order="start"))
         self._began = True
         return True
-
-    def _own_state(self) -> Optional[Dict[str, Any]]:
-        """Return the state of the part here. `None`: the run has no part here."""
-        return run_state.state(Path(self._launch["run_dir"])) if self._launch else None
-
-    def _stop(self) -> None:
-        order = {"run": self.entry["run"], "place": self.entry["place"], "order": "stop"}
-        self._peers.order(self._others, order)
-        if self._launch:
-            run_dir = Path(self._launch["run_dir"])
-            if run_state.state(run_dir)["running"] and not (run_dir / "stop").exists():
-                supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
 
 
 def end_in(run_dir: Path) -> Dict[str, Any]:

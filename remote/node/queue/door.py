@@ -115,7 +115,13 @@ class Peers:
     def silent(self, nodes: Iterable[str], longer_than_s: float) -> Set[str]:
         """Return the nodes that sent no message for longer than this, since they are expected."""
         with self._lock:
-            return {node for node in nodes if self._silent_s(node) > longer_than_s}
+            now, long_ago = time.monotonic(), float("-inf")
+            return {
+                node
+                for node in nodes
+                if now - self._last_message_at.get(node, long_ago) > longer_than_s
+                and now - self._expected_since.get(node, long_ago) > longer_than_s
+            }
 
     def ends(self, nodes: Iterable[str], run: str) -> Dict[str, Dict[str, Any]]:
         """Return the end of the run on each node where it has ended: `exit_code`, and `ended` with its reason.
@@ -137,10 +143,6 @@ class Peers:
 
     def _is_fresh(self, node: str) -> bool:
         return time.monotonic() - self._last_message_at.get(node, float("-inf")) <= FRESH_S
-
-    def _silent_s(self, node: str) -> float:
-        since = max(times.get(node, float("-inf")) for times in (self._last_message_at, self._expected_since))
-        return time.monotonic() - since
 
 
 @contextlib.contextmanager

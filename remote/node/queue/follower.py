@@ -105,18 +105,13 @@ class Follower:
         run_dir = self._run_dir(run)
         return run_dir is not None and run_state.state(run_dir)["running"] is True
 
-    def _has_ended(self, run: str) -> bool:
-        """Return whether the run has begun here, and has ended."""
-        run_dir = self._run_dir(run)
-        return run_dir is not None and run_dir.exists() and not run_state.state(run_dir)["running"]
-
     def _message(self, runs: Sequence[str]) -> Dict[str, Any]:
         """Return the report to the first node: on the run of its last order, and on the parts of `runs` here."""
         run, ended = self._order["run"], None
         run_dir = self._run_dir(run)
         begun = run_dir is not None and run_dir.exists()
         busy = bool(set(run_state.active_runs()) - {run}) or (part.disk_is_full() and not begun)
-        if run_dir is not None and self._has_ended(run):
+        if run_dir is not None and begun and not run_state.state(run_dir)["running"]:
             supervisor.clean_up(run_dir)
             end = active_run.end_in(run_dir)
             ended = {key: end.get(key) for key in ("exit_code", "ended", "loss")}

@@ -58,7 +58,10 @@ def _keep_running(lock_path: Path, work: Callable[[int], None]) -> None:
         if child == 0:
             status = 1
             try:
-                _write_errors_to(lock_path.with_name(lock_path.name + ".log"))
+                log_path = str(lock_path) + ".log"
+                log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                os.dup2(log, 2)
+                os.close(log)
                 work(lock)
                 status = 0
             except Exception:  # noqa: BLE001 - the log has it, and the parent starts another child
@@ -68,9 +71,3 @@ def _keep_running(lock_path: Path, work: Callable[[int], None]) -> None:
         if os.waitpid(child, 0)[1] == 0:
             return
         time.sleep(RESTART_S)  # it was killed, or a full disk could not take the queue's state
-
-
-def _write_errors_to(path: Path) -> None:
-    log = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.dup2(log, 2)
-    os.close(log)

@@ -56,7 +56,6 @@ class Runner:
         with contextlib.ExitStack() as door_open:
             while True:
                 with self._queue.locked():
-                    self._read()
                     self._take()
                     if self._entries:
                         self._empty_at = None
@@ -86,14 +85,11 @@ class Runner:
         else:
             self._opened, self._peers.closed = settings, None
 
-    def _read(self) -> None:
-        """Read the entries again if they may have changed."""
+    def _take(self) -> None:
+        """Mark entries whose nodes are free as running, and take up the ones that a killed runner left."""
         changed_at = self._queue.changed_at()
         if changed_at != self._read_at or time.time() - changed_at / 1e9 < SETTLED_S:
             self._entries, self._read_at = self._queue.entries(), changed_at
-
-    def _take(self) -> None:
-        """Mark entries whose nodes are free as running, and take up the ones that a killed runner left."""
         self._peers.expect(self._others(self._entries))
         for entry in self._entries:
             if entry["state"] == spool.RUNNING and entry["run"] not in self._active:
@@ -104,7 +100,11 @@ class Runner:
             waiting = [entry for entry in waiting if entry["after"] not in active]
         if not waiting:
             return
-        free, lost = self._free(), self._peers.silent(self._others(waiting), door.GATHER_S)
+        # A free node has no active run, of the queue or of anybody else, and room on its disk.
+        used = {node for run in self._active.values() for node in run.nodes}
+        blocked = self._node in used or part.disk_is_full() or run_state.active_runs()
+        free = (self._peers.idle() - used) | (set() if blocked else {self._node})
+        lost = self._peers.silent(self._others(waiting), door.GATHER_S)
         starting, stranded = schedule.assign(waiting, free, lost) if free or lost else ([], [])
         for entry, index in starting:
             nodes = entry["places"][index]["nodes"]
@@ -120,12 +120,6 @@ class Runner:
 
     def _activate(self, entry: Entry) -> None:
         self._active[entry["run"]] = ActiveRun(entry, self._node, self._peers)
-
-    def _free(self) -> Set[str]:
-        """Return the nodes without an active run, of the queue or of anybody else, and with room on their disks."""
-        used = {node for run in self._active.values() for node in run.nodes}
-        blocked = self._node in used or part.disk_is_full() or run_state.active_runs()
-        return (self._peers.idle() - used) | (set() if blocked else {self._node})
 
     def _others(self, entries: Sequence[Entry]) -> Set[str]:
         """Return the other nodes on which these entries may run."""

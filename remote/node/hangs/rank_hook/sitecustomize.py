@@ -243,7 +243,11 @@ def _start_server(files: str) -> None:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         path = "/proc/self/fd/{}/{}".format(handle, name)
     try:
-        _keep_for_ever(_silently(server, path))
+        running = _silently(server, path)
+        # Its destructor must never run: at the interpreter's end it could wait for an answer under way.
+        import ctypes
+
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(running))
     finally:
         if handle is not None:
             os.close(handle)
@@ -259,13 +263,6 @@ def _silently(server: "Callable[[str, int], object]", path: str) -> object:
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(nothing)
-
-
-def _keep_for_ever(server: object) -> None:
-    """Have the server's destructor never run: at the interpreter's end it could wait for an answer under way."""
-    import ctypes
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
 def _next_one() -> None:
