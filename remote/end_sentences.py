@@ -307,7 +307,14 @@ def ended_lines(endings: Mapping[str, NodeEnding]) -> Iterator[str]:
         were, last = "was" if len(ranks) == 1 else "were", max(killed, key=lambda ending: ending.grace_s)
         since = last.signal or "the failure"
         late = f" did not end within {seconds_text(last.grace_s)} of {since} and" * (last.grace_s > 0)
-        yield f"{ranks_text(ranks)}{late} {were} killed{_more_time(last, several=len(ranks) > 1)}"
+        more_time = "; --stop-grace gives ranks that save more time" * (last.grace_s > 0)
+        at_once = _AT_ONCE.get(last.signal or "", "")
+        if more_time and at_once and len(ranks) > 1:  # Python interrupts no rank that waits in a collective
+            more_time = (
+                f". Ranks that wait for each other do not end in any time, and {at_once} kills them at once; "
+                "--stop-grace gives ranks that save more time"
+            )
+        yield f"{ranks_text(ranks)}{late} {were} killed{more_time}"
     if took:
         last = max(took, key=lambda ending: ending.seconds or 0.0)
         yield f"the {'other ' * bool(killed)}ranks ended within {seconds_text(last.seconds or 0.0)} of {last.signal}"
@@ -320,19 +327,6 @@ def ended_lines(endings: Mapping[str, NodeEnding]) -> Iterator[str]:
 
 _AT_ONCE = {"SIGINT": "a second Ctrl-C", "SIGTERM": "gpuctl stop --stop-grace 0s"}
 """Signal → how the user kills the ranks without waiting."""
-
-
-def _more_time(ending: NodeEnding, *, several: bool) -> str:
-    """Return the sentences on ranks that were killed: Python interrupts no rank that waits in a collective."""
-    if ending.grace_s <= 0:
-        return ""
-    at_once = _AT_ONCE.get(ending.signal or "", "")
-    if not several or not at_once:
-        return "; --stop-grace gives ranks that save more time"
-    return (
-        f". Ranks that wait for each other do not end in any time, and {at_once} kills them at once; --stop-grace "
-        "gives ranks that save more time"
-    )
 
 
 def seconds_text(seconds: float) -> str:

@@ -116,12 +116,12 @@ def bring(target: Target, folder: Path, paths: Sequence[str], on_bytes: Callable
             assert process.stdout is not None
             try:
                 # ssh may wait for an agent, or for a name.
-                while heard := select.select([process.stdout], [], [], SILENCE_S)[0]:
+                while ready := select.select([process.stdout], [], [], SILENCE_S)[0]:
                     if not (output := process.stdout.read(4096)):
                         break
                     if sent := sent_bytes(output):
                         on_bytes(sent)
-                if not heard:
+                if not ready:
                     process.kill()
                     return f"nothing was heard of it for {SILENCE_S:.0f} s"
             except BaseException:

@@ -96,7 +96,10 @@ def sync(
         large = [path for path, size in sizes.items() if size >= RSYNC_FILE_BYTES]
         worth_it = sum(sizes[path] for path in large) >= RSYNC_FROM_BYTES
         if worth_it and need["rsync"] and node.transport.ssh_config and rsync.usable():
-            _bring(rsync.Target.of(need, node.name, node.transport.ssh_config), tree.root, large, progress)
+            target = rsync.Target.of(need, node.name, node.transport.ssh_config)
+            failed = rsync.bring(target, tree.root, large, progress.at)
+            if failed and say is not None:
+                say(f"rsync ended early ({failed}); what is missing is sent without it")
             talk.send({"t": frames.LIST})
             paths = _files(node, tree, _frame(node, answers, frames.NEED, {"paths"})[0]["paths"])
             progress.at(progress.total_bytes - sum(sizes[path] for path in paths))
@@ -130,13 +133,6 @@ class _Progress:
         if self.say is not None and time.monotonic() >= self.next_word:
             self.next_word = time.monotonic() + NEXT_WORD_S
             self.say(f"{human_bytes(sent_bytes)} of {human_bytes(self.total_bytes)} sent")
-
-
-def _bring(target: rsync.Target, root: Path, paths: Sequence[str], progress: _Progress) -> None:
-    """Have rsync transfer the files. A failure is only reported: the node lists the missing files."""
-    failed = rsync.bring(target, root, paths, progress.at)
-    if failed and progress.say is not None:
-        progress.say(f"rsync ended early ({failed}); what is missing is sent without it")
 
 
 def _send(talk: Conversation, root: Path, paths: Sequence[str], progress: _Progress) -> None:

@@ -264,7 +264,13 @@ def _read_key(path: Path, certificates: Sequence[Path]) -> KeyFile:
             f"puttygen {quoted} -O private-openssh -o {shlex.quote(str(new))}",
         )
     if first.startswith(_PUBLIC):
-        return _public_half(path, data)
+        # The agent may hold its private half.
+        private = path.with_suffix("") if path.suffix == ".pub" else None
+        if private is not None and private.is_file():
+            advice = f"Name the private one: {private}"
+        else:
+            advice = "Name the private one, or load that into your agent: ssh-add FILE"
+        return KeyFile(path=path, public=_blob(data), problem=f"The key {path} is a public key. {advice}")
     try:
         key = paramiko.PKey.from_path(path)
         _certify(key, certificates)
@@ -322,16 +328,6 @@ def _ask(path: Path) -> paramiko.PKey | AuthenticationFailed:
         except EOFError:
             break
     return AuthenticationFailed(f"The key {path} was not opened: the passphrase is wrong. {advice}")
-
-
-def _public_half(path: Path, data: bytes) -> KeyFile:
-    """A public key given as key file: the agent may hold its private half."""
-    private = path.with_suffix("") if path.suffix == ".pub" else None
-    if private is not None and private.is_file():
-        advice = f"Name the private one: {private}"
-    else:
-        advice = "Name the private one, or load that into your agent: ssh-add FILE"
-    return KeyFile(path=path, public=_blob(data), problem=f"The key {path} is a public key. {advice}")
 
 
 def _public_of(path: Path, data: bytes) -> bytes | None:

@@ -71,7 +71,8 @@ async def _probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[f
     targets = told[0]["targets"]
     signal.alarm(LIFE_S + math.ceil(longest_s(len(targets))))
     places = asyncio.Semaphore(AT_ONCE)
-    attempts = await asyncio.gather(*(_attempt(target, request["token"], places) for target in targets))
+    outcomes = await asyncio.gather(*(_outcome(target, request["token"], places) for target in targets))
+    attempts = [dict(target, outcome=outcome) for target, outcome in zip(targets, outcomes)]
     frames.write(output, {"t": frames.OUTCOMES, "attempts": attempts, "health": await healthy})
     await loop.run_in_executor(None, next, incoming, None)
     for server in servers:
@@ -156,28 +157,24 @@ async def _serve(
         writer.close()
 
 
-async def _attempt(target: Dict[str, Any], token: str, places: asyncio.Semaphore) -> Dict[str, Any]:
-    """Make one connection to a peer. Returns the target (peer, address, port, payload) with its `outcome`."""
-    async with places:
-        return dict(target, outcome=await _outcome(target, token))
-
-
-async def _outcome(target: Dict[str, Any], token: str) -> str:
+async def _outcome(target: Dict[str, Any], token: str, places: asyncio.Semaphore) -> str:
+    """Make one connection to a peer (peer, address, port, payload), and return its outcome."""
     address = target["address"]
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    began = time.monotonic()
-    try:
-        opening = asyncio.open_connection(address, target["port"], family=family)
-        reader, writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
-    except asyncio.TimeoutError:
-        return "timeout"
-    except OSError as error:
-        return classify(error, time.monotonic() - began)
-    try:
-        return await _exchange(target, token, reader, writer)
-    finally:
-        # Before the peer does: the side that closes first keeps the port busy for a minute, and ours is nobody's.
-        writer.close()
+    async with places:
+        began = time.monotonic()
+        try:
+            opening = asyncio.open_connection(address, target["port"], family=family)
+            reader, writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            return "timeout"
+        except OSError as error:
+            return classify(error, time.monotonic() - began)
+        try:
+            return await _exchange(target, token, reader, writer)
+        finally:
+            # First: the side that closes first keeps the port busy for a minute, and ours is nobody's.
+            writer.close()
 
 
 async def _exchange(

@@ -48,7 +48,10 @@ def choose(offered: AbstractSet[str], machine: Machine, version: Optional[str]) 
     if version is not None:
         fitting = [branch for branch in fitting if branch == int(version)]
     if not fitting:
-        raise Failed(_why_none(available, version), branches=available, version=version, last=last)
+        reason = "too_new" if available else "no_packages"
+        if available and version is not None and int(version) not in available:
+            reason = "no_version"
+        raise Failed(reason, branches=available, version=version, last=last)
     had = branches(machine.installed)
     fitting.sort(key=lambda branch: (branch not in had, -branch))
     for built in (True, False):
@@ -142,12 +145,3 @@ def _fabric(offered: AbstractSet[str], machine: Machine, branch: int) -> Optiona
     names = ["nvidia-fabricmanager-{}".format(branch)]
     names += ["nvlsm"] if SUBNET_MANAGED & set(machine.gpus) else []
     return names if set(names) <= offered else None
-
-
-def _why_none(available: List[int], version: Optional[str]) -> str:
-    """The reason why no branch fits."""
-    if not available:
-        return "no_packages"
-    if version is not None and int(version) not in available:
-        return "no_version"
-    return "too_new"

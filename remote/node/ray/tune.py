@@ -132,7 +132,14 @@ class Trials:
         entry = self.known.setdefault(trial.trial_id, dict(new, began_at=time.time()))
         result = flat(result or {})
         if result:
-            entry["metrics"] = {name: value for name, value in result.items() if name in self._names(result)}
+            # Ray adds many values, of its clock and its names.
+            entry["metrics"] = {
+                name: value
+                for name, value in result.items()
+                if name.split("/")[0] not in RAYS_OWN
+                and isinstance(value, (int, float))
+                and not isinstance(value, bool)
+            }
             entry["reports"] = result.get("training_iteration", 0)
             entry["node"] = result.get("node_ip")
         metric = self._search["metric"]
@@ -169,18 +176,12 @@ class Trials:
                 entry["status"] = "stopped"
         self.save()
 
-    def _names(self, result: Dict[str, Any]) -> List[str]:
-        """Return the keys of a report that are the function's own: Ray adds many, of its clock and its names."""
-        script_values = [name for name in result if name.split("/")[0] not in RAYS_OWN]
-        return [
-            name
-            for name in script_values
-            if isinstance(result[name], (int, float)) and not isinstance(result[name], bool)
-        ]
-
     def _say(self, entry: Dict[str, Any]) -> None:
         metric, value, status = self._search["metric"], entry["value"], entry["status"]
-        params = "  ".join("{} {}".format(name, _short(value)) for name, value in entry["params"].items())
+        params = "  ".join(
+            ("{} {:.4g}" if isinstance(value, float) else "{} {!s}").format(name, value)
+            for name, value in entry["params"].items()
+        )
         if status == "running":
             came_to = "begins"
         else:
@@ -222,10 +223,6 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - of a JSON document
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _short(value: Any) -> str:  # noqa: ANN401 - a number or a word
-    return "{:.4g}".format(value) if isinstance(value, float) else str(value)
 
 
 def callback(tune: Any, trials: Trials) -> Any:  # noqa: ANN401 - Ray's own, which is not imported here

@@ -57,9 +57,11 @@ class ScriptFiles:
             return 0
         sent = 0
         for path, place in self._largest():
-            growth = self._files.setdefault(path, _growth_of(path))
+            if path not in self._files:
+                kind = next(kind for kind, name in NAMES.items() if name.search(path))
+                self._files[path] = _KINDS[kind]()
             try:
-                begins, body = growth.news(place)
+                begins, body = self._files[path].news(place)
             except (OSError, ValueError, struct.error):
                 continue  # removed since then, or torn: the next look may do better
             if body:
@@ -174,9 +176,7 @@ class _State(_Growth):
         return file.read(status.st_size)
 
 
-def _growth_of(path: str) -> _Growth:
-    kinds = {"TensorBoard": _Events, "Lightning": _Rows, "Trainer": _State}
-    return next(kinds[kind]() for kind, name in NAMES.items() if name.search(path))
+_KINDS = {"TensorBoard": _Events, "Lightning": _Rows, "Trainer": _State}
 
 
 def _newest(parts: List[bytes]) -> bytes:

@@ -185,7 +185,10 @@ def merge_samples(samples: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
     weights = [float(sample["seconds"]) for sample in samples]
     gpus = []
     for gpu in samples[-1]["gpus"] or []:
-        same = [_same_gpu(sample["gpus"], gpu["index"]) for sample in samples]
+        same: List[Mapping[str, Any]] = [
+            next((each for each in sample["gpus"] or [] if each["index"] == gpu["index"]), {})
+            for sample in samples
+        ]
         gpus.append(_merged(gpu, same, weights, GPU_MEANS))
     merged = _merged(samples[-1], samples, weights, MEANS)
     return dict(merged, seconds=round(sum(weights), 3), gpus=None if samples[-1]["gpus"] is None else gpus)
@@ -204,10 +207,6 @@ def _merged(
     used = [part["memory_used_bytes"] for part in all_of_them if part.get("memory_used_bytes") is not None]
     merged["memory_used_bytes"] = max(used) if used else None
     return merged
-
-
-def _same_gpu(gpus: Optional[Sequence[Mapping[str, Any]]], index: int) -> Mapping[str, Any]:
-    return next((gpu for gpu in gpus or [] if gpu["index"] == index), {})
 
 
 def mean(values: Sequence[Tuple[Optional[float], float]]) -> Optional[float]:

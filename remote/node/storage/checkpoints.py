@@ -8,6 +8,7 @@ launch moves it in. This module never changes files of an earlier run.
 During a run, the computer that started it may get the list of checkpoints, and ask for them.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -147,16 +148,12 @@ class News:
 
 def command_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
     """`checkpoints`: describe each of `runs` ([id, node, whole, ranks]), and list its parts, with their bytes."""
-    runs = request["runs"]
-    checkpoints = [found_in(of_run(run, node), whole, ranks) for run, node, whole, ranks in runs]
-    parts = [_part_sizes(run, node, whole) for run, node, whole, _ in runs]
+    checkpoints, parts = [], []
+    for run, node, whole, ranks in request["runs"]:
+        checkpoints.append(found_in(of_run(run, node), whole, ranks))
+        written = parts_of_run(run) if whole else _written(of_run(run, node))
+        parts.append({name: os.stat(str(folder / name)).st_size for name, folder in written.items()})
     frames.write(output, {"t": frames.CHECKPOINTS, "found": checkpoints, "parts": parts})
-
-
-def _part_sizes(run: str, node: str, whole: bool) -> Dict[str, int]:
-    """Return the bytes of each file that a rank of this machine wrote for itself."""
-    parts = parts_of_run(run) if whole else _written(of_run(run, node))
-    return {name: os.stat(str(folder / name)).st_size for name, folder in parts.items()}
 
 
 def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -173,8 +170,11 @@ def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
         for source, name in _held(run, node, whole):
             path = target / name
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not (whole and _link(source / name, path)):
-                _copy(source / name, path, heartbeat)
+            if whole:
+                with contextlib.suppress(OSError):  # some disks have no hard links
+                    os.link(str(source / name), str(path))
+                    continue
+            _copy(source / name, path, heartbeat)
         frames.write(output, {"t": frames.PLACED})
     except BaseException:
         # Also if the other side has disconnected: it may have removed the placed files by now.
@@ -189,15 +189,6 @@ def _copy(source: Path, target: Path, heartbeat: Heartbeat) -> None:
             writer.write(body)
             heartbeat()
     shutil.copystat(str(source), str(target))
-
-
-def _link(source: Path, target: Path) -> bool:
-    """Return whether a hard link could be made; some disks do not support them."""
-    try:
-        os.link(str(source), str(target))
-    except OSError:
-        return False
-    return True
 
 
 def command_send_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:

@@ -124,7 +124,13 @@ def listing(root: str, sent: Dict[str, Any]) -> Dict[str, Any]:
 
     `parts`: of each `.metadata`, the paths of the parts that it names. `whole`: whether these are all files.
     """
-    changes, began = find_changes(root, sent, 0), _begins_of_runs(root)
+    changes = find_changes(root, sent, 0)
+    # The begin of each run of this project here, by the time of the disk that has the files, and its id.
+    top, began = os.path.realpath(root), []
+    for record in (NODE_HOME / RUNS).glob("*/*/" + CODE_RECORD):
+        with contextlib.suppress(OSError):
+            if os.path.realpath(str(read_json(record).get("root"))) == top:
+                began.append((os.lstat(str(record)).st_ctime_ns, record.parents[1].name))
     listed, parts = [], {}
     for path, size, changed_ns in changes.listed:
         full = os.path.join(root, path)
@@ -138,16 +144,6 @@ def listing(root: str, sent: Dict[str, Any]) -> Dict[str, Any]:
             names = named_parts(Path(full))
             parts[path] = [os.path.join(os.path.dirname(path), name) for name in names]
     return {"listed": listed, "parts": parts, "whole": changes.whole and changes.files == len(changes.listed)}
-
-
-def _begins_of_runs(root: str) -> List[Tuple[int, str]]:
-    """Return when each run of this project began here, by the time of the disk that has the files, and its id."""
-    top, began = os.path.realpath(root), []
-    for path in (NODE_HOME / RUNS).glob("*/*/" + CODE_RECORD):
-        with contextlib.suppress(OSError):
-            if os.path.realpath(str(read_json(path).get("root"))) == top:
-                began.append((os.lstat(str(path)).st_ctime_ns, path.parents[1].name))
-    return began
 
 
 def command_send_earlier(request: Dict[str, Any], output: BinaryIO) -> None:

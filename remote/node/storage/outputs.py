@@ -16,7 +16,7 @@ import stat
 import time
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Sequence, Set, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, Sequence, Tuple
 
 from remote.node.home_folder import NODE_HOME
 from remote.node.storage.changed_files import LOOK_S, Changes, Output, find_changes, is_cache, names_in
@@ -118,7 +118,12 @@ def send(run_dir: Path, request: Dict[str, Any], output: BinaryIO) -> None:
     listing = read_json(run_dir / LISTING) or keep(run_dir)
     if not listing:
         return
-    listings = _listings_beside(run_dir, listing["root"])
+    # Other nodes of the run that list the same folder share this home.
+    listings = {}
+    for path in sorted(run_dir.parent.glob("*/" + LISTING)):
+        other = read_json(path) if path.parent != run_dir else {}
+        if other.get("root") == listing["root"]:
+            listings[path.parent.name] = other
     header = {
         "t": frames.OUTPUTS,
         "folder": from_home(listing["root"]),
@@ -134,26 +139,16 @@ def send(run_dir: Path, request: Dict[str, Any], output: BinaryIO) -> None:
         tuple(entry) for name, other in listings.items() if name < run_dir.name for entry in other["listed"]
     }
     by_path = {entry[0]: tuple(entry) for entry in listing["listed"] if tuple(entry) not in elsewhere}
-    for path in chosen(list(by_path.values()), listing["folder"], request):
-        folder, inner, prefix = _place(run_dir, listing["root"], path)
-        if _is_as_listed(os.path.join(folder, inner), by_path[path]):
+    for name in chosen(list(by_path.values()), listing["folder"], request):
+        folder, inner, prefix = _place(run_dir, listing["root"], name)
+        if _is_as_listed(os.path.join(folder, inner), by_path[name]):
             send_files(Path(folder), [inner], prefix, output)
         else:
             header = {
-                "path": "{}/{}".format(constants.OUTPUTS, path),
+                "path": "{}/{}".format(constants.OUTPUTS, name),
                 "reason": "it was changed after the run had ended",
             }
             frames.write(output, dict(header, t=frames.SKIPPED))
-
-
-def _listings_beside(run_dir: Path, root: str) -> Dict[str, Dict[str, Any]]:
-    """Return the lists of other nodes of the run for the same folder, by name: they share this home."""
-    listings = {}
-    for path in sorted(run_dir.parent.glob("*/" + LISTING)):
-        listing = read_json(path) if path.parent != run_dir else {}
-        if listing.get("root") == root:
-            listings[path.parent.name] = listing
-    return listings
 
 
 def _is_as_listed(place: str, entry: Output) -> bool:
@@ -232,17 +227,13 @@ def _places(run_dir: str, session: str, sent: Dict[str, Any], began_ns: int, lim
     session = os.path.realpath(session)
     yield from sorted(glob.glob(os.path.join(session, TASK_FOLDERS)))
     folders = sorted(glob.glob(os.path.join(session, WORKING_FOLDERS)))
-    copied = _with_ends(sent) if folders else set()
+    # A `working_dir` may be any folder of the project: a path's parts after each slash may be the paths in it.
+    parts = [path.split("/") for path in sent] if folders else []
+    copied = {"/".join(words[at:]) for words in parts for at in range(len(words))}
     for folder in folders:
         for path, _, _ in find_changes(folder, {}, began_ns, look_s=limit - time.monotonic()).listed:
             if path not in copied:
                 yield os.path.join(folder, path)
-
-
-def _with_ends(paths: Iterable[str]) -> Set[str]:
-    """Return the paths, and each one's parts after a slash: a `working_dir` may be any folder of the project."""
-    parts = (path.split("/") for path in paths)
-    return {"/".join(words[at:]) for words in parts for at in range(len(words))}
 
 
 def command_ray_files(request: Dict[str, Any], output: BinaryIO) -> None:

@@ -130,19 +130,18 @@ def _stale(
     """
     stale = {}
     for path, entry in manifest.items():
-        status = _lstat(root + "/" + path)
-        if (
-            status is None
-            or not _unchanged(root + "/" + path, status, entry)
-            or _restamped(path, entry, known)
-        ):
+        full = root + "/" + path
+        status = _lstat(full)
+        stamps = entry[3:] and known and known.get(path, [])[3:]
+        unchanged = (
+            status is not None
+            and as_sent(status, entry, full)
+            and (len(entry) == 1 or status.st_mode & 0o777 == entry[2])
+            and (not stamps or stamps == entry[3:])
+        )
+        if not unchanged:
             stale[path] = status
     return {path: stale[path] for path in sorted(stale)}
-
-
-def _restamped(path: str, entry: List[Any], known: Optional[Manifest]) -> bool:
-    stamps = entry[3:] and known and known.get(path, [])[3:]
-    return bool(stamps) and stamps != entry[3:]
 
 
 def _remove_lookalikes(root: str, stale: "Dict[str, Optional[os.stat_result]]", manifest: Manifest) -> None:
@@ -163,10 +162,6 @@ def _lstat(path: str) -> "Optional[os.stat_result]":
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _unchanged(path: str, status: "os.stat_result", entry: List[Any]) -> bool:
-    return as_sent(status, entry, path) and (len(entry) == 1 or status.st_mode & 0o777 == entry[2])
 
 
 def _remove_gone(root: Path, before: Manifest, now: Manifest) -> int:
