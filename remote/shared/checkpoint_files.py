@@ -181,16 +181,14 @@ def is_torn(path: Path, size: int) -> bool:
             return size < _safetensors_bytes(path, size)
         if path.suffix not in TORCH_ENDINGS:
             return False
-        return size == 0 or _is_zip_without_end(path)
+        if size == 0:
+            return True
+        import zipfile
+
+        with open(str(path), "rb") as file:
+            return file.read(len(ZIP_BEGIN)) == ZIP_BEGIN and not zipfile.is_zipfile(file)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError):
         return False
-
-
-def _is_zip_without_end(path: Path) -> bool:
-    import zipfile
-
-    with open(str(path), "rb") as file:
-        return file.read(len(ZIP_BEGIN)) == ZIP_BEGIN and not zipfile.is_zipfile(file)
 
 
 def _safetensors_bytes(path: Path, size: int) -> int:

@@ -98,7 +98,12 @@ def _lines(text: str, host: str, *, mark: str | None = None) -> "Iterator[tuple[
 def _match(names: str, host: str) -> "_By | None":
     """Return how a line's names match a lower-case host; `None` if they do not."""
     if names.startswith("|1|"):
-        return "name" if _is_hash_of(names, host) else None
+        import paramiko
+
+        try:
+            return "name" if paramiko.HostKeys.hash_host(host, names) == names else None
+        except (ValueError, AssertionError):
+            return None  # a damaged hash
     listed = names.lower().split(",")
     if any(name.startswith("!") and _fits(name[1:], host) for name in listed):
         return None
@@ -116,15 +121,6 @@ def _fits(pattern: str, host: str) -> bool:
         "".join("." if character == "?" else re.escape(character) for character in part) for part in parts
     )
     return re.fullmatch(".*".join(texts), host, re.DOTALL) is not None
-
-
-def _is_hash_of(name: str, host: str) -> bool:
-    import paramiko
-
-    try:
-        return bool(paramiko.HostKeys.hash_host(host, name) == name)
-    except (ValueError, AssertionError):
-        return False  # a damaged hash
 
 
 def _key(words: list[str]) -> "paramiko.PKey | None":

@@ -53,14 +53,29 @@ def command_driver(request: Dict[str, Any], output: BinaryIO) -> None:
             process.start_detached(
                 lambda answers: _work(request, answers), "the installation of the driver died before it began"
             )
-    limit, beat = time.monotonic() + float(request["follow_s"]), 0.0
+    _follow(output, request["attempt"], float(request["follow_s"]))
+
+
+def _goes_on(status: Dict[str, Any]) -> bool:
+    """Return whether the process that wrote this status is alive."""
+    return (
+        bool(status)
+        and status["result"] is None
+        and status["boot_id"] == process.boot_id()
+        and process.alive(status["pid"], status["birth"])
+    )
+
+
+def _follow(output: BinaryIO, attempt: str, limit_s: float) -> None:
+    """Report the status file until a result is in it, at most `limit_s`."""
+    limit, beat = time.monotonic() + limit_s, 0.0
     reported = ("", "")
     while True:
         # In this order: what ends in between has written its result before.
         in_progress = _goes_on(read_json(STATUS))
         status = read_json(STATUS)
         # A status of an earlier boot, or of a machine of the same name, does not count.
-        is_current = status.get("attempt") == request["attempt"] or status.get("boot_id") == process.boot_id()
+        is_current = status.get("attempt") == attempt or status.get("boot_id") == process.boot_id()
         recorded = status.get("result") if is_current else None
         result = recorded if isinstance(recorded, dict) else None
         if result is None and not in_progress:
@@ -78,16 +93,6 @@ def command_driver(request: Dict[str, Any], output: BinaryIO) -> None:
         if result is not None:
             return
         time.sleep(LOOK_S)
-
-
-def _goes_on(status: Dict[str, Any]) -> bool:
-    """Return whether the process that wrote this status is alive."""
-    return (
-        bool(status)
-        and status["result"] is None
-        and status["boot_id"] == process.boot_id()
-        and process.alive(status["pid"], status["birth"])
-    )
 
 
 def _work(request: Dict[str, Any], answers: int) -> None:
