@@ -32,7 +32,11 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         near = difflib.get_close_matches(name, [_flag(field.name) for field in fields(Options)], n=1)
         meant = f"Did you mean {near[0]}? " if near else ""
         parser.error(f"{name} is not an option of this job. {meant}All options: python -m train --help")
-    if (wrong := deepspeed_config.take_over(parsed, _typed(parser, words))) is not None:
+    untyped = object()
+    known = argparse.Namespace(**{field.name: untyped for field in fields(Options)})
+    read = vars(parser.parse_args(words, known))
+    typed = {name for name, value in read.items() if value is not untyped}
+    if (wrong := deepspeed_config.take_over(parsed, typed)) is not None:
         parser.error(wrong)
     size = GPT_SIZES.get(parsed.model)
     if parsed.lr is None:
@@ -43,13 +47,6 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     if (problem := conflict(options)) is not None:
         parser.error(problem)
     return options
-
-
-def _typed(parser: argparse.ArgumentParser, words: Sequence[str]) -> set[str]:
-    """Return the names of the options among the words."""
-    untyped = object()
-    known = argparse.Namespace(**{field.name: untyped for field in fields(Options)})
-    return {name for name, value in vars(parser.parse_args(words, known)).items() if value is not untyped}
 
 
 def conflict(options: Options) -> str | None:

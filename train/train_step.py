@@ -124,21 +124,17 @@ class TrainStep:
         loss, logits = strategy.backward(self.model, batch, compute)
         self.timer.backward_done()
         self.updates = True
-        self._update()
-        return loss, logits
-
-    def _update(self) -> None:
-        """Clip the gradients, and update the weights; if a scaled gradient has overflowed, they do not change."""
         max_norm, scales = self.options.max_grad_norm, self.scaler.is_enabled()
         if max_norm is not None:
             if scales:
                 self.scaler.unscale_(self.optimizer)
-            self.strategy.clip(self._weights, max_norm)
-        if scales:
+            strategy.clip(self._weights, max_norm)
+        if scales:  # if a scaled gradient has overflowed, the weights do not change
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
-            self.strategy.update(self.optimizer)
+            strategy.update(self.optimizer)
+        return loss, logits
 
 
 def micro_batch_size(batch_size: int, gradient_accumulation_steps: int) -> int:

@@ -1,10 +1,8 @@
 """A file of JSON lines to which intents are written before they are acted on."""
 
-import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,14 +31,19 @@ class Journal:
         line = json.dumps(codec.plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         if not self.path.parent.exists():
             files.private_dir(self.path.parent)
-        with files.sentence("write", self.path), self._open() as handle:
-            before = os.pread(handle, os.fstat(handle).st_size, 0)
-            os.ftruncate(handle, _whole_length(before))
-            while line:
-                line = line[os.write(handle, line) :]
-            os.fsync(handle)
-            if not before:
-                files.sync_folder(self.path.parent)
+        with files.sentence("write", self.path):
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                before = os.pread(handle, os.fstat(handle).st_size, 0)
+                os.ftruncate(handle, _whole_length(before))
+                while line:
+                    line = line[os.write(handle, line) :]
+                os.fsync(handle)
+                if not before:
+                    files.sync_folder(self.path.parent)
+            finally:
+                os.close(handle)
 
     def read(self) -> list[dict[str, Any]]:
         """Return all lines, oldest first; an empty list without a file.
@@ -50,8 +53,11 @@ class Journal:
         data = files.read_bytes(self.path) or b""
         records = []
         for number, line in enumerate(data[: _whole_length(data)].split(b"\n")[:-1], start=1):
-            record = _record(line)
-            if record is None:
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                record = None
+            if not isinstance(record, dict) or not isinstance(record.get("event"), str):
                 raise CorruptFile(
                     f"'{self.path}' can't be used: line {number} is no journal entry. Remove that line, and "
                     "compare `gpuctl status` with what your provider shows."
@@ -59,24 +65,7 @@ class Journal:
             records.append(record)
         return records
 
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[int]:
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield handle
-        finally:
-            os.close(handle)
-
 
 def _whole_length(data: bytes) -> int:
     """Return how many bytes of the file are whole lines; the rest is torn."""
     return data.rfind(b"\n") + 1
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("event"), str) else None

@@ -78,7 +78,9 @@ def with_value(text: str, key: str, value: object) -> str:
 
     Raises InvalidInput for a key that a line does not hold with its whole value.
     """
-    line = "" if value is None else f"{key}: {_inline(value)}\n"
+    inline = yaml.safe_dump(value, default_flow_style=True, width=1000)
+    inline = inline.removesuffix("\n").removesuffix("\n...")
+    line = "" if value is None else f"{key}: {inline}\n"
     lines = text.splitlines(keepends=True)
     key_at_begin = re.compile(rf"(['\"]?){re.escape(key)}\1\s*:")
     at = next((at for at, each in enumerate(lines) if key_at_begin.match(each)), None)
@@ -91,10 +93,6 @@ def with_value(text: str, key: str, value: object) -> str:
     if _values_in(changed) != (values if value is None else values | {key: value}):
         raise InvalidInput(f"The value of '{key}' is not in one line of the file. Change it there yourself.")
     return changed
-
-
-def _inline(value: object) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n").removesuffix("\n...")
 
 
 def _values_in(text: str) -> dict[str, Any]:

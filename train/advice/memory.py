@@ -78,28 +78,28 @@ def stages_of(network: Network, stages: int, tp: int) -> tuple[Layer, ...]:
 def fullest_rank(network: Network, options: Options, sizes: Degrees, batch: Batch) -> Memory:
     """Return the memory of the rank that needs most: mostly one of the first stage, or of the last."""
     network = computed_as(network, options, sizes)
-    every = (_of_stage(network, options, sizes, batch, at) for at in range(sizes.pp))
+    number = number_bytes(options.precision)
+    gpu_bytes = 0 if options.cpu_offload else number  # with --cpu-offload these are in the host's memory
+    every = (
+        Memory(
+            weights=gpu_bytes * own_weights(stage.weights, sizes),
+            gradients=(number if batch.number > 1 else gpu_bytes)
+            * gradients_kept(stage.weights, options, sizes, batch),
+            optimizer=gpu_bytes
+            * STATES[options.optimizer]
+            * optimized(stage.weights, network, options, sizes),
+            gathered=gathered(stage, network, options, sizes, batch),
+            activations=activations(stage, options, sizes, batch, at),
+            outputs=batch.micro_batch * network.output_bytes if at == sizes.pp - 1 else 0.0,
+        )
+        for at, stage in enumerate(stages_of(network, sizes.pp, sizes.tp))
+    )
     return max(every, key=lambda memory: memory.total)
 
 
 def computed_as(network: Network, options: Options, sizes: Degrees) -> Network:
     """Return the network with the precisions that it computes in: gathered weights in bf16 need no copies."""
     return (network.in_half if gathers_in_half(options, sizes) else None) or network
-
-
-def _of_stage(network: Network, options: Options, sizes: Degrees, batch: Batch, at: int) -> Memory:
-    number = number_bytes(options.precision)
-    gpu_bytes = 0 if options.cpu_offload else number  # with --cpu-offload these are in the host's memory
-    stage = stages_of(network, sizes.pp, sizes.tp)[at]
-    return Memory(
-        weights=gpu_bytes * own_weights(stage.weights, sizes),
-        gradients=(number if batch.number > 1 else gpu_bytes)
-        * gradients_kept(stage.weights, options, sizes, batch),
-        optimizer=gpu_bytes * STATES[options.optimizer] * optimized(stage.weights, network, options, sizes),
-        gathered=gathered(stage, network, options, sizes, batch),
-        activations=activations(stage, options, sizes, batch, at),
-        outputs=batch.micro_batch * network.output_bytes if at == sizes.pp - 1 else 0.0,
-    )
 
 
 def activations(stage: Layer, options: Options, sizes: Degrees, batch: Batch, at: int) -> float:

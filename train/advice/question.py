@@ -169,7 +169,16 @@ def length_of(data: Data, options: Options, *, tokens: float | None, epochs_give
         default = f"{options.epochs} epochs, the job's default: give {tokens_option}--epochs after --"
         return Length(samples=samples, epochs=options.epochs, notes=() if epochs_given else (default,))
     if data.training is not None:
-        return _whole_epochs(data.training, options, tokens, epochs_given=epochs_given)
+        if epochs_given:
+            raise BadOptions("--tokens and --epochs after -- both say how long to train: leave one out.")
+        epochs = max(1, math.ceil(tokens / (data.training * options.seq_len)))
+        in_all = epochs * data.training * options.seq_len
+        noun = "epoch" if epochs == 1 else "epochs"
+        return Length(
+            samples=float(epochs * data.training),
+            epochs=epochs,
+            notes=(f"--tokens {tokens:,.0f} are {epochs:,} {noun}, which have {in_all:,} tokens",),
+        )
     samples = tokens / options.seq_len
     if epochs_given:
         return Length(samples=samples, epochs=options.epochs)
@@ -178,18 +187,4 @@ def length_of(data: Data, options: Options, *, tokens: float | None, epochs_give
         epochs=None,
         without_command=f"No command: how many epochs {tokens:,.0f} tokens are is not known. Give --epochs after --, "
         "too, or a text on this computer, in bytes.",
-    )
-
-
-def _whole_epochs(training: int, options: Options, tokens: float, *, epochs_given: bool) -> Length:
-    """Return the epochs of a text of a known size that have at least `tokens` tokens."""
-    if epochs_given:
-        raise BadOptions("--tokens and --epochs after -- both say how long to train: leave one out.")
-    epochs = max(1, math.ceil(tokens / (training * options.seq_len)))
-    in_all = epochs * training * options.seq_len
-    noun = "epoch" if epochs == 1 else "epochs"
-    return Length(
-        samples=float(epochs * training),
-        epochs=epochs,
-        notes=(f"--tokens {tokens:,.0f} are {epochs:,} {noun}, which have {in_all:,} tokens",),
     )

@@ -103,31 +103,25 @@ def rows(question: Question, machines: Sequence[Machines], runs: Sequence[Measur
 
     `runs`: earlier runs, the latest last; the steps of an equal run replace the estimate.
     """
-    precisions: Iterable[Precision] = [question.options.precision]
-    if question.spelled_out and not question.precision_given:
-        precisions = dict.fromkeys(precision for group in machines for precision in group.usual_precisions)
-    every_row = [row for precision in precisions for row in _rows_in(precision, question, machines, runs)]
-    return sorted(every_row, key=_order)
-
-
-def _rows_in(
-    precision: Precision, question: Question, machines: Sequence[Machines], runs: Sequence[MeasuredRun]
-) -> list[Row]:
-    """Return the rows of one precision, of the machines that it suits."""
     chosen = question.spelled_out and not question.precision_given
+    precisions: Iterable[Precision] = [question.options.precision]
     if chosen:
-        question = question.in_precision(precision)
-        machines = [group for group in machines if precision in group.usual_precisions]
-    stages = question.options.strategy == "pp" or (question.options.pp or 1) > 1
-    pipelines = stages or (not question.strategy_given and any(group.world_size > 1 for group in machines))
-    network = network_of(question, pipelines=pipelines)
-    return [
-        row
-        for group in machines
-        for row in _rows_of(question, network, group, runs)
-        # A reason against all precisions of a GPU is shown once.
-        if row.fits or not chosen or precision == group.usual_precisions[-1]
-    ]
+        precisions = dict.fromkeys(precision for group in machines for precision in group.usual_precisions)
+    every_row: list[Row] = []
+    for precision in precisions:
+        suited = [group for group in machines if not chosen or precision in group.usual_precisions]
+        stages = question.options.strategy == "pp" or (question.options.pp or 1) > 1
+        pipelines = stages or (not question.strategy_given and any(group.world_size > 1 for group in suited))
+        of_precision = question.in_precision(precision) if chosen else question
+        network = network_of(of_precision, pipelines=pipelines)
+        every_row += [
+            row
+            for group in suited
+            for row in _rows_of(of_precision, network, group, runs)
+            # A reason against all precisions of a GPU is shown once.
+            if row.fits or not chosen or precision == group.usual_precisions[-1]
+        ]
+    return sorted(every_row, key=_order)
 
 
 def _order(row: Row) -> tuple[float, ...]:

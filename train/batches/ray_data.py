@@ -70,9 +70,11 @@ class RayDataBatches:
         count, size = len(self._files), self._files.size
         order = self._sampler.indices(count, number, begin)
         augmentations = self._sampler.augmentations(count, number)
+        # This process's folder, from gpuctl's folder: other nodes have it there, too.
+        code = str(Path.cwd().relative_to(Path(os.environ[NODE_HOME_VARIABLE]).resolve()))
         streamed = _stream(
             task_rows(self._files, order, augmentations),
-            reader(code=_code_folder(), folder=self._files.folder, size=size),
+            reader(code=code, folder=self._files.folder, size=size),
             nodes=self._nodes,
             ranks=self._sampler.world_size,
             batch_size=batch_size,
@@ -159,11 +161,6 @@ def read_images(columns: Columns) -> Tensor:
     if problem is not None:
         raise BadData(problem)
     return torch.tensor(columns["image"])  # a copy: Ray's own must not be written to
-
-
-def _code_folder() -> str:
-    """Return the folder that this process runs in, from gpuctl's folder, where other nodes have it, too."""
-    return str(Path.cwd().relative_to(Path(os.environ[NODE_HOME_VARIABLE]).resolve()))
 
 
 def _nodes(ranks: int) -> tuple[str, ...]:

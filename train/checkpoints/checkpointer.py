@@ -107,7 +107,14 @@ class Checkpointer:
         self._saved = (time.monotonic(), self._passed())
         state = trainer.state_dict()
         if env.world_size > 1:
-            _gather(state, env.world_size)
+            # Rank 0 writes the other ranks' state, too.
+            sums = torch.stack([state["loss_sum"], torch.full_like(state["loss_sum"], state["taken"])])
+            dist.all_reduce(sums)
+            state["loss_sum"], state["taken"] = sums[0], int(sums[1])
+            gathered: list[Any] = [None] * env.world_size
+            dist.all_gather_object(gathered, (state["rng"], state["seen"]))
+            state["rng"] = [rng for rngs, _ in gathered for rng in rngs]
+            state["seen"] = [part for _, parts in gathered for part in parts]
         step = self._writing = state["steps"]
         about = {
             "step": step,
@@ -123,7 +130,10 @@ class Checkpointer:
             self._written = self._writer.submit(files.save, self._folder, whole, keep=keep, **about)
 
     def wait(self) -> None:
-        """Wait until the last checkpoint is complete. Every rank calls this. Raises NotWritten."""
+        """Wait until the last checkpoint is complete, and remove older ones. Every rank calls this.
+
+        Raises NotWritten.
+        """
         if self._writing is None:
             return
         step = self._writing
@@ -132,8 +142,19 @@ class Checkpointer:
         env = self._trainer.env
         # A slow disk is not a rank that hangs.
         barrier(f"checkpoint {step}", env, timeout_s=DISK_TIMEOUT_S)
-        if self._trainer.strategy.sharded:
-            self._prune(step)
+        if not self._trainer.strategy.sharded:
+            return
+        names = [set[str]()]
+        try:  # all nodes have parts; rank 0 decides which checkpoints are complete
+            if env.rank == 0:
+                names = [files.newest_names(self._folder, self._trainer.options.keep_checkpoints, step)]
+                files.prune(self._folder, names[0])
+            if env.world_size > 1:
+                dist.broadcast_object_list(names, 0)
+            if env.local_rank == 0 and env.rank != 0:
+                files.prune(self._folder, names[0])
+        except OSError as error:
+            raise files.not_written(files.path_of(self._folder, step), str(error.strerror)) from error
 
     def _save_parts(self, rest: memoryview | None, about: dict[str, int]) -> None:
         from train.checkpoints import parts
@@ -164,27 +185,18 @@ class Checkpointer:
             raise parts.explained(error, files.path_of(self._folder, self._writing)) from error
         raise error
 
-    def _prune(self, step: int) -> None:
-        """Remove older checkpoints on all nodes; rank 0 decides which are complete."""
-        env, names = self._trainer.env, [set[str]()]
-        try:
-            if env.rank == 0:
-                names = [files.newest_names(self._folder, self._trainer.options.keep_checkpoints, step)]
-                files.prune(self._folder, names[0])
-            if env.world_size > 1:
-                dist.broadcast_object_list(names, 0)
-            if env.local_rank == 0 and env.rank != 0:
-                files.prune(self._folder, names[0])
-        except OSError as error:
-            raise files.not_written(files.path_of(self._folder, step), str(error.strerror)) from error
-
     def resume(self) -> str | None:
         """Resume from the newest usable checkpoint. Returns the message to log, or `None` without checkpoints.
 
         Raises BadCheckpoint.
         """
+        env = self._trainer.env
+        broadcast: list[Any] = [files.documents(self._folder) if env.rank == 0 else None]
+        if env.world_size > 1:
+            dist.broadcast_object_list(broadcast, 0)
+        documents: list[tuple[str, State]] = broadcast[0]
         damaged: list[str] = []
-        for name, document in self._documents():
+        for name, document in documents:
             wrong = self._problems(name, document) if document else [f"{name} is damaged"]
             if wrong:
                 damaged += wrong
@@ -196,15 +208,6 @@ class Checkpointer:
         if not damaged:
             return None
         return f"{'; '.join(damaged)}, and there is no other checkpoint: starting from the beginning"
-
-    def _documents(self) -> list[tuple[str, State]]:
-        """Return names and documents of rank 0's checkpoints, the newest first, on every rank."""
-        env = self._trainer.env
-        broadcast: list[Any] = [files.documents(self._folder) if env.rank == 0 else None]
-        if env.world_size > 1:
-            dist.broadcast_object_list(broadcast, 0)
-        documents: list[tuple[str, State]] = broadcast[0]
-        return documents
 
     def _problems(self, name: str, document: State) -> list[str]:
         """Return the problems of a checkpoint's files on any node. The ranks of a node share the work."""
@@ -280,17 +283,6 @@ class Checkpointer:
         """Return the epochs that have passed, with a fraction."""
         progress = self._trainer.progress
         return progress.epoch - 1 + progress.consumed / self._trainer.training_samples
-
-
-def _gather(state: State, world_size: int) -> None:
-    """Add the other ranks' state to rank 0's."""
-    sums = torch.stack([state["loss_sum"], torch.full_like(state["loss_sum"], state["taken"])])
-    dist.all_reduce(sums)
-    state["loss_sum"], state["taken"] = sums[0], int(sums[1])
-    gathered: list[Any] = [None] * world_size
-    dist.all_gather_object(gathered, (state["rng"], state["seen"]))
-    state["rng"] = [rng for rngs, _ in gathered for rng in rngs]
-    state["seen"] = [part for _, parts in gathered for part in parts]
 
 
 def check_identity(theirs: State, ours: State, path: Path) -> None:

@@ -199,12 +199,14 @@ def _is_listing(path: Path, document: object) -> bool:
     listed = document.get("files")
     if document["folder"] != path.stem or not isinstance(listed, dict):
         return False
-    return bool(listed) and all(_is_file(name, about) for name, about in listed.items())
-
-
-def _is_file(name: str, about: object) -> bool:
-    plain = name not in ("", ".", "..") and "/" not in name
-    return plain and isinstance(about, dict) and isinstance(about.get("sha256"), str) and "bytes" in about
+    return bool(listed) and all(
+        name not in ("", ".", "..")
+        and "/" not in name
+        and isinstance(about, dict)
+        and isinstance(about.get("sha256"), str)
+        and "bytes" in about
+        for name, about in listed.items()
+    )
 
 
 def save_model(weights: Mapping[str, Tensor], path: Path) -> None:

@@ -67,8 +67,10 @@ def ensure_downloaded(
             "If it hangs, end it and start again."
         ) from error
     except (OSError, RuntimeError, http.client.HTTPException, BadEnvironment) as error:
+        # In the last line torchvision says what went wrong with the last mirror.
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1].rstrip(".")
         raise MissingData(
-            f"{_missing_sentence(name, folder, lacking, f', and could not be downloaded ({_brief(error)})')}."
+            f"{_missing_sentence(name, folder, lacking, f', and could not be downloaded ({reason})')}."
         ) from error
 
 
@@ -99,8 +101,3 @@ def _socket_timeout(seconds: float) -> Iterator[None]:
 
 def _missing_sentence(name: str, folder: Path, lacking: list[str], why: str = "") -> str:
     return f"{name} is not in {folder} on this machine{why}. Put these files there: {', '.join(lacking)}"
-
-
-def _brief(error: Exception) -> str:
-    """Return the last line, where torchvision says what went wrong with the last mirror."""
-    return (str(error).strip() or type(error).__name__).splitlines()[-1].rstrip(".")

@@ -51,6 +51,8 @@ def read(options: Options, env: DistributedEnvironment) -> Dataset:
         env=env,
     )
     threads = options.threads or max(1, usable_cores() // env.local_world_size)
+    decoded = ([] if streams else training) + validation + (test or [])
+    sizes = [(str(file.path.relative_to(folder)), file.path.stat().st_size) for file in decoded]
     return Dataset(
         name="folder",
         training=_listed(training, folder, options) if streams else _decoded(training, size, threads),
@@ -60,14 +62,8 @@ def read(options: Options, env: DistributedEnvironment) -> Dataset:
         mean=(0.485, 0.456, 0.406),  # ImageNet's, as is usual for photographs
         std=(0.229, 0.224, 0.225),
         flip_keeps_label=True,
-        content=_content(folder, ([] if streams else training) + validation + (test or [])),
+        content=hashlib.sha256(json.dumps(sizes).encode()).hexdigest(),
     )
-
-
-def _content(folder: Path, files: Sequence[LabelledFile]) -> str:
-    """Return a digest of the names and sizes of the files."""
-    sizes = [(str(file.path.relative_to(folder)), file.path.stat().st_size) for file in files]
-    return hashlib.sha256(json.dumps(sizes).encode()).hexdigest()
 
 
 def _classes(folder: Path) -> list[str]:

@@ -71,22 +71,18 @@ def _make(path: Path, part: Path, tokens: Iterable[np.ndarray], *, earlier: Iter
     """Write the file, and remove the earlier ones."""
     part.unlink(missing_ok=True)  # of a process that was killed
     try:
-        _write(part, tokens)
+        digest = hashlib.sha256()
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            for some in tokens:
+                content = some.tobytes()
+                digest.update(content)
+                file.write(content)
+            file.write(digest.digest())
         for earlier_path in earlier:
             earlier_path.unlink(missing_ok=True)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _write(part: Path, tokens: Iterable[np.ndarray]) -> None:
-    digest = hashlib.sha256()
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        for some in tokens:
-            content = some.tobytes()
-            digest.update(content)
-            file.write(content)
-        file.write(digest.digest())
 
 
 @contextlib.contextmanager

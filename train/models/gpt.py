@@ -189,7 +189,15 @@ def initialise(model: nn.Module, seed: int) -> None:
             parameter.fill_(1.0)
         else:
             residual = isinstance(block, Block) and inner in RESIDUAL_OUTPUTS
-            _copy(parameter, _normal(name, parameter, block.residual_std if residual else STD, seed))
+            whole = _normal(name, parameter, block.residual_std if residual else STD, seed)
+            if type(parameter.data) is not Tensor:  # this rank's part of a weight
+                from torch.distributed.tensor import DTensor, distribute_tensor
+
+                assert isinstance(parameter, DTensor)
+                whole = distribute_tensor(
+                    whole.to(parameter.device), parameter.device_mesh, parameter.placements
+                )
+            parameter.copy_(whole)
 
 
 def _normal(name: str, parameter: Tensor, std: float, seed: int) -> Tensor:
@@ -199,13 +207,3 @@ def _normal(name: str, parameter: Tensor, std: float, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(number)
     drawn = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
     return drawn.normal_(0.0, std, generator=generator).to(parameter.dtype)
-
-
-def _copy(parameter: Tensor, whole: Tensor) -> None:
-    """Set a weight, or this rank's part of the weight."""
-    if type(parameter.data) is not Tensor:
-        from torch.distributed.tensor import DTensor, distribute_tensor
-
-        assert isinstance(parameter, DTensor)
-        whole = distribute_tensor(whole.to(parameter.device), parameter.device_mesh, parameter.placements)
-    parameter.copy_(whole)

@@ -43,9 +43,20 @@ def _image_model(options: Options, shape: ImageShape, classes: int) -> nn.Module
         if options.stem != "imagenet":
             raise BadOptions(f"--stem is for residual networks, not for {options.model}: leave it out.")
         return ours[options.model](shape, classes)
-    model = _torchvision_model(options.model, classes)
+    models = import_torchvision().models
+    known = models.list_models(module=models)  # the classification networks
+    if (unknown := unknown_network(options.model, known)) is not None:
+        raise BadOptions(unknown)
+    model: nn.Module = models.get_model(
+        options.model, weights=None, num_classes=classes, **KEYWORDS.get(options.model, {})
+    )
     if options.stem == "cifar":
-        _use_cifar_stem(model, options.model)
+        # A 3x3 convolution in place of the 7x7 one with stride 2 and the pooling after it.
+        first = getattr(model, "conv1", None)
+        if not isinstance(first, nn.Conv2d) or not hasattr(model, "maxpool"):
+            raise BadOptions(f"--stem is for residual networks, not for {options.model}: leave it out.")
+        model.conv1 = _convolution(3, first.out_channels, kernel_size=3, padding=1, bias=False)
+        model.maxpool = nn.Identity()
     if shape[0] != 3:
         _set_channels(model, shape[0])
     _check_image_size(model, options.model, shape)
@@ -83,24 +94,6 @@ def cnn(image: ImageShape, classes: int) -> nn.Module:
         nn.ReLU(),
         nn.Linear(128, classes),
     )
-
-
-def _torchvision_model(name: str, classes: int) -> nn.Module:
-    models = import_torchvision().models
-    known = models.list_models(module=models)  # the classification networks
-    if (unknown := unknown_network(name, known)) is not None:
-        raise BadOptions(unknown)
-    model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **KEYWORDS.get(name, {}))
-    return model
-
-
-def _use_cifar_stem(model: nn.Module, name: str) -> None:
-    """Replace the 7x7 convolution with stride 2 by a 3x3 one, and remove the pooling after it."""
-    first = getattr(model, "conv1", None)
-    if not isinstance(first, nn.Conv2d) or not hasattr(model, "maxpool"):
-        raise BadOptions(f"--stem is for residual networks, not for {name}: leave it out.")
-    model.conv1 = _convolution(3, first.out_channels, kernel_size=3, padding=1, bias=False)
-    model.maxpool = nn.Identity()
 
 
 def _set_channels(model: nn.Module, channels: int) -> None:

@@ -58,6 +58,8 @@ def _node_and_gpu() -> tuple[str, int]:
 
 def _set_up_rank(run: str, variables: dict[str, str]) -> None:
     """Make this worker a rank of the run: folder, variables, log, and a process group of its own."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
     run_dir = Path(os.environ[NODE_HOME_VARIABLE], RUNS, run, variables[NODE_VARIABLE])
     place = _read_place(run_dir)
     os.environ.update(place["env"])
@@ -73,24 +75,14 @@ def _set_up_rank(run: str, variables: dict[str, str]) -> None:
         stream.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)
-    _tell_of_hangs(place.get("hook"), rank)
-    _write_status(RANK_BEGAN, pid=os.getpid())
-
-
-def _tell_of_hangs(hook: dict[str, str] | None, rank: str) -> None:
-    """Run gpuctl's hook, which torchrun's ranks have from their start.
-
-    The hook reports this rank's stacks if the run hangs.
-    """
-    import importlib.util
-
-    spec = (
-        None if hook is None else importlib.util.spec_from_file_location("gpuctl_rank_hook", hook["module"])
-    )
-    if hook is not None and spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
+    # torchrun's ranks have gpuctl's hook from their start: it reports this rank's stacks if the run hangs.
+    hook: dict[str, str] = place.get("hook") or {}
+    spec = spec_from_file_location("gpuctl_rank_hook", hook["module"]) if hook else None
+    if spec is not None and spec.loader is not None:
+        module = module_from_spec(spec)
         spec.loader.exec_module(module)
         module.begin(hook["files"].format(rank))
+    _write_status(RANK_BEGAN, pid=os.getpid())
 
 
 def _read_place(run_dir: Path) -> dict[str, Any]:

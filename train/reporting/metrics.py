@@ -5,10 +5,10 @@ takes seconds. A manager imports it when it first computes such a metric, so tha
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 import torch.distributed as dist
@@ -102,9 +102,14 @@ class MetricsManager:
             # A checkpoint of another version may hold other sums.
             names = metric.metric.metric_state.keys()
             known = bool(parts) and all(part["states"].get(metric.name, {}).keys() == names for part in parts)
-            states = (_copied(part["states"][metric.name], self._device) for part in parts)
-            numbers[metric.name] = _number(metric.metric, states) if known else math.nan
+            numbers[metric.name] = math.nan
             metric.metric.reset()
+            if known:
+                for part in parts:
+                    metric.metric.merge_state(_copied(part["states"][metric.name], self._device))
+                # The instance's `compute` would warn that it has seen no samples.
+                numbers[metric.name] = float(type(metric.metric).compute(metric.metric))
+                metric.metric.reset()
         self._reset()
         return numbers
 
@@ -163,12 +168,3 @@ def _copied(state: State, device: torch.device) -> State:
         name: value.to(device) if isinstance(value, Tensor) else [tensor.to(device) for tensor in value]
         for name, value in state.items()
     }
-
-
-def _number(metric: Any, states: Iterable[State]) -> float:  # noqa: ANN401 - torchmetrics has no types
-    """Compute the metric from these states, which replace its state."""
-    metric.reset()
-    for state in states:
-        metric.merge_state(state)
-    # The instance's `compute` would warn that it has seen no samples.
-    return float(type(metric).compute(metric))

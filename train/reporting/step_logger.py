@@ -48,9 +48,11 @@ class StepLogger:
 
     def add(self, progress: TrainingProgress, loss: Tensor) -> None:
         """Record a step that was begun on the device, and report finished steps."""
-        if progress.steps % self._every and not self._is_due():
+        first, now = self._noted_at is None, time.monotonic()
+        silent = self._noted_at is None or now - self._noted_at >= MAX_SILENT_S
+        if progress.steps % self._every and not silent:
             return
-        first, self._noted_at = self._noted_at is None, time.monotonic()
+        self._noted_at = now
         pending = _Pending(
             index=self._timer.count - 1,
             step=progress.steps,
@@ -65,10 +67,6 @@ class StepLogger:
             return
         # The copy of a loss to the CPU lasts until the next step has finished.
         self._report_before(self._timer.finished() - (0 if self._synchronous else 1))
-
-    def _is_due(self) -> bool:
-        """Return whether a record is due: the first, or the first in a long time."""
-        return self._noted_at is None or time.monotonic() - self._noted_at >= MAX_SILENT_S
 
     def finish(self) -> None:
         """Wait for the device and report all steps."""

@@ -137,10 +137,16 @@ class StepTimer:
     def finished(self) -> int:
         """Return how many steps are finished by now, without waiting."""
         while self._unread and _is_finished(self._unread[0].at["end"]):
-            step = _step_time(self._unread.popleft(), averages=self._averages)
-            communication_ms = math.nan if step.communication_ms is None else step.communication_ms
-            parts = (step.data_ms, step.compute_ms, communication_ms)
-            self._times.extend((*parts, step.samples, step.apart_ms, step.is_first, step.in_graph))
+            step = self._unread.popleft()
+            at = step.at
+            averaged = at.get("averaged", at["end"])
+            computed = at.get("own", averaged)
+            data_ms = _ms(at["start"], at["data"])
+            compute_ms = _ms(at["data"], computed) + _ms(averaged, at["end"])
+            communication_ms = math.nan if step.in_graph and self._averages else _ms(computed, averaged)
+            apart_ms = _ms(at["before"], at["end"])
+            parts = (data_ms, compute_ms, communication_ms)
+            self._times.extend((*parts, step.samples, apart_ms, step.is_first, step.in_graph))
         return len(self._times) // STEP_VALUES
 
     def step_time(self, index: int) -> StepTime:
@@ -218,22 +224,6 @@ class _Marks:
     samples: int = 0
     is_first: bool = False
     in_graph: bool = False
-
-
-def _step_time(step: _Marks, *, averages: bool) -> StepTime:
-    """Return the times of a finished step. `averages`: whether ranks average gradients."""
-    marks = step.at
-    averaged = marks.get("averaged", marks["end"])
-    computed = marks.get("own", averaged)
-    return StepTime(
-        data_ms=_ms(marks["start"], marks["data"]),
-        compute_ms=_ms(marks["data"], computed) + _ms(averaged, marks["end"]),
-        communication_ms=None if step.in_graph and averages else _ms(computed, averaged),
-        samples=step.samples,
-        apart_ms=_ms(marks["before"], marks["end"]),
-        is_first=step.is_first,
-        in_graph=step.in_graph,
-    )
 
 
 def _is_finished(mark: Mark) -> bool:

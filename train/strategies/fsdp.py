@@ -81,14 +81,13 @@ class FullyShard(Strategy):
 
     def shard_parts(self, root: nn.Module, network: nn.Module, plan: Plan) -> None:
         """Distribute the weights of a network, or of its stage `root`."""
+        sizes, options = self.sizes, self.options
+        self._network = network
         if plan.splits:
             split_layers(network, self.mesh["tp"], plan.splits)
-        if self.sizes.replicas > 1:
-            self._fully_shard(root, network, plan.parts_of(self.sizes.stage(self.env.rank)))
-        self._network = network
-
-    def _fully_shard(self, root: nn.Module, network: nn.Module, parts: Sequence[str]) -> None:
-        sizes, options = self.sizes, self.options
+        if sizes.replicas == 1:
+            return
+        parts = plan.parts_of(sizes.stage(self.env.rank))
         half = torch.bfloat16 if self._in_half else None
         whole = torch.float32 if half and sizes.stage(self.env.rank) == sizes.pp - 1 else None
         shard: Callable[..., FSDPModule] = partial(
@@ -164,7 +163,16 @@ class FullyShard(Strategy):
 
     def model_state(self, network: nn.Module) -> State:
         """Gather the weights on rank 0, one by one. Other ranks return nothing, or their stage's weights."""
-        return self._whole(network.state_dict())
+        whole: State = {}
+        keeps = self.env.rank % self.sizes.stage_ranks == 0
+        for name, value in network.state_dict().items():
+            full = value
+            if isinstance(value, DTensor):
+                # The ranks' group has no backend for host memory, so gather through the device's.
+                full = cast("DTensor", value.to(self.device)).full_tensor()
+            if keeps:
+                whole[name] = full.cpu() if isinstance(full, Tensor) else full
+        return whole
 
     def load_model(self, network: nn.Module, state: Mapping[str, Any]) -> None:
         """Load this rank's part of the weights."""
@@ -203,19 +211,6 @@ class FullyShard(Strategy):
             over = zip(weight.device_mesh.shape, weight.placements, strict=True)
             sharded = math.prod(size for size, placement in over if not placement.is_replicate())
         return self.sizes.stage_ranks // sharded
-
-    def _whole(self, values: Mapping[str, Any]) -> State:
-        """Gather the tensors among the values in the memory of the host of each stage's first rank."""
-        whole: State = {}
-        keeps = self.env.rank % self.sizes.stage_ranks == 0
-        for name, value in values.items():
-            full = value
-            if isinstance(value, DTensor):
-                # The ranks' group has no backend for host memory, so gather through the device's.
-                full = cast("DTensor", value.to(self.device)).full_tensor()
-            if keeps:
-                whole[name] = full.cpu() if isinstance(full, Tensor) else full
-        return whole
 
 
 def gather_ahead(root: nn.Module, parts: Sequence[nn.Module], number: int) -> None:

@@ -68,7 +68,11 @@ class Pipeline(FullyShard):
         size = number * self._size
         target = _filled(labels, size, NOT_COUNTED) if self._is_last else None
         with _own_errors():
-            logits = self._schedule(number).step(
+            if number not in self._schedules:  # a larger batch has more micro-batches
+                self._schedules[number] = Schedule1F1B(
+                    self._pipeline_stage(), number, loss_fn=self._loss, scale_grads=False
+                )
+            logits = self._schedules[number].step(
                 *self._input(images, size),
                 target=target,
                 losses=losses if self._is_last else None,
@@ -126,14 +130,6 @@ class Pipeline(FullyShard):
     @property
     def _is_last(self) -> bool:
         return self._at == self.sizes.pp - 1
-
-    def _schedule(self, number: int) -> PipelineScheduleSingle:
-        """Return the schedule for `number` micro-batches: a larger batch has more."""
-        if number not in self._schedules:
-            self._schedules[number] = Schedule1F1B(
-                self._pipeline_stage(), number, loss_fn=self._loss, scale_grads=False
-            )
-        return self._schedules[number]
 
     def _pipeline_stage(self) -> PipelineStage:
         group = self.mesh.get_group("pp")

@@ -64,7 +64,13 @@ def cut(
     `splits`: pairs of layers that are split among ranks, and stay on one stage. Raises BadOptions if too few layers
     have weights.
     """
-    begins = _units(layers, splits)
+    # Units can't be cut: they are single layers, and split pairs with the layers between.
+    begins, within = [], False
+    for at, layer in enumerate(layers):
+        if not within:
+            begins.append(at)
+        by = splits.get(layer.name)
+        within = by == "columns" or (within and by != "rows")
     ends = [*begins[1:], len(layers)]
     units = [range(*of) for of in zip(begins, ends, strict=True)]
     of_units = best_cut(
@@ -86,17 +92,6 @@ def costs_of(network: nn.Module, layers: Sequence[Layer], example: Tensor) -> li
                 value = layer.compute(value)
             costs.append(float(counter.get_total_flops()))
     return costs
-
-
-def _units(layers: Sequence[Layer], splits: Mapping[str, str]) -> list[int]:
-    """Return the beginnings of the uncuttable units: single layers, and pairs with the layers between."""
-    begins, within = [], False
-    for at, layer in enumerate(layers):
-        if not within:
-            begins.append(at)
-        by = splits.get(layer.name)
-        within = by == "columns" or (within and by != "rows")
-    return begins
 
 
 def _layers(part: nn.Module, name: str = "") -> list[Layer]:
