@@ -19,7 +19,8 @@ from gpuctl.option_table.values import (
 )
 from inventories.option import option
 from inventories.runs.labels import check_note, check_run_name, check_tags
-from inventories.specs.checks import OnHang, check_stop_grace_s
+from inventories.runs.run import OnHang
+from inventories.specs.checks import check_stop_grace_s
 from remote.launchers import LAUNCHERS
 
 _train = partial(option, commands=("train",))

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+STOP_GRACE_S = 30.0
+"""For the ranks of a run that is stopped, where nobody says otherwise."""
+
 
 class Reason(StrEnum):
     """The reason for an end."""

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from inventories.runs.end_reasons import STOPS, Ended, EndFacts, Reason
-from inventories.specs.checks import STOP_GRACE_S
+from inventories.runs.end_reasons import STOP_GRACE_S, STOPS, Ended, EndFacts, Reason
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from inventories.runs.commit import Commit
-from inventories.specs.checks import STOP_GRACE_S, OnHang
+from inventories.runs.end_reasons import STOP_GRACE_S
+
+OnHang = Literal["report", "stop", "restart"]
+"""The action for a run that hangs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
-from typing import Literal
 
 from inventories.address import read_bastion
 from inventories.errors import InvalidInput
@@ -18,16 +17,12 @@ from inventories.text import shown
 
 MAX_COUNT = 1000
 MAX_DISK_GB = 1_000_000
-STOP_GRACE_S = 30.0
-"""For the ranks of a run that is stopped, where nobody says otherwise."""
 MAX_STOP_GRACE_S = 24 * 3600.0
 MAX_KEEP_S = 24 * 3600.0
 NO_LIMIT_S = math.inf
 """The value of `--ttl none` and `--idle none`, in place of a default of the user's configuration."""
 MIN_TTL_S = 600.0
 """With a shorter time, machines end before they have booted."""
-OnHang = Literal["report", "stop", "restart"]
-"""The action for a run that hangs."""
 
 _CLUSTER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _DURATION = re.compile(r"([0-9]{1,9}(\.[0-9]{1,9})?[smhd])+")

@@ -10,8 +10,8 @@ import pytest
 from node_here import ROOT
 from support import processes_with
 
+from inventories.runs.end_reasons import STOP_GRACE_S
 from inventories.runs.records import LeftProcess, NodeEnding
-from inventories.specs.checks import STOP_GRACE_S
 from remote.end_sentences import ended_lines, interrupt_text, waiting_text
 from remote.node.runs.ending import GRACE_S, command_of
 
