@@ -1,4 +1,4 @@
-"""Compare the CPU time of `gpuctl queue add` with `python -c pass`, in pairs. Exits 1 if the median is above 0.3 s.
+"""Compare the CPU time of `gpuctl queue add` with `python -c pass`, in pairs.
 
     python bench/queue_add.py [--pairs 10]
 
@@ -18,8 +18,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.parts.commands import GPUCTL, ROOT, gpuctl, keep_byte_code, median_ratio
 
-LIMIT_S = 0.3
-
 
 def cpu_s(words: list[str], folder: Path, home: Path) -> float:
     """Return the CPU time of a command. Ends the program if the command fails."""
@@ -35,7 +33,7 @@ def cpu_s(words: list[str], folder: Path, home: Path) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description="gpuctl queue add against python -c pass")
     parser.add_argument("--pairs", type=int, default=10)
     pairs = parser.parse_args().pairs
@@ -59,9 +57,7 @@ def main() -> int:
     print(
         f"python -c pass    {statistics.median(python) * 1000:5.0f} ms   ratio {median_ratio(added, python):.0f}"
     )
-    print(f"limit             {LIMIT_S * 1000:5.0f} ms")
-    return 0 if median <= LIMIT_S else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
