@@ -2,9 +2,7 @@
 
 import base64
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from inventories import codec
 from inventories.disk.files import write_atomic
@@ -19,7 +17,18 @@ from provision.kubernetes.record import KubernetesCluster, save
 def clusters_in(api: Api) -> list[KubernetesCluster]:
     """Return the clusters whose namespaces have a record of gpuctl's, as their makers had them."""
     namespaces = api.list(NAMESPACE, labelSelector=ray_cluster.CLUSTER_ID)
-    return [cluster for document in namespaces if (cluster := _cluster_of(document)) is not None]
+    clusters = []
+    for namespace in namespaces:
+        metadata = namespace["metadata"]
+        try:
+            data = json.loads((metadata.get("annotations") or {}).get(ray_cluster.RECORD) or "null")
+            cluster = codec.from_json(KubernetesCluster, data, f"the namespace {metadata['name']}")
+        except (ValueError, CorruptFile):
+            continue
+        # A copy of a record in another namespace differs from the labels there.
+        if cluster.namespace == metadata["name"] and ray_cluster.is_of(namespace, cluster):
+            clusters.append(cluster)
+    return clusters
 
 
 def rebuild(api: Api, folder: ClusterFolder, cluster_id: str) -> KubernetesCluster:
@@ -41,15 +50,3 @@ def rebuild(api: Api, folder: ClusterFolder, cluster_id: str) -> KubernetesClust
     if secret is not None:
         write_atomic(folder.ray_token_path, base64.b64decode(secret["data"]["auth_token"]))
     return cluster
-
-
-def _cluster_of(namespace: Mapping[str, Any]) -> KubernetesCluster | None:
-    """Return the record in a namespace's annotation. `None`: no record, or one that differs from the labels."""
-    metadata = namespace["metadata"]
-    try:
-        data = json.loads((metadata.get("annotations") or {}).get(ray_cluster.RECORD) or "null")
-        cluster = codec.from_json(KubernetesCluster, data, f"the namespace {metadata['name']}")
-    except (ValueError, CorruptFile):
-        return None
-    agrees = cluster.namespace == metadata["name"] and ray_cluster.is_of(namespace, cluster)
-    return cluster if agrees else None

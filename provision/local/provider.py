@@ -269,7 +269,13 @@ class LocalProvider:
 
     def _host(self, folder: HostFolder) -> _Host | None:
         record = folder.load()
-        return None if record is None else _Host(record=record, folder=folder, state=_state(record, folder))
+        if record is None:
+            return None
+        if record.pid is None:
+            return _Host(record=record, folder=folder, state="pending")
+        runs = processes.is_server(record.pid, host=record.id, config=str(folder.config_path))
+        states: dict[bool | None, MachineState] = {True: "running", False: "gone", None: "unknown"}
+        return _Host(record=record, folder=folder, state=states[runs])
 
     def _host_paths(self) -> list[Path]:
         return sorted(path for path in self._path.glob("*") if path.is_dir() and path.name != state.UV_CACHE)
@@ -308,13 +314,6 @@ class LocalProvider:
             python=python or record.python,
             host_key=record.host_key,
         )
-
-
-def _state(record: HostRecord, folder: HostFolder) -> MachineState:
-    if record.pid is None:
-        return "pending"
-    runs = processes.is_server(record.pid, host=record.id, config=str(folder.config_path))
-    return {True: "running", False: "gone", None: "unknown"}[runs]  # type: ignore[return-value]
 
 
 def _in_the_way(leftovers: tuple[Leftover, ...]) -> str:

@@ -176,25 +176,21 @@ class Api:
             if name in self._clients:
                 return self._clients[name]
             module, cls = _CLIENTS[name]
-            client = self._made(getattr(import_module(module), cls))
+            endpoint = {"service_endpoint": self._endpoint} if self._endpoint else {}
+            client = getattr(import_module(module), cls)(
+                dict(self.credentials.config),
+                signer=self._signer,
+                timeout=(CONNECT_TIMEOUT_S, FIRST_READ_S),
+                retry_strategy=oci.retry.NoneRetryStrategy(),
+                circuit_breaker_strategy=oci.circuit_breaker.NoCircuitBreakerStrategy(),
+                skip_deserialization=True,
+                **endpoint,
+            )
+        for scheme in ("http://", "https://"):
+            client.base_client.session.mount(scheme, OCIHTTPAdapter(pool_maxsize=MAX_AT_ONCE))
         resolve(client.base_client.endpoint, "OCI")
         with self._lock:
             return self._clients.setdefault(name, client)
-
-    def _made(self, cls: Any) -> Any:
-        endpoint = {"service_endpoint": self._endpoint} if self._endpoint else {}
-        client = cls(
-            dict(self.credentials.config),
-            signer=self._signer,
-            timeout=(CONNECT_TIMEOUT_S, FIRST_READ_S),
-            retry_strategy=oci.retry.NoneRetryStrategy(),
-            circuit_breaker_strategy=oci.circuit_breaker.NoCircuitBreakerStrategy(),
-            skip_deserialization=True,
-            **endpoint,
-        )
-        for scheme in ("http://", "https://"):
-            client.base_client.session.mount(scheme, OCIHTTPAdapter(pool_maxsize=MAX_AT_ONCE))
-        return client
 
     def _renew(self, signed_with: int | None) -> bool:
         """Sign with the session token that the file has now. Returns whether it is a new one."""

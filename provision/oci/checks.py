@@ -30,7 +30,7 @@ from provision.oci.description import has_autoscaling, may_join_pool
 from provision.oci.errors import STOPPED_COUNT, policy_for, statement
 from provision.oci.quotas import available, machine_limit, units
 from provision.oci.resources.resource_types import KINDS
-from provision.records import CloudCluster, Offer
+from provision.records import CloudCluster
 
 MAX_SKEW_S = 300.0
 """OCI refuses requests that are signed with a time further off."""
@@ -90,12 +90,17 @@ def findings(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]
     credentials, known = _credentials(api)
     results = [sdk(), *_files(api), *credentials]
     if known:
-        results += _together(
+        checks: tuple[Callable[[], Iterator[Finding]], ...] = (
             partial(_region, api),
             partial(_permissions, api, cluster),
             partial(_time_limit, api, cluster),
             partial(_plan, api, cluster, count),
         )
+        for outcome in run_all(lambda check: list(check()), checks):
+            if isinstance(outcome, Exception):
+                results.append(Finding(what="check", ok=None, detail=str(outcome)))
+            else:
+                results += outcome
     return tuple(results)
 
 
@@ -316,10 +321,6 @@ def _plan(api: Api, cluster: CloudCluster, count: int) -> Iterator[Finding]:
     )
     if unknown := offer.facts.get("no_capacity_report"):
         yield Finding(what="capacity report", ok=None, detail=str(unknown))
-    yield from _quota(api, offer, count)
-
-
-def _quota(api: Api, offer: Offer, count: int) -> Iterator[Finding]:
     limit = machine_limit(offer.facts.get("limits") or ())
     if limit is None:
         yield Finding(
@@ -343,13 +344,3 @@ def statements(api: Api, policies: Sequence[str], *, subnet: str = "", vcn: str 
     at = {"subnet": subnet, "vcn": vcn, "compartment": api.compartment}
     lines = dict.fromkeys(statement(policy.format(**at), api.compartment) for policy in policies)
     return "\n".join(f"    {line}" for line in lines)
-
-
-def _together(*checks: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    findings: list[Finding] = []
-    for outcome in run_all(lambda check: list(check()), checks):
-        if isinstance(outcome, Exception):
-            findings.append(Finding(what="check", ok=None, detail=str(outcome)))
-        else:
-            findings += outcome
-    return findings

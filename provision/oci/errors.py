@@ -148,7 +148,9 @@ def translate(error: Exception, operation: str, *, compartment: str, advice: str
                 break
             cause = inner
         lost = isinstance(cause, http.client.HTTPException | ConnectionResetError | BrokenPipeError)
-        return no_answer("OCI", _reason(cause), _title(operation), reached=lost)
+        words = getattr(cause, "strerror", None) or str(cause.args[0] if cause.args else cause)
+        reason = words.split(" See http")[0].strip()  # the SDK adds whole paragraphs
+        return no_answer("OCI", reason or type(cause).__name__, _title(operation), reached=lost)
     text = f"{str(error.message or f'status {error.status}').strip().rstrip('.')}."
     kind = _kind(error, operation)
     refusal = f"OCI refused {_title(operation)}: {text}"
@@ -211,9 +213,3 @@ def _kind(error: "oci.exceptions.ServiceError", operation: str) -> type[CloudErr
 def _title(operation: str) -> str:
     """Return `LaunchInstance`, OCI's own name, for `launch_instance`."""
     return "".join(word.capitalize() for word in operation.split("_"))
-
-
-def _reason(cause: BaseException) -> str:
-    """Return the words of an error; the SDK adds whole paragraphs."""
-    text = getattr(cause, "strerror", None) or str(cause.args[0] if cause.args else cause)
-    return text.split(" See http")[0].strip() or type(cause).__name__

@@ -50,27 +50,23 @@ def prices(answer: object) -> dict[str, float]:
     gpus = {shape.name: shape.gpus for shape in SHAPES}
     a_gpu: dict[str, float] = {}
     for item in _objects(items):
-        price = _pay_as_you_go(item) if item.get("metricName") == "GPU Per Hour" else None
-        if price is not None:
-            a_gpu[str(item.get("partNumber"))] = price
+        if item.get("metricName") != "GPU Per Hour":
+            continue
+        values = [
+            price.get("value")
+            for place in _objects(item.get("currencyCodeLocalizations"))
+            if place.get("currencyCode") == "USD"
+            for price in _objects(place.get("prices"))
+            if price.get("model") == "PAY_AS_YOU_GO"
+        ]
+        if len(values) == 1 and (usd := price_of(values[0])) is not None:
+            a_gpu[str(item.get("partNumber"))] = usd
     usd_per_hour = {
         shape: round(a_gpu[part] * gpus[shape], 6) for shape, part in PARTS.items() if part in a_gpu
     }
     if not usd_per_hour:
         raise NotUsable("it has no price of any GPU that gpuctl knows")
     return usd_per_hour
-
-
-def _pay_as_you_go(item: dict[str, Any]) -> float | None:
-    """Return the price in USD of a product. `None`: no price, or several."""
-    prices = [
-        price.get("value")
-        for place in _objects(item.get("currencyCodeLocalizations"))
-        if place.get("currencyCode") == "USD"
-        for price in _objects(place.get("prices"))
-        if price.get("model") == "PAY_AS_YOU_GO"
-    ]
-    return price_of(prices[0]) if len(prices) == 1 else None
 
 
 def _objects(value: object) -> list[dict[str, Any]]:

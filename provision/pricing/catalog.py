@@ -69,14 +69,12 @@ def infer(spec: Spec) -> str:
             "Nothing says where the machines come from. Give `--provider local` for hosts on this machine, "
             "`--shape SHAPE` for rented ones, or `--hosts FILE` for those that you have."
         )
-    return "local" if spec.shape == "local" else _provider_of(spec.shape)
-
-
-def _provider_of(shape: str) -> str:
+    if spec.shape == "local":
+        return "local"
     # A name that looks like a cloud's is for that cloud to know: it has more than our catalog.
-    provider = provider_by_name(shape)
+    provider = provider_by_name(spec.shape)
     if provider is None:
-        near = nearest_shapes(shape)
+        near = nearest_shapes(spec.shape)
         hint = f"The nearest are {', '.join(near)}. " if near else ""
-        raise UnknownShape(f"No provider has a shape '{shape}'. {hint}`gpuctl shapes` lists all.")
+        raise UnknownShape(f"No provider has a shape '{spec.shape}'. {hint}`gpuctl shapes` lists all.")
     return provider

@@ -3,7 +3,7 @@
 A line is a cluster's price from a time on. The arithmetic is pure.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -111,7 +111,15 @@ def end_of(rate: Rate, now: datetime, unknown: str = "") -> Rate:
 
 def spans(rates: Sequence[Rate], until: datetime) -> list[Span]:
     """Return the times of a cluster with their prices. `until`: end of the last rate, if the cluster exists then."""
-    result = list(_rests_of_least_times(rates))
+    result: list[Span] = []
+    launches: list[datetime] = []
+    for last, rate in pairwise(rates):
+        # From each machine's end to its shortest billed time. The newest machines end first.
+        launches += [begin_of(last)] * (last.machines - len(launches))
+        each_usd = last.hourly_usd and last.hourly_usd / last.machines if last.machines else 0.0
+        while len(launches) > rate.machines:
+            least_end = launches.pop() + timedelta(seconds=last.least_s)
+            result.append(Span(begin=begin_of(rate), end=least_end, hourly_usd=each_usd))
     for rate, following in zip(rates, [*rates[1:], None], strict=True):
         begin = begin_of(rate)
         end = until if following is None else begin_of(following)
@@ -122,17 +130,6 @@ def spans(rates: Sequence[Rate], until: datetime) -> list[Span]:
         ]
     billed = [span for span in result if span.begin < span.end and span.hourly_usd != 0]
     return sorted(billed, key=lambda span: span.begin)
-
-
-def _rests_of_least_times(rates: Sequence[Rate]) -> Iterator[Span]:
-    """Yield the time from each machine's end to its shortest billed time. The newest machines end first."""
-    launches: list[datetime] = []
-    for last, rate in pairwise(rates):
-        launches += [begin_of(last)] * (last.machines - len(launches))
-        each_usd = last.hourly_usd and last.hourly_usd / last.machines if last.machines else 0.0
-        while len(launches) > rate.machines:
-            least_end = launches.pop() + timedelta(seconds=last.least_s)
-            yield Span(begin=begin_of(rate), end=least_end, hourly_usd=each_usd)
 
 
 def total_usd(spans: Iterable[Span]) -> tuple[float, bool]:

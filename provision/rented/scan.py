@@ -103,7 +103,14 @@ def scan_all(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
     names = scope.providers or [name for name in CLOUDS if installed(name)]
     connected = values(run_all(lambda name: _connect_all(name, scope), names))
     if not scope.providers:
-        connected += [_services(cloud) for clouds, _ in connected for cloud in clouds]
+        # The services of Kubernetes in the same account and region.
+        connected += [
+            _connected(
+                [replace(cloud.target, provider=name) for name in KUBERNETES if base_of(name) == cloud.name]
+            )
+            for clouds, _ in connected
+            for cloud in clouds
+        ]
     regions = {cloud.target.region for clouds, _ in connected for cloud in clouds}
     scanned: list[Scanned] = []
     failed: list[Failed] = []
@@ -137,12 +144,6 @@ def scan_all(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
             for failure in failed
         ]
     return ScanResult(scanned=tuple(scanned), failed=tuple(failed))
-
-
-def _services(cloud: Cloud) -> tuple[list[Cloud], list[Failed]]:
-    """Return the services of Kubernetes in the same account and region."""
-    names = [name for name in KUBERNETES if base_of(name) == cloud.name]
-    return _connected([replace(cloud.target, provider=name) for name in names])
 
 
 def _connect_all(name: str, scope: Scope) -> tuple[list[Cloud], list[Failed]]:

@@ -60,7 +60,20 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
         return lookup.named(api, requested, cluster.shape)
     if why := _ubuntu_reason(cluster):
         return replace(lookup.ubuntu(api, cluster.shape), why=why)
-    return _for_nvidia(api, cluster.shape, terms=terms, refused=refused)
+    shape = cluster.shape
+    reasons: dict[str, list[str]] = {}
+    for listing in _listings(shape):
+        taken, reason = (None, refused) if refused else _listed(api, listing, shape, terms=terms)
+        if taken is not None:
+            return replace(taken, why="; ".join([taken.why, *_not_taken(reasons)]))
+        reasons.setdefault(reason, []).append(f"the {listing}")
+    without = _not_taken(reasons)
+    build = lookup.gpu_build(api, shape)
+    if build is not None:
+        return replace(build, why="; ".join(["it brings the driver", *without]))
+    no_build = f"and Oracle Linux has no GPU build for {shape} in {api.credentials.region}"
+    why = "; ".join(["gpuctl installs the driver", *without, no_build])
+    return replace(lookup.ubuntu(api, shape), why=why)
 
 
 def _ubuntu_reason(cluster: CloudCluster) -> str:
@@ -79,22 +92,6 @@ def _ubuntu_reason(cluster: CloudCluster) -> str:
 def _listings(shape: str) -> tuple[str, ...]:
     """Return the marketplace's default images for the shape, the best first."""
     return (CLUSTER_IMAGE, VMI) if may_have_rdma(shape) else (VMI,)
-
-
-def _for_nvidia(api: Api, shape: str, *, terms: bool, refused: str | None) -> Image:
-    reasons: dict[str, list[str]] = {}
-    for listing in _listings(shape):
-        image, reason = (None, refused) if refused else _listed(api, listing, shape, terms=terms)
-        if image is not None:
-            return replace(image, why="; ".join([image.why, *_not_taken(reasons)]))
-        reasons.setdefault(reason, []).append(f"the {listing}")
-    without = _not_taken(reasons)
-    build = lookup.gpu_build(api, shape)
-    if build is not None:
-        return replace(build, why="; ".join(["it brings the driver", *without]))
-    no_build = f"and Oracle Linux has no GPU build for {shape} in {api.credentials.region}"
-    why = "; ".join(["gpuctl installs the driver", *without, no_build])
-    return replace(lookup.ubuntu(api, shape), why=why)
 
 
 def _not_taken(reasons: Mapping[str, Sequence[str]]) -> list[str]:

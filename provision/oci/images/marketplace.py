@@ -4,7 +4,7 @@ Planning only reads. The terms are accepted by `subscribe`, for an offer that sh
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from inventories.errors import InvalidInput
 from inventories.text import nearest
@@ -51,7 +51,14 @@ def find(api: Api, name: str, shape: str, *, terms: bool) -> Image:
     listing = ids[title]
     accepted = _accepted(api, listing)
     newest: str | None = None
-    for version, image_id in _fitting(api, title, listing, shape):
+    versions = api.list_all("compute.list_app_catalog_listing_resource_versions", listing)
+    for resource_version in in_order(title, versions):
+        version = str(resource_version["listingResourceVersion"])
+        details = api.call("compute.get_app_catalog_listing_resource_version", listing, version)
+        shapes, regions = details.get("compatibleShapes"), details.get("availableRegions")
+        if (shapes and shape not in shapes) or (regions and api.credentials.region not in regions):
+            continue
+        image_id = str(resource_version["listingResourceId"])
         newest = newest or version
         if version in accepted:
             return _image(api, title, listing, version, image_id, None)
@@ -131,18 +138,6 @@ def _accepted(api: Api, listing: str) -> set[str]:
     """Return the versions whose terms the compartment has accepted."""
     subscriptions = api.listed("compute.list_app_catalog_subscriptions", listing_id=listing)
     return {str(subscription.get("listingResourceVersion")) for subscription in subscriptions}
-
-
-def _fitting(api: Api, title: str, listing: str, shape: str) -> Iterator[tuple[str, str]]:
-    """Yield version and image of the versions for the shape in this region, the newest first."""
-    versions = api.list_all("compute.list_app_catalog_listing_resource_versions", listing)
-    for resource_version in in_order(title, versions):
-        version = str(resource_version["listingResourceVersion"])
-        details = api.call("compute.get_app_catalog_listing_resource_version", listing, version)
-        shapes = details.get("compatibleShapes") or ()
-        regions = details.get("availableRegions") or ()
-        if (not shapes or shape in shapes) and (not regions or api.credentials.region in regions):
-            yield version, str(resource_version["listingResourceId"])
 
 
 def in_order(title: str, versions: Sequence[Json]) -> list[Json]:

@@ -35,15 +35,11 @@ def delete(api: Api, resource: Resource) -> None:
             return None
         if state not in ENDING:
             raise _blocked(api, resource, error) from error
-    return _wait_gone(api, resource)
-
-
-def _wait_gone(api: Api, resource: Resource) -> None:
     deleting = False
     for _ in poll(api.clock, DELETE_PATIENCE_S):
         state = _state(api, resource)
         if state in ENDED:
-            return
+            return None
         if deleting and state not in ENDING:
             # OCI ends the state TERMINATING of a subnet that still has a network interface.
             raise _blocked(

@@ -117,27 +117,20 @@ def refuse_elsewhere(record: CloudCluster, spec: Spec) -> None:
 
 def refuse_changes(record: CloudCluster, requested: CloudCluster) -> None:
     """Raise RefusedPlan if live machines were made with other options than the requested ones."""
-    changed = [
-        _change(
-            option,
-            _typed(option, name, getattr(record, name)),
-            _typed(option, name, getattr(requested, name)),
-        )
-        for name, option in ((name, OPTIONS[name]) for name in MACHINE_FIELDS)
-        if getattr(record, name) != getattr(requested, name)
-    ]
+    changed: list[str] = []
+    for name in MACHINE_FIELDS:
+        if getattr(record, name) != getattr(requested, name):
+            option = OPTIONS[name]
+            before, now = (_typed(option, name, getattr(cluster, name)) for cluster in (record, requested))
+            # `--ttl 90m, not 8h`, and `no --spot, not --spot`.
+            valued = before.startswith(f"{option} ")
+            changed.append(f"{before}, not {now.removeprefix(f'{option} ') if valued else now}")
     if changed:
         raise RefusedPlan(
             f"The machines of cluster '{record.name}' were made with {'; '.join(changed)}, and "
             "`up` does not replace them. Leave that out; or make a second cluster with `--cluster NAME`; or "
             f"remove this one with `gpuctl down --cluster {record.name}` and run `gpuctl up` again."
         )
-
-
-def _change(option: str, had: str, requested: str) -> str:
-    """Return the change in words: `--ttl 90m, not 8h`, `no --spot, not --spot`."""
-    valued = had.startswith(f"{option} ")
-    return f"{had}, not {requested.removeprefix(f'{option} ') if valued else requested}"
 
 
 def _typed(option: str, name: str, value: object) -> str:
