@@ -32,6 +32,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         near = difflib.get_close_matches(name, [_flag(field.name) for field in fields(Options)], n=1)
         meant = f"Did you mean {near[0]}? " if near else ""
         parser.error(f"{name} is not an option of this job. {meant}All options: python -m train --help")
+    # Parse once more, over marks in place of the defaults: which options were typed.
     untyped = object()
     known = argparse.Namespace(**{field.name: untyped for field in fields(Options)})
     read = vars(parser.parse_args(words, known))

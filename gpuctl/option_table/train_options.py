@@ -18,8 +18,8 @@ from gpuctl.option_table.values import (
     variables,
 )
 from inventories.option import option
+from inventories.runs.hang import OnHang
 from inventories.runs.labels import check_note, check_run_name, check_tags
-from inventories.runs.run import OnHang
 from inventories.specs.checks import check_stop_grace_s
 from remote.launchers import LAUNCHERS
 

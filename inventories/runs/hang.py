@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 HangVerdict = Literal["hung", "slow", "fine", "unknown"]
+OnHang = Literal["report", "stop", "restart"]
+"""The action for a run that hangs."""
 
 
 @dataclass(frozen=True, kw_only=True)

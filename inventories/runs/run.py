@@ -5,9 +5,7 @@ from typing import Literal
 
 from inventories.runs.commit import Commit
 from inventories.runs.end_reasons import STOP_GRACE_S
-
-OnHang = Literal["report", "stop", "restart"]
-"""The action for a run that hangs."""
+from inventories.runs.hang import OnHang
 
 
 @dataclass(frozen=True, kw_only=True)

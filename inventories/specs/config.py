@@ -78,9 +78,11 @@ def with_value(text: str, key: str, value: object) -> str:
 
     Raises InvalidInput for a key that a line does not hold with its whole value.
     """
-    inline = yaml.safe_dump(value, default_flow_style=True, width=1000)
-    inline = inline.removesuffix("\n").removesuffix("\n...")
-    line = "" if value is None else f"{key}: {inline}\n"
+    line = ""
+    if value is not None:
+        inline = yaml.safe_dump(value, default_flow_style=True, width=1000)
+        inline = inline.removesuffix("\n").removesuffix("\n...")
+        line = f"{key}: {inline}\n"
     lines = text.splitlines(keepends=True)
     key_at_begin = re.compile(rf"(['\"]?){re.escape(key)}\1\s*:")
     at = next((at for at, each in enumerate(lines) if key_at_begin.match(each)), None)

@@ -113,8 +113,8 @@ def spans(rates: Sequence[Rate], until: datetime) -> list[Span]:
     """Return the times of a cluster with their prices. `until`: end of the last rate, if the cluster exists then."""
     result: list[Span] = []
     launches: list[datetime] = []
+    # From each machine's end to the end of its shortest billed time. The newest machines end first.
     for last, rate in pairwise(rates):
-        # From each machine's end to its shortest billed time. The newest machines end first.
         launches += [begin_of(last)] * (last.machines - len(launches))
         each_usd = last.hourly_usd and last.hourly_usd / last.machines if last.machines else 0.0
         while len(launches) > rate.machines:

@@ -319,13 +319,21 @@ def test_second_computer_adopts_cluster_and_removes_it(service: str, clouds: Clo
         assert gpuctl.cloud.owned() == []
 
 
-def test_adopt_names_the_command_for_an_eks_cluster_without_pods(clouds: Clouds, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_adopt_names_the_command_for_an_eks_cluster_without_pods(
+    command: str, clouds: Clouds, tmp_path: Path
+) -> None:
     with managed("eks", clouds, tmp_path) as gpuctl:
-        gpuctl.ok(*gpuctl.up_words)
-        kill(gpuctl, ("down", "--yes"), Point(nth=1, phase="after"))
+        if command == "up":
+            total = calls_of(gpuctl, gpuctl.up_words)
+            gpuctl.ok("down", "--yes")
+            kill(gpuctl, gpuctl.up_words, Point(nth=total, phase="after"))
+        else:
+            gpuctl.ok(*gpuctl.up_words)
+            kill(gpuctl, ("down", "--yes"), Point(nth=1, phase="after"))
         shutil.rmtree(gpuctl.home)
         refused = gpuctl("adopt", "--yes")
-        assert (refused.status, "are gone from its control plane" in refused.err) == (2, True), refused.err
+        assert (refused.status, "has no record of its machines" in refused.err) == (2, True), refused.err
         (command,) = re.findall(r"`gpuctl (reap [^`]*)`", refused.err)
         gpuctl.ok(*command.split(), "--yes")
         assert left(gpuctl) == []

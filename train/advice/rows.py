@@ -108,9 +108,9 @@ def rows(question: Question, machines: Sequence[Machines], runs: Sequence[Measur
     if chosen:
         precisions = dict.fromkeys(precision for group in machines for precision in group.usual_precisions)
     every_row: list[Row] = []
+    stages = question.options.strategy == "pp" or (question.options.pp or 1) > 1
     for precision in precisions:
         suited = [group for group in machines if not chosen or precision in group.usual_precisions]
-        stages = question.options.strategy == "pp" or (question.options.pp or 1) > 1
         pipelines = stages or (not question.strategy_given and any(group.world_size > 1 for group in suited))
         of_precision = question.in_precision(precision) if chosen else question
         network = network_of(of_precision, pipelines=pipelines)

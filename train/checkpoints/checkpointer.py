@@ -130,7 +130,7 @@ class Checkpointer:
             self._written = self._writer.submit(files.save, self._folder, whole, keep=keep, **about)
 
     def wait(self) -> None:
-        """Wait until the last checkpoint is complete, and remove older ones. Every rank calls this.
+        """Wait until the last checkpoint is complete; if it is in parts, remove older ones. Every rank calls this.
 
         Raises NotWritten.
         """
@@ -191,6 +191,7 @@ class Checkpointer:
         Raises BadCheckpoint.
         """
         env = self._trainer.env
+        # Rank 0's checkpoints, the newest first, on every rank.
         broadcast: list[Any] = [files.documents(self._folder) if env.rank == 0 else None]
         if env.world_size > 1:
             dist.broadcast_object_list(broadcast, 0)

@@ -51,13 +51,16 @@ def read(options: Options, env: DistributedEnvironment) -> Dataset:
         env=env,
     )
     threads = options.threads or max(1, usable_cores() // env.local_world_size)
+    train_part = _listed(training, folder, options) if streams else _decoded(training, size, threads)
+    validation_part = _decoded(validation, size, threads)
+    test_part = None if test is None else _decoded(test, size, threads)
     decoded = ([] if streams else training) + validation + (test or [])
     sizes = [(str(file.path.relative_to(folder)), file.path.stat().st_size) for file in decoded]
     return Dataset(
         name="folder",
-        training=_listed(training, folder, options) if streams else _decoded(training, size, threads),
-        validation=_decoded(validation, size, threads),
-        test=None if test is None else _decoded(test, size, threads),
+        training=train_part,
+        validation=validation_part,
+        test=test_part,
         classes=len(classes),
         mean=(0.485, 0.456, 0.406),  # ImageNet's, as is usual for photographs
         std=(0.229, 0.224, 0.225),

@@ -49,8 +49,8 @@ class StepLogger:
     def add(self, progress: TrainingProgress, loss: Tensor) -> None:
         """Record a step that was begun on the device, and report finished steps."""
         first, now = self._noted_at is None, time.monotonic()
-        silent = self._noted_at is None or now - self._noted_at >= MAX_SILENT_S
-        if progress.steps % self._every and not silent:
+        due = self._noted_at is None or now - self._noted_at >= MAX_SILENT_S  # also between its turns
+        if progress.steps % self._every and not due:
             return
         self._noted_at = now
         pending = _Pending(

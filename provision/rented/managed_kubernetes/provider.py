@@ -157,8 +157,8 @@ class ManagedKubernetes(RentedProvider[KubernetesService]):
             ) from error
         except RefusedPlan as error:
             raise RefusedPlan(
-                f"The machines of the cluster {self._files.name} are gone from its control plane, so it can't be "
-                f"taken over. `gpuctl reap {cluster_id}` removes the rest."
+                f"The control plane of the cluster {self._files.name} has no record of its machines, so it can't be "
+                f"taken over, and what is left of it may cost money. `gpuctl reap {cluster_id}` removes it."
             ) from error
         record = codec.from_json(CloudCluster, pods.request, f"the namespace {pods.namespace}")
         if record.id != cluster_id:

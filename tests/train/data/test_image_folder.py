@@ -166,6 +166,12 @@ def test_folder_dataset_names_a_corrupt_picture(pictures, name):
     assert "\n" not in str(raised.value)
 
 
+def test_folder_dataset_names_a_link_to_nothing(pictures):
+    (pictures / "train/red/link.png").symlink_to("nowhere.png")
+    with pytest.raises(BadData, match=r"link\.png can't be read as an image \(No such file or directory\)"):
+        read(pictures)
+
+
 def test_folder_dataset_names_a_folder_with_a_picture_name(pictures):
     (pictures / "train/red/album.png").mkdir()
     with pytest.raises(BadData, match=r"album\.png can't be read as an image \(Is a directory\)"):
