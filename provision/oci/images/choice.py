@@ -63,9 +63,9 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
     shape = cluster.shape
     reasons: dict[str, list[str]] = {}
     for listing in _listings(shape):
-        taken, reason = (None, refused) if refused else _listed(api, listing, shape, terms=terms)
-        if taken is not None:
-            return replace(taken, why="; ".join([taken.why, *_not_taken(reasons)]))
+        listed, reason = (None, refused) if refused else _listed(api, listing, shape, terms=terms)
+        if listed is not None:
+            return replace(listed, why="; ".join([listed.why, *_not_taken(reasons)]))
         reasons.setdefault(reason, []).append(f"the {listing}")
     without = _not_taken(reasons)
     build = lookup.gpu_build(api, shape)
