@@ -9,6 +9,7 @@ import fcntl
 import os
 import stat
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
@@ -33,8 +34,9 @@ OWN_FILES = (
 MOST_FILES = 500
 """The maximum number of a run's files in the list."""
 ELSEWHERE_S = 24 * 3600.0
-"""The time after its last sign of life in which a run of another machine with this home counts as active, and a run
-that has only placed checkpoints as one to be launched."""
+"""The time after its last sign of life in which a run of another machine with this home counts as active."""
+CUT_OFF_S = 24 * 3600.0
+"""The time after its last change in which a run that has only placed checkpoints counts as one to be launched."""
 
 
 class Leftover(NamedTuple):
@@ -85,10 +87,10 @@ def leftovers() -> Iterator[Leftover]:
     places += [("wheels", path) for path in folders_in(NODE_HOME) if path.name == constants.WHEELS]
     for kind, folder in FOLDERS.items():
         paths = [path for path in folders_in(NODE_HOME / folder) if path != program]
-        places += [("removed" if kind == "run" and launch_cut_off(path) else kind, path) for path in paths]
+        places += [("removed" if kind == "run" and _launch_cut_off(path) else kind, path) for path in paths]
     for kind, path in places:
         keep = ""
-        if (FOLDERS.get(kind), path.name) in used:
+        if (path.parent.name, path.name) in used:
             keep = "in use"
         # Asked for each item when its turn has come: a build can begin while others are removed.
         elif kind == "environment" and is_being_built(path):
@@ -215,9 +217,13 @@ def parts_of(run: Path) -> List[Path]:
     return [part for part in folders_in(run) if not part.name.endswith(waiting)]
 
 
-def launch_cut_off(run: Path) -> bool:
-    """Return whether a run, a day after checkpoints were placed for it, has no folder of a node."""
-    return not parts_of(run) and time.time() - modified(run) > ELSEWHERE_S
+def _launch_cut_off(run: Path) -> bool:
+    """Return whether a run, a day after the last of its checkpoints was placed, has no folder of a node."""
+    if parts_of(run):
+        return False
+    # A file that arrives changes itself or its folder, and not the run's.
+    paths = chain(map(Path, trees.folders_below(run)[0]), (run / inner for inner in trees.walk(run)))
+    return all(time.time() - modified(path) > CUT_OFF_S for path in paths)
 
 
 def is_over(part: Path) -> bool:
@@ -246,13 +252,13 @@ def files_of_run(parts: List[Path]) -> Optional[List[Dict[str, Any]]]:
     return paths
 
 
-def names_in_use(proc: Path = listening.PROC) -> Set[Tuple[Optional[str], str]]:
+def names_in_use(proc: Path = listening.PROC) -> Set[Tuple[str, str]]:
     """Return folder and name of each item in use.
 
     A process of this user runs from it, works in it, has it mapped, or has it in a variable; or a run of another
     machine with this home uses it: a run that wrote lately, and has no end; or an entry of a queue is to use it.
     """
-    names: Set[Tuple[Optional[str], str]] = set()
+    names: Set[Tuple[str, str]] = set()
     for pid in listening.pids(proc):
         if pid != os.getpid():
             names |= folders_named_in(_texts_of(proc / str(pid)))

@@ -93,7 +93,7 @@ def _difference(
 
 def _set_aside(leftover: Leftover) -> Path:
     """Give a folder a hidden name, and return its new path."""
-    if leftover.kind == "removed":
+    if leftover.path.name.startswith(leftovers.REMOVED):
         return leftover.path
     aside = NODE_HOME / (leftovers.REMOVED + os.urandom(8).hex())
     leftover.path.rename(aside)

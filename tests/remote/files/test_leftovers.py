@@ -213,17 +213,31 @@ def test_clean_does_not_follow_links_or_hostile_names(node: NodeHere, tmp_path: 
     assert (ours / "envs" / "linked").is_symlink()
 
 
-@pytest.mark.parametrize(("placed_h", "kind"), [(1, "run"), (48, "removed")])
-def test_clean_removes_checkpoints_of_a_launch_that_was_cut_off(
-    node: NodeHere, placed_h: float, kind: str
-) -> None:
-    path = f"runs/{RUN}/gpu-0.checkpoints/step-1"
-    write(node, path)
-    placed = time.time() - placed_h * 3600
-    os.utime(node.home / ".gpuctl-node" / "runs" / RUN, (placed, placed))
-    assert [item.kind for item in find_leftovers(node).items] == [kind]
+def placed_long_ago(node: NodeHere) -> Path:
+    """Place a checkpoint for a run that was never launched, and return the file."""
+    file = write(node, f"runs/{RUN}/gpu-0.checkpoints/step-1")
+    for path in (file, *file.parents[:2]):
+        os.utime(path, (time.time() - 48 * 3600,) * 2)
+    return file
+
+
+@pytest.mark.parametrize("changed", [None, "step-1", ".", ".."])
+def test_clean_removes_checkpoints_of_a_launch_that_was_cut_off(node: NodeHere, changed: str | None) -> None:
+    file = placed_long_ago(node)
+    if changed:
+        os.utime(file.parent / changed)
+    assert [item.kind for item in find_leftovers(node).items] == ["run" if changed else "removed"]
     clean(node, [("removed", RUN)])
-    assert there(node, path) is (kind == "run")
+    assert file.exists() is bool(changed)
+
+
+def test_clean_keeps_placed_checkpoints_that_a_process_works_in(node: NodeHere) -> None:
+    file = placed_long_ago(node)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, cwd=file.parent) as user:
+        saved = clean(node, [("removed", RUN)]).retained
+        user.communicate()
+    assert saved == (Retained(kind="removed", name=RUN, why="in use"),)
+    assert file.exists()
 
 
 def test_clean_refuses_while_a_run_is_active(node: NodeHere) -> None:
