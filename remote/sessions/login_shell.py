@@ -81,7 +81,7 @@ def read_greeting(reader: BinaryIO, greeting: Greeting, name: str) -> None:
             return
         if line == RUNS:
             greeting.shell_runs = True
-        elif line == INSTALLED:
+        elif line == INSTALLED and greeting.shell_runs:
             greeting.installed = True
         elif line == READY:
             greeting.ready = True

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import remote
 from remote.shared import greeting
-from remote.shared.constants import DISK_FULL, FAILED, NODE_FOLDER, NOT_WRITABLE, PROGRAMS
+from remote.shared.constants import DISK_FULL, FAILED, NODE_FOLDER, NOT_WRITABLE, PROGRAM_GONE, PROGRAMS
 
 ENTRY = "import sys\n\nfrom remote.node.__main__ import run\n\nrun(sys.argv[1:])\n"
 SENT = ("node", "shared")
@@ -31,6 +31,9 @@ if os.path.isdir(home):
     sys.stdout.buffer.write(b"\\n" + INSTALLED)
 greet(sys.stdin.buffer, sys.stdout.buffer)
 data = sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
+if not data and not os.path.isdir(home):
+    os._exit({PROGRAM_GONE})  # without a number of lines
+sys.stdout.flush()
 temporary = "%s.%s" % (home, os.urandom(8).hex())
 try:
     if data and not os.path.isdir(home):

@@ -15,7 +15,7 @@ from remote.sessions import login_shell, node_payload
 from remote.sessions.limits import ANSWER_BYTES, SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
 from remote.sessions.login_shell import DECOY_COUNT, Greeting
 from remote.shared import frames
-from remote.shared.constants import DISK_FULL, FAILED, NOT_WRITABLE
+from remote.shared.constants import DISK_FULL, FAILED, NOT_WRITABLE, PROGRAM_GONE
 from remote.shared.greeting import BEGIN
 from remote.transport import NO_STATUS, Process, Transport
 
@@ -57,6 +57,8 @@ class Node:
         """Whether the node's part has answered."""
         self.takes_lines = True
         """Whether the login shell may read from the sent bytes; unknown counts as yes."""
+        self._trusts_greeting = True
+        """Whether a machine that says it has the nodes' part is not sent it."""
         self._lock = Lock()
 
     @property
@@ -184,18 +186,28 @@ class Node:
         try:
             if self.takes_lines:
                 talk.wait_until_ready(login_shell.decoys(line))
-            payload = node_payload.to_send(installed=talk.is_installed) if is_first else b""
+            installed = is_first and talk.is_installed and self._trusts_greeting
+            payload = node_payload.to_send(installed=installed) if is_first else b""
             talk.send_bytes(BEGIN + payload + document)
+            if not (installed and talk.lost_program()):
+                return talk
         except BaseException:
             process.close()
             raise
-        return talk
+        process.close()
+        self._booted = self._trusts_greeting = False
+        return self.stream(command, request, timeout_s=timeout_s, bounds=bounds, window_bytes=window_bytes)
 
     def lost(self, event: str, greeting: Greeting) -> ConnectionLost:
         """Return the error of a conversation that broke off."""
         if self.answered:
             return ConnectionLost(f"{self.name}: {event}.")
-        hint = NEVER_HEARD if greeting.ready else login_shell.silence(self.machine, greeting)
+        hint = login_shell.silence(self.machine, greeting)
+        if greeting.ready:
+            sent_little = greeting.installed and self._trusts_greeting
+            hint = (
+                " Logging in worked, and the first request brought no answer." if sent_little else NEVER_HEARD
+            )
         return ConnectionLost(f"{self.name}: {event}.{hint}")
 
 
@@ -232,6 +244,23 @@ class Conversation:
     def is_installed(self) -> bool:
         """Return whether the machine has the nodes' part, by its greeting."""
         return self._greeting.installed
+
+    def lost_program(self) -> bool:
+        """Return whether the machine, by its greeting, had the nodes' part, and has lost it. Raises as `frames`."""
+        with self._named_errors():
+            return (
+                not self._read_count()
+                and wait_awake(self._process.exit_status, STATUS_TIMEOUT_S) == PROGRAM_GONE
+            )
+
+    def _read_count(self) -> bytes:
+        """Read how many lines the node's part left out before it began; empty where it ended."""
+        count = self._reader.readline(frames.CHUNK_BYTES).strip()
+        self._counted = True
+        if count.isdigit():
+            # If all lines were left, later commands need not wait for the greeting.
+            self._node.takes_lines &= int(count) < DECOY_COUNT
+        return count
 
     def wait_up_to(self, timeout_s: float) -> None:
         """Allow this silence of the command from now on."""
@@ -287,11 +316,7 @@ class Conversation:
             if not self._counted:
                 login_shell.read_greeting(self._reader, self._greeting, self._node.name)
                 if self._greeting.ready:
-                    count = self._reader.readline(frames.CHUNK_BYTES).strip()
-                    self._counted = True
-                    if count.isdigit():
-                        # If all lines were left, later commands need not wait for the greeting.
-                        self._node.takes_lines &= int(count) < DECOY_COUNT
+                    self._read_count()
             for frame in frames.decode(self._reader.readline, self._reader.read):
                 self._node.answered = True
                 yield frame

@@ -11,6 +11,8 @@ DISK_FULL = 91
 NOT_WRITABLE = 92
 """Exit status of a node's command that may not write to gpuctl's folder, or on whose file system nothing can be
 written."""
+PROGRAM_GONE = 93
+"""Exit status of a first command whose machine had the nodes' part at its greeting, and lost it since."""
 
 # Folders on a node.
 NODE_FOLDER = ".gpuctl-node"

@@ -212,9 +212,10 @@ def test_ssh_config_keeps_special_characters_in_names(tmp_path: Path, host: str,
 
 
 def test_payload_is_deterministic_and_small() -> None:
-    data = node_payload.packed()
-    node_payload.packed.cache_clear()
-    assert node_payload.packed() == data
+    data, digest = node_payload.packed(), node_payload.digest()
+    for cached in (node_payload._files, node_payload.packed, node_payload.digest):
+        cached.cache_clear()
+    assert (node_payload.packed(), node_payload.digest()) == (data, digest)
     assert len(data) < 184 * 1024
 
 

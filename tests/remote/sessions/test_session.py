@@ -1,16 +1,24 @@
-"""Shell commands on a node, whose lines somebody listens to."""
+"""Shell commands on a node, whose lines somebody listens to, and the start of the nodes' part."""
 
+import io
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import BIN, Gpuctl
 
 from remote.errors import ConnectionLost
+from remote.sessions.login_shell import Greeting, read_greeting
 from remote.sessions.session import Node
+from remote.shared.greeting import BEGIN, INSTALLED, READY, RUNS
+from remote.transport import Process
+
+FACTS = {"private_ip": "127.0.0.1", "peers": ["127.0.0.1"], "firewall": False}
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -48,6 +56,48 @@ def test_run_times_out_and_keeps_the_connection(node: Node) -> None:
     with pytest.raises(ConnectionLost, match=r"`exec sleep 60` did not end within 0 s"):
         node.run("exec sleep 60", timeout_s=0.2)
     assert node.run("exit 3", timeout_s=60).exit_code == 3, "the connection is there for the next"
+
+
+class LosesProgram:
+    """A connection to a machine from which the nodes' part is removed right after its greeting."""
+
+    def __init__(self, node: Node, programs: Path) -> None:
+        self._transport, self._programs = node.transport, programs
+        self.starts = 0
+
+    def start(self, *arguments: Any, **options: Any) -> Process:
+        """Start a command, and remove the nodes' part as it begins."""
+        process = self._transport.start(*arguments, **options)
+        send, self.starts = process.send, self.starts + 1
+
+        def send_after_removal(data: bytes) -> int:
+            if data.startswith(BEGIN) and self.starts == 1:
+                shutil.rmtree(self._programs)
+            return send(data)
+
+        process.send = send_after_removal
+        return process
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def test_program_removed_after_the_greeting_is_sent_all_the_same(node: Node) -> None:
+    home = node.run("echo $HOME").stdout.decode().strip()
+    node.call("facts", FACTS)
+    again = Node(node.machine, node.transport)
+    again.transport = losing = LosesProgram(node, Path(home, ".gpuctl-node", "bin"))
+    assert again.call("facts", FACTS)["facts"]["boot_id"]
+    assert losing.starts == 2
+    assert again.call("facts", FACTS)["facts"]["boot_id"]
+
+
+def test_greeting_of_a_start_up_file_is_not_believed() -> None:
+    greeting = Greeting()
+    read_greeting(io.BytesIO(INSTALLED + RUNS + READY), greeting, "gpu-0")
+    assert (greeting.installed, greeting.ready) == (False, True)
+    read_greeting(io.BytesIO(RUNS + INSTALLED + READY), later := Greeting(), "gpu-0")
+    assert later.installed
 
 
 @pytest.mark.slow
