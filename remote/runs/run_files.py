@@ -78,9 +78,13 @@ def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> list[s
             folder.checkpoints_path.rename(old)
         brought.rename(folder.checkpoints_path)
         _move(old, folder.checkpoints_path, lacking(folder.checkpoints_path))
-        _move(
-            old, folder.checkpoints_path, [name for name, node in _writers(folder).items() if node != first]
-        )
+        # One that the first node lists and has not sent is another's till then.
+        of_others = [
+            name
+            for name, node in _writers(folder).items()
+            if node != first or not (folder.checkpoints_path / name).exists()
+        ]
+        _move(old, folder.checkpoints_path, of_others)
         differ = _differing(folder, old)
         if final:
             mark.unlink(missing_ok=True)
