@@ -115,7 +115,7 @@ def bring(target: Target, folder: Path, paths: Sequence[str], on_bytes: Callable
         ) as process:
             assert process.stdout is not None
             try:
-                # ssh may wait for an agent, or for a name.
+                # Silence ends it: ssh may wait for an agent, or for a name.
                 while ready := select.select([process.stdout], [], [], SILENCE_S)[0]:
                     if not (output := process.stdout.read(4096)):
                         break

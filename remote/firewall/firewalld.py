@@ -34,10 +34,10 @@ def priority(digest: str) -> int:
 
 def read_permanent(files: Mapping[str, str]) -> Permanent:
     """Our rules in the zones' files. Raises ValueError on a file that is no XML."""
+    from xml.etree import ElementTree as ET
+
     by_zone: dict[str, dict[int, Networks]] = {}
     for path, text in files.items():
-        from xml.etree import ElementTree as ET
-
         zone = path.removeprefix(FOLDER).removesuffix(".xml")
         try:
             # The host's own configuration, written by root there; expat expands nothing from outside it.

@@ -225,26 +225,29 @@ def file_step(path: str, file: File, chain: str, peers: Sequence[Address]) -> Wr
     if needed and block is not None:
         # Ours go ahead of the block, or to the table's end.
         foreign = [rule for rule in filter_.chains[INPUT][:block] if rule.owner != chain]
-        start = next(index for index, line in enumerate(lines) if line.strip() == "*filter")
-        end = next(index for index in range(start, len(lines)) if lines[index].strip() == "COMMIT")
-        inputs = [
-            index
-            for index in range(start, end)
-            if _COUNTERS.sub("", lines[index]).split()[:2] == ["-A", INPUT]
-        ]
-        place = inputs[len(foreign)] if len(foreign) < len(inputs) else end
-        declared = max(index for index in range(start, end) if index == start or lines[index].startswith(":"))
-        rules = [*_chain_lines(chain, needed), f"-A {INPUT} -j {chain}"]
-        lines = [
-            *lines[: declared + 1],
-            f":{chain} - [0:0]\n",
-            *lines[declared + 1 : place],
-            *(f"{rule}\n" for rule in rules),
-            *lines[place:],
-        ]
+        lines = _with_ours(lines, chain, needed, len(foreign))
     return Write(path=path, sha256=file.sha256, text="".join(lines))
 
 
 def _is_ours(line: str, chain: str) -> bool:
     words = _COUNTERS.sub("", line).split()
     return words[:1] == [f":{chain}"] or words[:2] == ["-A", chain] or words == ["-A", INPUT, "-j", chain]
+
+
+def _with_ours(lines: list[str], chain: str, needed: Networks, before: int) -> list[str]:
+    """The lines with ours ahead of INPUT's rule number `before`, or at the table's end."""
+    start = next(index for index, line in enumerate(lines) if line.strip() == "*filter")
+    end = next(index for index in range(start, len(lines)) if lines[index].strip() == "COMMIT")
+    inputs = [
+        index for index in range(start, end) if _COUNTERS.sub("", lines[index]).split()[:2] == ["-A", INPUT]
+    ]
+    place = inputs[before] if before < len(inputs) else end
+    declared = max(index for index in range(start, end) if index == start or lines[index].startswith(":"))
+    rules = [*_chain_lines(chain, needed), f"-A {INPUT} -j {chain}"]
+    return [
+        *lines[: declared + 1],
+        f":{chain} - [0:0]\n",
+        *lines[declared + 1 : place],
+        *(f"{rule}\n" for rule in rules),
+        *lines[place:],
+    ]

@@ -33,7 +33,8 @@ def user_knowledge(machine: Machine, files: Sequence[Path]) -> tuple[str, str, S
 def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine:
     """The machine with its host key: as it stands, from the existing files, or asked of the host.
 
-    A host is asked only with `accept_new`, and only where no file knows it (OpenSSH's `accept-new`).
+    A host is asked only with `accept_new`, and only where no file knows it (OpenSSH's `accept-new`);
+    again for a while if its server hangs up.
     A machine without SSH has no key. Raises HostKeyRejected where no key is known or the key is revoked,
     Unreachable where the host does not answer.
     """
@@ -64,7 +65,7 @@ def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine
 
 
 def _ask(machine: Machine) -> str:
-    """Return the key that the host shows now. Raises HungUp, too."""
+    """Return the key that the host shows now. Raises HungUp where the server hangs up before its banner."""
     import paramiko
 
     from remote.transport.proxy_command import failure_of

@@ -214,6 +214,6 @@ def rdma_devices(infiniband: Path = INFINIBAND) -> List[Dict[str, Any]]:
         except OSError:
             interfaces = []  # EFA has no network interface
         driver = os.path.basename(os.path.realpath(str(path / "driver")))
-        known = not addressed.isdisjoint(interfaces)
-        devices.append({"name": name, "driver": driver, "interfaces": interfaces, "addressed": known})
+        is_addressed = not addressed.isdisjoint(interfaces)
+        devices.append({"name": name, "driver": driver, "interfaces": interfaces, "addressed": is_addressed})
     return devices

@@ -158,7 +158,7 @@ async def _serve(
 
 
 async def _outcome(target: Dict[str, Any], token: str, places: asyncio.Semaphore) -> str:
-    """Make one connection to a peer (peer, address, port, payload), and return its outcome."""
+    """Make one connection to a peer (the target: peer, address, port, payload), and return its outcome."""
     address = target["address"]
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     async with places:
@@ -173,7 +173,7 @@ async def _outcome(target: Dict[str, Any], token: str, places: asyncio.Semaphore
         try:
             return await _exchange(target, token, reader, writer)
         finally:
-            # First: the side that closes first keeps the port busy for a minute, and ours is nobody's.
+            # Before the peer does: the side that closes first keeps the port busy for a minute, and ours is nobody's.
             writer.close()
 
 

@@ -86,7 +86,10 @@ class Runner:
             self._opened, self._peers.closed = settings, None
 
     def _take(self) -> None:
-        """Mark entries whose nodes are free as running, and take up the ones that a killed runner left."""
+        """Read the entries if they may have changed; mark the ones as running whose nodes are free.
+
+        Entries that a killed runner left are taken up.
+        """
         changed_at = self._queue.changed_at()
         if changed_at != self._read_at or time.time() - changed_at / 1e9 < SETTLED_S:
             self._entries, self._read_at = self._queue.entries(), changed_at

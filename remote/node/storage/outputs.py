@@ -120,10 +120,10 @@ def send(run_dir: Path, request: Dict[str, Any], output: BinaryIO) -> None:
         return
     # Other nodes of the run that list the same folder share this home.
     listings = {}
-    for path in sorted(run_dir.parent.glob("*/" + LISTING)):
-        other = read_json(path) if path.parent != run_dir else {}
+    for beside in sorted(run_dir.parent.glob("*/" + LISTING)):
+        other = read_json(beside) if beside.parent != run_dir else {}
         if other.get("root") == listing["root"]:
-            listings[path.parent.name] = other
+            listings[beside.parent.name] = other
     header = {
         "t": frames.OUTPUTS,
         "folder": from_home(listing["root"]),
@@ -139,13 +139,13 @@ def send(run_dir: Path, request: Dict[str, Any], output: BinaryIO) -> None:
         tuple(entry) for name, other in listings.items() if name < run_dir.name for entry in other["listed"]
     }
     by_path = {entry[0]: tuple(entry) for entry in listing["listed"] if tuple(entry) not in elsewhere}
-    for name in chosen(list(by_path.values()), listing["folder"], request):
-        folder, inner, prefix = _place(run_dir, listing["root"], name)
-        if _is_as_listed(os.path.join(folder, inner), by_path[name]):
+    for path in chosen(list(by_path.values()), listing["folder"], request):
+        folder, inner, prefix = _place(run_dir, listing["root"], path)
+        if _is_as_listed(os.path.join(folder, inner), by_path[path]):
             send_files(Path(folder), [inner], prefix, output)
         else:
             header = {
-                "path": "{}/{}".format(constants.OUTPUTS, name),
+                "path": "{}/{}".format(constants.OUTPUTS, path),
                 "reason": "it was changed after the run had ended",
             }
             frames.write(output, dict(header, t=frames.SKIPPED))
