@@ -59,16 +59,18 @@ def test_remains_of_killed_down_are_taken_over_or_named(
 
     def at(point: Point) -> str:
         account = accounts.get()
-        gpuctl = replace(account, home=tmp_path / f"home-{next(homes)}")
-        before = existing(gpuctl)
-        gpuctl.ok(*gpuctl.up_words)
-        kill(gpuctl, DOWN, point)
-        shutil.rmtree(gpuctl.home)
-        answer = end_by_adoption(gpuctl)
-        assert existing(gpuctl) == before, f"{point}: {answer}"
-        assert max(gpuctl.cloud.state()["most_by_cluster"].values()) == COUNT
-        accounts.put(account)
-        return answer
+        try:
+            gpuctl = replace(account, home=tmp_path / f"home-{next(homes)}")
+            before = existing(gpuctl)
+            gpuctl.ok(*gpuctl.up_words)
+            kill(gpuctl, DOWN, point)
+            shutil.rmtree(gpuctl.home)
+            answer = end_by_adoption(gpuctl)
+            assert existing(gpuctl) == before, f"{point}: {answer}"
+            assert max(gpuctl.cloud.state()["most_by_cluster"].values()) == COUNT
+            return answer
+        finally:
+            accounts.put(account)
 
     first = replace(account, home=tmp_path / "first")
     first.ok(*first.up_words)
@@ -108,9 +110,9 @@ def end_by_adoption(gpuctl: CloudGpuctl) -> str:
     adopted = gpuctl("adopt", "--yes")
     if mine := re.search(r"^  (\w+): .*made by (?!stranger)", adopted.err, re.MULTILINE):
         adopted = gpuctl("adopt", mine[1], "--yes")
-    (answer, *_) = (
-        text for text in (TAKEN_OVER, CLUSTERS_REST, NETWORK, NOTHING, STRANGERS) if text in adopted.err
-    )
+    answers = (TAKEN_OVER, CLUSTERS_REST, NETWORK, NOTHING, STRANGERS)
+    answer = next((text for text in answers if text in adopted.err), None)
+    assert answer, adopted.err
     assert adopted.status == (4 if answer == TAKEN_OVER else 2), adopted.err
     if answer in (TAKEN_OVER, CLUSTERS_REST, NETWORK):
         command = re.search(r"`gpuctl (down|reap [^`]*)`", adopted.err[adopted.err.index(answer) - 1 :])

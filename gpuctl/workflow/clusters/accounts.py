@@ -48,7 +48,7 @@ def scan_accounts(app: App, *more: Target) -> Accounts:
 
     `more`: the accounts of further profiles.
     """
-    records = [cloud_record(folder) for folder in app.store.clusters()]
+    records = [readable_record(folder) for folder in app.store.clusters()]
     targets = (*(record.target for record in records if record is not None), *more)
     profiles = {(base_of(target.provider), target.profile) for target in targets if target.profile}
     results = [scan_all(Scope(all_regions=True, billed=True), prices_at(app))]
@@ -72,7 +72,7 @@ def _place(target: Target) -> Target:
     return replace(target, profile=None)
 
 
-def cloud_record(folder: ClusterFolder) -> CloudCluster | None:
+def readable_record(folder: ClusterFolder) -> CloudCluster | None:
     """Return the record of a rented cluster. `None`: it is not rented, or its record can't be read."""
     try:
         return CloudState(folder).load()

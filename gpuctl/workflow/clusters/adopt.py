@@ -1,5 +1,6 @@
 """`adopt`: take over a cluster of another computer, by its tags and the rights of the account."""
 
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +27,7 @@ from provision.owner import owner
 from provision.provider import AdoptingProvider, Provider
 from provision.records import Target
 from provision.registry import load
-from provision.rented.scan import Scanned, Scope, scan
+from provision.rented.scan import Scanned, ScanResult, Scope, scan
 from provision.rented.state import CloudState
 from provision.rented.tagged_clusters import FoundCluster
 
@@ -101,10 +102,10 @@ def _chosen(
         clusters = [
             (region.cloud.target, each) for region in result.scanned for each in region.contents.clusters
         ]
-        if unused := [str(place) for place in result.scanned if _network_unused(place, clusters)]:
+        if unused := unused_networks(result):
             app.output.say(
-                f"note: the network of gpuctl is left in {', '.join(unused)}, without a cluster: "
-                "`gpuctl reap --expired` removes it"
+                f"note: the network of gpuctl is left in {', '.join(map(str, unused))}, without a cluster: "
+                f"`{removal(unused, scope)}` removes it"
             )
         places = ", ".join(str(region) for region in result.scanned)
     name = app.options.cluster if app.cluster_named else None
@@ -123,10 +124,34 @@ def _chosen(
     return meant[0]
 
 
-def _network_unused(place: Scanned, clusters: Sequence[tuple[Target, FoundCluster]]) -> bool:
-    """Return whether the place has a network of gpuctl's, and its region no cluster that may need it."""
-    in_use = {target.region for target, _ in clusters}
-    return bool(place.contents.network) and place.cloud.target.region not in in_use
+def unused_networks(result: ScanResult) -> list[Scanned]:
+    """Return the places with a network of gpuctl's, without a cluster there, in regions that were listed in full."""
+    in_use = {_network_place(place.cloud.target) for place in result.scanned if place.contents.clusters}
+    doubtful = {failure.target.region for failure in result.problems}
+    return [
+        place
+        for place in result.scanned
+        if place.contents.network
+        and _network_place(place.cloud.target) not in in_use
+        and place.cloud.target.region not in doubtful
+    ]
+
+
+def _network_place(target: Target) -> tuple[str | None, ...]:
+    """Return what the clusters of a network have in common: a cloud's machines and its Kubernetes share one."""
+    return target.region, target.account, target.compartment
+
+
+def removal(places: Sequence[Scanned], scope: Scope) -> str:
+    """Return the command that removes the networks of these places, found in this scope.
+
+    Without --provider, so that it keeps the network of a Kubernetes cluster, which is of another provider.
+    """
+    regions = dict.fromkeys(place.cloud.target.region for place in places)
+    options = [*(("--region", name) for name in regions), ("--profile", scope.profile)]
+    options.append(("--compartment", scope.compartment))
+    words = [word for option, value in options if value for word in (option, value)]
+    return shlex.join(["gpuctl", "reap", "--expired", *words])
 
 
 def _in_context(context: str) -> list[tuple[Target, FoundCluster]]:

@@ -10,7 +10,7 @@ from typing import Concatenate, ParamSpec
 from gpuctl.app import App
 from gpuctl.command_results.clusters import ClusterCost, CostResult, DayCost, RunCost
 from gpuctl.errors import Usage
-from gpuctl.workflow.clusters.accounts import Accounts, cloud_record, prices_at, scan_accounts
+from gpuctl.workflow.clusters.accounts import Accounts, prices_at, readable_record, scan_accounts
 from gpuctl.workflow.clusters.bill import ending_of
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
@@ -43,7 +43,7 @@ def _reports(record: Callable[Concatenate[App, P], None]) -> Callable[Concatenat
 @_reports
 def record_price(app: App, folder: ClusterFolder, inventory: Inventory, price: PlanPrice) -> None:
     """Add the price of a rented cluster to the ledger, after `up` has made its machines."""
-    cluster = cloud_record(folder)
+    cluster = readable_record(folder)
     if inventory.provider not in RENTED or cluster is None:
         return
     known = ledger.rates(app.store.home).get(cluster.id, [])
@@ -70,7 +70,7 @@ def record_price(app: App, folder: ClusterFolder, inventory: Inventory, price: P
 @_reports
 def record_removal(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     """Add the end of a rented cluster to the ledger. `machines`: the removed ones."""
-    cluster = cloud_record(folder)
+    cluster = readable_record(folder)
     if cluster is None:
         return
     now = datetime.now(UTC)

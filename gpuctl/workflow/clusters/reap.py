@@ -16,7 +16,7 @@ from gpuctl.command_results.upkeep import ReapFailure, ReapResult, ReapRow, Unkn
 from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.global_options import DEFAULT_CLUSTER
 from gpuctl.text import dollars
-from gpuctl.workflow.clusters.accounts import cloud_record, prices_at
+from gpuctl.workflow.clusters.accounts import prices_at, readable_record
 from gpuctl.workflow.clusters.cost import record_reaped
 from gpuctl.workflow.clusters.unused import find_unused
 from inventories.disk.store import ClusterFolder
@@ -380,5 +380,5 @@ def _folders_of(app: App, ids: set[str]) -> dict[str, ClusterFolder]:
 
 def _id_of(folder: ClusterFolder) -> str | None:
     """`None`: it is no rented cluster's, or not known to be."""
-    record = cloud_record(folder)
+    record = readable_record(folder)
     return record.id if record else None

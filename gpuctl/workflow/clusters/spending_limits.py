@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from gpuctl.app import App
 from gpuctl.text import clean, with_tilde
-from gpuctl.workflow.clusters.accounts import Accounts, cloud_record, scan_accounts
+from gpuctl.workflow.clusters.accounts import Accounts, readable_record, scan_accounts
 from gpuctl.workflow.clusters.bill import ending_of
 from gpuctl.workflow.clusters.cost import ClusterSpans, spans_of_clusters
 from gpuctl.workflow.clusters.limits import limits_of
@@ -91,7 +91,7 @@ def checks(app: App, folder: ClusterFolder, plan: Plan) -> tuple[Check, ...]:
     if not (adds_cost(plan) and app.config.limited):
         return ()
     config = app.config
-    record = cloud_record(folder)
+    record = readable_record(folder)
     target = record.target if record else Target(provider=plan.provider, profile=plan.spec.profile)
     rates = ledger.rates(app.store.home) if config.max_usd_per_month is not None else {}
     accounts = scan_accounts(app, target)
@@ -152,7 +152,7 @@ def not_asked(app: App, accounts: Accounts, planned: ClusterFolder) -> tuple[str
     now, listed = datetime.now(UTC), {cluster.id for cluster in accounts.clusters}
     sentences = []
     for folder in app.store.clusters():
-        record = cloud_record(folder)
+        record = readable_record(folder)
         if record is None or folder == planned or record.id in listed or accounts.knows(record):
             continue
         target = record.target

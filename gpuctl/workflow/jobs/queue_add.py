@@ -22,7 +22,7 @@ from gpuctl.workflow.machines.setup_state import check_set_up
 from gpuctl.workflow.runs.gpus import check_gpus
 from gpuctl.workflow.runs.launch import launches_of, plan_run
 from gpuctl.workflow.runs.prepare import Prepared, check_nodes, gather_facts, prepare
-from gpuctl.workflow.runs.queued_runs import first_machine, keep_records, mirrored, take_in
+from gpuctl.workflow.runs.queued_runs import first_machine, keep_records, mirrored, take_in, with_added
 from gpuctl.workflow.runs.request.launchable import Launchable, read
 from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, with_plain_strategy
 from gpuctl.workflow.runs.strategy.auto import with_strategy
@@ -31,6 +31,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from inventories.runs.queue import Queue
 from inventories.text import listed, plural
+from provision.clouds import RENTED
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
@@ -124,8 +125,7 @@ class _Adding:
             self._view.note(
                 f"no cron on {listed([*added.without_cron])}: after a restart, gpuctl queue ls continues the queue"
             )
-        known = {entry.entry: entry for entry in (*before.entries, *added.entries)}
-        take_in(self._app, self._folder, nodes[0], replace(added, entries=tuple(known.values())), before)
+        take_in(self._app, self._folder, nodes[0], with_added(before, added), before)
         return added
 
     def _prepare(self) -> Prepared:
@@ -206,12 +206,12 @@ def neighbours(machines: Sequence[Machine], count: int) -> list[list[Machine]]:
 
 def _is_endless(folder: ClusterFolder, inventory: Inventory) -> bool:
     """Return whether the machines are rented, without a time limit and without an end for want of use."""
-    record = cloud_record(folder, inventory.provider)
-    if record is None or record.idle_s is not None:
+    if inventory.provider not in RENTED:
         return False
     from gpuctl.workflow.clusters.bill import ending_of
 
-    return ending_of(folder, inventory.provider) is None
+    record = cloud_record(folder, inventory.provider)
+    return record is None or (record.idle_s is None and ending_of(folder, inventory.provider) is None)
 
 
 def _refuse(request: TrainRequest) -> None:

@@ -200,11 +200,20 @@ def open_entries(folder: ClusterFolder) -> list[QueueEntry]:
     return mirrored(folder).open_entries
 
 
+def with_added(before: Queue, added: Queue) -> Queue:
+    """Return the queue after entries were added: those alone if a node without the earlier ones has numbered them."""
+    if {entry.entry for entry in before.entries} & {entry.entry for entry in added.entries}:
+        return added
+    return replace(added, entries=(*before.entries, *added.entries))
+
+
 def lost_entries(before: Queue, now: Queue) -> list[QueueEntry]:
-    """Return the open entries of a queue whose node reports none of its entries any more."""
-    if {entry.run for entry in before.entries} & {entry.run for entry in now.entries}:
+    """Return the open entries of a queue that another node has reported, one that does not have them."""
+    numbers, runs = {entry.entry: entry.run for entry in now.entries}, {entry.run for entry in now.entries}
+    known = [entry for entry in before.entries if entry.run in runs]
+    if known and all(numbers.get(entry.entry, entry.run) == entry.run for entry in before.entries):
         return []  # an older report of the same node: a command beside this one has added entries since
-    return before.open_entries
+    return [entry for entry in before.open_entries if entry.run not in runs]
 
 
 def waiting_in_queue(folder: ClusterFolder) -> str:

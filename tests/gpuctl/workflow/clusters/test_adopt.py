@@ -5,19 +5,29 @@ import socket
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support import a_machine, an_inventory
 
 from gpuctl.errors import Usage
-from gpuctl.workflow.clusters.adopt import inventory_of, refuse_doubtful, refuse_other
+from gpuctl.workflow.clusters.adopt import (
+    inventory_of,
+    refuse_doubtful,
+    refuse_other,
+    removal,
+    unused_networks,
+)
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import NewerFormat
+from provision.errors import NoAnswer
 from provision.kubernetes.record import KubernetesCluster
 from provision.kubernetes.record import save as save_pod_record
 from provision.records import CloudCluster, Target
+from provision.rented.scan import Failed, Scanned, ScanResult, Scope
 from provision.rented.state import CloudState
-from provision.rented.tagged_clusters import FoundCluster
+from provision.rented.tagged_clusters import FoundCluster, RegionContents
 
 MINE, OTHER = "ab" * 8, "cd" * 8
 
@@ -118,3 +128,30 @@ def test_price_of_an_inventory_stays_with_its_machines() -> None:
     assert (again.hourly_usd, again.created_at) == (1.05, before.created_at)
     other = inventory_of("default", [a_machine(), a_machine(id="i-2", rank=1)], cluster, before)
     assert (other.hourly_usd, other.created_at) == (1.1, before.created_at)
+
+
+def place(region: str, *clusters: FoundCluster, account: str = "1", network: str = "vpc 1") -> Scanned:
+    """Return a place with a network of gpuctl's."""
+    target = Target(provider="aws", region=region, account=account)
+    contents = RegionContents(clusters=clusters, network=(network,) if network else ())
+    return Scanned(cloud=cast("Any", SimpleNamespace(target=target)), contents=contents)
+
+
+def test_unused_network_is_named_with_the_command_that_finds_it() -> None:
+    unused, of_account = place("eu-west-1"), place("us-east-1", account="2")
+    silent = Target(provider="eks", region="us-west-2", account="1")
+    result = ScanResult(
+        scanned=(
+            place("us-east-1", found()),
+            of_account,
+            unused,
+            place("eu-west-3", network=""),
+            place("us-west-2"),
+        ),
+        failed=(Failed(target=silent, error=NoAnswer("no answer")),),
+    )
+    assert unused_networks(result) == [of_account, unused]
+    assert removal([unused], Scope()) == "gpuctl reap --expired --region eu-west-1"
+    scope = Scope(profile="our team", compartment="ocid1")
+    options = "--region us-east-1 --region eu-west-1 --profile 'our team' --compartment ocid1"
+    assert removal([of_account, unused], scope) == f"gpuctl reap --expired {options}"

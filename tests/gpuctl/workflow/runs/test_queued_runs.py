@@ -47,6 +47,31 @@ def test_entries_that_a_replaced_machine_took_with_it_are_named_once(
     assert said(Queue()) == ""
 
 
+def test_entry_added_to_a_replaced_machine_takes_the_place_of_its_earlier_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    folder, node = Store.default().cluster("default"), cast("Any", SimpleNamespace(name="gpu-0"))
+    folder.path.mkdir(parents=True)
+    before, again = Queue(entries=(entry(1), entry(2))), entry(1, run="20261128-070000-abcd")
+    more = Queue(entries=(entry(3),))
+    assert queued_runs.with_added(before, more).entries == (*before.entries, *more.entries)
+    added = queued_runs.with_added(before, Queue(entries=(again,)))
+    queued_runs.take_in(App(), folder, node, added, before)
+    assert (
+        "entries 1 (train.py --lr 3) and 2 (train.py --lr 3) of the queue will not run"
+        in capsys.readouterr().err
+    )
+    assert queued_runs.open_entries(folder) == [again]
+
+
+def test_entries_are_lost_if_another_one_has_the_number() -> None:
+    """Another computer added to the replaced machine first, so this one's entry got a number that was free here."""
+    known, others, third = Queue(entries=(entry(1), entry(2))), entry(1, run="20261128-070000-abcd"), entry(3)
+    mirror = queued_runs.with_added(known, Queue(entries=(third,)))
+    assert queued_runs.lost_entries(mirror, Queue(entries=(others, third))) == list(known.entries)
+
+
 def a_cluster(store: Store) -> ClusterFolder:
     """Return a cluster of two machines that refuse connections."""
     folder = store.cluster("default")
