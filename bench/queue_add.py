@@ -24,8 +24,13 @@ def cpu_s(words: list[str], folder: Path, home: Path) -> float:
     checkout = {"PYTHONPATH": str(ROOT)} if len(GPUCTL) > 1 else {}
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
-            words, cwd=folder, env={**os.environ, "GPUCTL_HOME": str(home), **checkout}, stdout=output, stderr=output
-        )  # fmt: skip
+            words,
+            cwd=folder,
+            env={**os.environ, "GPUCTL_HOME": str(home), **checkout},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
@@ -43,8 +48,8 @@ def main() -> None:
         (project / "train.py").write_text("print('ready')\n")
         keep_byte_code(str(Path(folder, "bytecode")))
         commands = ([*GPUCTL, "queue", "add", "train.py"], [sys.executable, "-c", "pass"])
-        gpuctl(home, "up", "--provider", "local", "--count", "1")
         try:
+            gpuctl(home, "up", "--provider", "local", "--count", "1")
             gpuctl(home, "queue", "pause")
             measured = [[cpu_s(words, project, home) for words in commands] for _ in range(pairs + 1)]
         finally:

@@ -7,7 +7,6 @@ stderr, take calls from any thread, and are silent once they are closed.
 import threading
 import time
 from collections.abc import Mapping
-from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -35,6 +34,8 @@ class View(Observer):
         self._output = output
         self._logs = logs
         self._closed = False
+        self._begun: Progress | None = None
+        """`None`: no line of a job came yet; many commands show none."""
 
     def __enter__(self) -> Self:
         """Begin to show."""
@@ -46,12 +47,14 @@ class View(Observer):
         """End the last phase, and be silent from now on."""
         raise NotImplementedError
 
-    @cached_property
+    @property
     def _progress(self) -> "Progress":
-        """The job's progress; many commands show none."""
-        from gpuctl.run_results.progress import Progress
+        """The job's progress, for what takes a line of it."""
+        if self._begun is None:
+            from gpuctl.run_results.progress import Progress
 
-        return Progress()
+            self._begun = Progress()
+        return self._begun
 
     def log(self, rank: int | None, node: str, line: str) -> None:
         """Show a line of a rank's log, and the progress in it; a line of a launcher with --verbose only."""
@@ -240,7 +243,7 @@ class LiveView(View):
         from rich.text import Text
 
         with self._state:
-            phase, nodes, state = self._phase, dict(self._nodes), self._progress.state()
+            phase, nodes, state = self._phase, dict(self._nodes), self._begun and self._begun.state()
         lines = []
         if phase:
             name, text, began = phase
@@ -250,10 +253,11 @@ class LiveView(View):
         lines += [f"    {name}  {nodes[name]}" for name in sorted(list(nodes)[-NODES_SHOWN:])]
         if hidden > 0:
             lines.append(f"    and {hidden} more")
-        where, figures = state.where(), state.figures()
-        if state.fraction is not None:
-            where.insert(0, bar(state.fraction, BAR_WIDTH))
-        lines += ["  " + "  ".join(parts) for parts in (where, figures) if parts]
+        if state:
+            where, figures = state.where(), state.figures()
+            if state.fraction is not None:
+                where.insert(0, bar(state.fraction, BAR_WIDTH))
+            lines += ["  " + "  ".join(parts) for parts in (where, figures) if parts]
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
 

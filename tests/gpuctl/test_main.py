@@ -190,8 +190,12 @@ def test_queue_add_imports_neither_results_nor_clouds_nor_asyncio() -> None:
         "asyncio",
         "rich",
         "provision.records",
+        "unittest.mock",
+        "provision.rented",
         "inventories.runs.result",
+        "gpuctl.run_results",
         "gpuctl.scaling.measurements",
+        "gpuctl.workflow.clusters.bill",
     }
     assert not unused & set(modules.split())
     assert mocked == "made"

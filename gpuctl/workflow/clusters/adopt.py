@@ -138,7 +138,7 @@ def unused_networks(result: ScanResult) -> list[Scanned]:
 
 
 def _network_place(target: Target) -> tuple[str | None, ...]:
-    """Return what the clusters of a network have in common: a cloud's machines and its Kubernetes share one."""
+    """Return the place of a network, which the clusters of a cloud's own machines and of its Kubernetes share."""
     return target.region, target.account, target.compartment
 
 

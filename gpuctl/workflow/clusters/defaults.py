@@ -60,10 +60,10 @@ def with_defaults(
     targets = () if spec.notify else default_targets(app)
     notes, source = [], f"the default in {with_tilde(str(path))}"
     texts = [
-        f"{OPTIONS[name]} {ttl_text(value) if isinstance(value, float) else value}"
-        for name, value in defaults.items()
+        *(f"{OPTIONS[n]} {ttl_text(v) if isinstance(v, float) else v}" for n, v in defaults.items()),
+        *["--notify"] * bool(targets),
     ]
-    if texts := texts + ["--notify"] * bool(targets):
+    if texts:
         notes.append(f"{', '.join(texts)}: {source}")
     if unused := [OPTIONS[name] for name in open_values if name not in defaults]:
         notes.append(f"{provider.name} has no {', '.join(unused)}: {source} has no effect")

@@ -29,7 +29,7 @@ from gpuctl.workflow.runs.request.launchable import Launchable
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
-from inventories.runs.result import RunStatus
+from inventories.runs.result import Result, RunStatus
 from inventories.runs.run import Run
 from remote.launchers import launcher_of
 from remote.runs.observer import Observer
@@ -205,17 +205,7 @@ class _Runs:
             )
             quiet = Quiet(view)
             result, interrupted = see_through(quiet, launch, launch.watch(quiet))
-            if result.status != "succeeded":
-                if interrupted:
-                    raise KeyboardInterrupt
-                if result.status == "stopped":
-                    raise Failed(
-                        f"Run {run.run} on {layout.name} was stopped by another command: gpuctl stop, or gpuctl down."
-                    )
-                raise Failed(
-                    f"Run {run.run} on {layout.name} {result.status} ({what_failed(result)}). gpuctl results "
-                    f"{run.run} shows all of it."
-                )
+            _refuse_unless_succeeded(run, layout, result, interrupted=interrupted)
         metrics = rank_metrics(folder, run)
         first = metrics.get(0, RankMetrics())
         return Timed(
@@ -225,6 +215,20 @@ class _Runs:
             lines=max(len(first.file.lines), len(result.train.loss_at)),
             interrupted=interrupted,
         )
+
+
+def _refuse_unless_succeeded(run: Run, layout: Layout, result: Result, *, interrupted: bool) -> None:
+    """Raise KeyboardInterrupt for a run that a person ended, and Failed for any other that did not succeed."""
+    if result.status == "succeeded":
+        return
+    if interrupted:
+        raise KeyboardInterrupt
+    subject = f"Run {run.run} on {layout.name}"
+    if result.status == "stopped":
+        raise Failed(f"{subject} was stopped by another command: gpuctl stop, or gpuctl down.")
+    raise Failed(
+        f"{subject} {result.status} ({what_failed(result)}). gpuctl results {run.run} shows all of it."
+    )
 
 
 def resumed(lines: int, warm_up_lines: int) -> bool:

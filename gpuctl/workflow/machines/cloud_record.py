@@ -1,4 +1,4 @@
-"""The record of a rented cluster. Commands for other clusters import nothing of clouds."""
+"""The record of a rented cluster. Commands for other clusters import only the clouds' names."""
 
 from typing import TYPE_CHECKING
 

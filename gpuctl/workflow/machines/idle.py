@@ -114,12 +114,12 @@ def idle_state(
     folder: ClusterFolder, provider: str, machines: Sequence[Machine], guards: "tuple[EndGuard, ...] | None"
 ) -> "tuple[IdleStatus | None, tuple[EndGuard, ...] | None]":
     """Return the cluster's idle state, and the guards with it. `None`: the cluster has no `--idle`."""
-    from provision.rented.ends import IDLE
-
     after_s = idle_s_of(folder, provider)
     alive = running(machines)
     if after_s is None or not alive:
         return None, guards
+    from provision.rented.ends import IDLE
+
     answers = ask_machines(folder, alive)
     status = idle_status(after_s, answers, datetime.now(UTC))
     if guards is not None:

@@ -188,13 +188,14 @@ def expected_gpus(inventory: Inventory, *, on_cpu: bool = False) -> "Expected":
     """Return the number of GPUs that each machine should have, by its shape or by the last `up`. `on_cpu`: zero."""
     from remote.checks.gpu_use import Expected
 
-    gpus, local = {}, inventory.provider == "local"
-    for machine in () if on_cpu else inventory.machines:
-        gpus[machine.name] = machine.gpus or 0
-        if (shape := machine.shape or inventory.shape) and not local:
-            from provision.pricing.catalog import gpus_of
+    machines, local = () if on_cpu else inventory.machines, inventory.provider == "local"
+    gpus = {machine.name: machine.gpus or 0 for machine in machines}
+    if not local:
+        from provision.pricing.catalog import gpus_of
 
-            gpus[machine.name] = max(gpus[machine.name], gpus_of(shape) or 0)
+        for machine in machines:
+            if shape := machine.shape or inventory.shape:
+                gpus[machine.name] = max(gpus[machine.name], gpus_of(shape) or 0)
     return Expected(gpus=gpus, local=local)
 
 

@@ -201,7 +201,7 @@ def open_entries(folder: ClusterFolder) -> list[QueueEntry]:
 
 
 def with_added(before: Queue, added: Queue) -> Queue:
-    """Return the queue after entries were added: those alone if a node without the earlier ones has numbered them."""
+    """Return the queue after an addition: the added entries alone if their node does not have the earlier ones."""
     if {entry.entry for entry in before.entries} & {entry.entry for entry in added.entries}:
         return added
     return replace(added, entries=(*before.entries, *added.entries))

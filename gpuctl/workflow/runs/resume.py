@@ -92,7 +92,7 @@ def _named(app: App, run: Run) -> ResumePoint:
 
 def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
     """Return the latest run with checkpoints of the named script. No script is named: of the latest run's script."""
-    runs = []
+    runs = []  # without those that a search made, and with a line on each whose record can't be read
     for folder in reversed(app.store.runs(app.options.cluster)):
         try:
             run = folder.load_run()
