@@ -202,9 +202,11 @@ def open_entries(folder: ClusterFolder) -> list[QueueEntry]:
 
 def with_added(before: Queue, added: Queue) -> Queue:
     """Return the queue after an addition: the added entries alone if their node does not have the earlier ones."""
-    if {entry.entry for entry in before.entries} & {entry.entry for entry in added.entries}:
+    runs = {entry.entry: entry.run for entry in before.entries}
+    if any(runs.get(entry.entry, entry.run) != entry.run for entry in added.entries):
         return added
-    return replace(added, entries=(*before.entries, *added.entries))
+    known = {entry.run: entry for entry in (*before.entries, *added.entries)}
+    return replace(added, entries=tuple(known.values()))
 
 
 def lost_entries(before: Queue, now: Queue) -> list[QueueEntry]:

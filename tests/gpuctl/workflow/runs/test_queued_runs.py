@@ -56,6 +56,7 @@ def test_entry_added_to_a_replaced_machine_takes_the_place_of_its_earlier_ones(
     before, again = Queue(entries=(entry(1), entry(2))), entry(1, run="20261128-070000-abcd")
     more = Queue(entries=(entry(3),))
     assert queued_runs.with_added(before, more).entries == (*before.entries, *more.entries)
+    assert queued_runs.with_added(before, before) == before, "a command beside this one had mirrored them"
     added = queued_runs.with_added(before, Queue(entries=(again,)))
     queued_runs.take_in(App(), folder, node, added, before)
     assert (
