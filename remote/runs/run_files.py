@@ -114,8 +114,8 @@ def _differing(folder: RunFolder, other_folder: Path) -> list[str]:
     pairs = {name: (other_folder / name, folder.checkpoints_path / name) for name in nodes if nodes[name] > 1}
     return [
         name
-        for name, (other, kept) in pairs.items()
-        if other.is_file() and kept.is_file() and not _same(other, kept)
+        for name, (other, current) in pairs.items()
+        if other.is_file() and current.is_file() and not _same(other, current)
     ]
 
 

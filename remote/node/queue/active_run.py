@@ -41,12 +41,12 @@ class ActiveRun:
         without_files = {name for name, end in ends.items() if not end}
         if without_files and self.error is None:
             self.error = _lacking(without_files)
-        here = [] if state is None or state["running"] else [state]
-        if self.error or any(end.get("exit_code") != 0 for end in [*here, *ends.values()]):
+        own_ends = [] if state is None or state["running"] else [state]
+        if self.error or any(end.get("exit_code") != 0 for end in [*own_ends, *ends.values()]):
             self._peers.order(self._others, {"run": run, "place": self.entry["place"], "order": "stop"})
             if run_dir and run_state.state(run_dir)["running"] and not (run_dir / "stop").exists():
                 supervisor.tell_to_stop(run_dir, door.PEER_FAILED)
-        if len(here) < (state is not None) or len(ends) + len(lost) < len(self._others):
+        if len(own_ends) < (state is not None) or len(ends) + len(lost) < len(self._others):
             return None
         self._peers.order(self._others, None)
         if self.nodes[0] in lost and not run_dir:  # it would have sent the notice

@@ -120,10 +120,10 @@ def send(run_dir: Path, request: Dict[str, Any], output: BinaryIO) -> None:
         return
     # Other nodes of the run that list the same folder share this home.
     listings = {}
-    for beside in sorted(run_dir.parent.glob("*/" + LISTING)):
-        other = read_json(beside) if beside.parent != run_dir else {}
+    for record in sorted(run_dir.parent.glob("*/" + LISTING)):
+        other = read_json(record) if record.parent != run_dir else {}
         if other.get("root") == listing["root"]:
-            listings[beside.parent.name] = other
+            listings[record.parent.name] = other
     header = {
         "t": frames.OUTPUTS,
         "folder": from_home(listing["root"]),

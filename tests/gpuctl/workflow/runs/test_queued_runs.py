@@ -26,16 +26,26 @@ def entry(number: int, **fields: Any) -> QueueEntry:
     )
 
 
-def test_entries_that_a_replaced_machine_took_with_it_are_named_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterFolder:
+    """The folder of the cluster `default` in a new home."""
     monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
-    folder, node = Store.default().cluster("default"), cast("Any", SimpleNamespace(name="gpu-0"))
-    folder.path.mkdir(parents=True)
+    cluster = Store.default().cluster("default")
+    cluster.path.mkdir(parents=True)
+    return cluster
+
+
+def node(name: str) -> Any:
+    return cast("Any", SimpleNamespace(name=name))
+
+
+def test_entries_that_a_replaced_machine_took_with_it_are_named_once(
+    folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     queue = Queue(entries=(entry(1, state="succeeded"), entry(2), entry(3)))
 
     def said(reported: Queue) -> str:
-        queued_runs.take_in(App(), folder, node, reported)
+        queued_runs.take_in(App(), folder, node("gpu-0"), reported)
         return capsys.readouterr().err
 
     assert said(queue) == ""
@@ -48,17 +58,14 @@ def test_entries_that_a_replaced_machine_took_with_it_are_named_once(
 
 
 def test_entry_added_to_a_replaced_machine_takes_the_place_of_its_earlier_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
-    folder, node = Store.default().cluster("default"), cast("Any", SimpleNamespace(name="gpu-0"))
-    folder.path.mkdir(parents=True)
     before, again = Queue(entries=(entry(1), entry(2))), entry(1, run="20261128-070000-abcd")
     more = Queue(entries=(entry(3),))
     assert queued_runs.with_added(before, more).entries == (*before.entries, *more.entries)
     assert queued_runs.with_added(before, before) == before, "a command beside this one had mirrored them"
     added = queued_runs.with_added(before, Queue(entries=(again,)))
-    queued_runs.take_in(App(), folder, node, added, before)
+    queued_runs.take_in(App(), folder, node("gpu-0"), added, before)
     assert (
         "entries 1 (train.py --lr 3) and 2 (train.py --lr 3) of the queue will not run"
         in capsys.readouterr().err
@@ -73,10 +80,8 @@ def test_entries_are_lost_if_another_one_has_the_number() -> None:
     assert queued_runs.lost_entries(mirror, Queue(entries=(others, third))) == list(known.entries)
 
 
-def a_cluster(store: Store) -> ClusterFolder:
-    """Return a cluster of two machines that refuse connections."""
-    folder = store.cluster("default")
-    folder.path.mkdir(parents=True)
+def save_cluster(folder: ClusterFolder) -> None:
+    """Save an inventory of two machines that refuse connections."""
     machines = tuple(
         Machine(
             name=f"gpu-{rank}", rank=rank, id=str(rank), host="127.0.0.1", port=rank + 1, user="nobody",
@@ -85,26 +90,24 @@ def a_cluster(store: Store) -> ClusterFolder:
         for rank in (0, 1)
     )  # fmt: skip
     folder.save(Inventory(cluster="default", provider="hosts", created_at="", machines=machines))
-    return folder
 
 
 def test_silent_other_node_leaves_the_answer_of_the_first_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
-    folder, node = a_cluster(Store.default()), cast("Any", SimpleNamespace(name="gpu-0"))
+    save_cluster(folder)
     started = {"started_at": "2026-11-28T06:00:00+00:00", "nodes": ("gpu-1",), "state": "running"}
     queue = Queue(entries=(entry(1, **started), entry(2)))
-    queued_runs.take_in(App(), folder, node, queue)
+    queued_runs.take_in(App(), folder, node("gpu-0"), queue)
     assert queued_runs.mirrored(folder) == queue
     assert "note: no record of entry 1 (train.py --lr 3) is here yet: gpu-1" in capsys.readouterr().err
 
 
 def test_damaged_copies_are_reported_and_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
-    folder, node, app = a_cluster(Store.default()), cast("Any", SimpleNamespace(name="gpu-1")), App()
+    save_cluster(folder)
+    app = App()
     folder.queue_path.write_text("{")
     queued_runs.take_in_started(app, "default")
     notes = capsys.readouterr().err
@@ -114,16 +117,15 @@ def test_damaged_copies_are_reported_and_replaced(
     queue = Queue(entries=(entry(1, started_at="2026-11-28T06:00:00+00:00", nodes=("gpu-0",)), entry(2)))
     for each in queue.entries:
         (folder.queued_path / f"{each.run}.json").write_text('{"format": 1, "run": "1"}')
-    queued_runs.take_in(app, folder, node, queue)
+    queued_runs.take_in(app, folder, node("gpu-1"), queue)
     assert queued_runs.mirrored(folder) == queue
     assert queued_runs.entries_on(folder, queue, ("gpu-0",)) == ["1", "2"], "its places are not known"
 
 
 def test_queue_without_a_copy_here_is_asked_if_another_computer_may_add_entries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
-    a_cluster(Store.default())
+    save_cluster(folder)
     queued_runs.take_in_started(App(), "default")
     assert capsys.readouterr().err == ""
     queued_runs.take_in_started(App(), "default", always=True)
